@@ -1,4 +1,4 @@
-//! What a run's summary says of the build: the revision of the sources, and the version of Burn. And where libtorch is.
+//! Build information for a run's summary: the revision of the sources and the version of Burn. Also locates libtorch.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn main() {
     find_libtorch();
 }
 
-/// Programs find the libtorch they were built with, also where LD_LIBRARY_PATH is not set.
+/// Makes programs find the libtorch they were built with, even if LD_LIBRARY_PATH is not set.
 fn find_libtorch() {
     if std::env::var("CARGO_FEATURE_TCH").is_err() || cfg!(not(unix)) {
         return;
@@ -31,7 +31,7 @@ fn find_libtorch() {
     }
 }
 
-/// The last commit; results, documents and untracked files do not make it dirty.
+/// Returns the last commit; changes to results, documents and untracked files do not make it dirty.
 fn revision(root: &Path) -> String {
     let Some(commit) = git(root, &["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
     let sources = ["Cargo.lock", "Cargo.toml", "crates", "datasets", "examples"];
@@ -40,13 +40,13 @@ fn revision(root: &Path) -> String {
     if dirty { format!("{commit}-dirty") } else { commit }
 }
 
-/// What git says, without the line's end; nothing where there is no git or no repository.
+/// Returns git's output without the trailing newline; `None` without git or a repository.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The version of a package in Cargo.lock.
+/// Returns the version of a package in Cargo.lock.
 fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines().skip_while(|line| *line != name);

@@ -10,10 +10,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A key for all.
+/// Key of all compressors.
 const KEY: u64 = 7;
 
-/// The share of the energy each compressor keeps of 16 Mi values, from the committed table.
+/// Returns the share of the energy that each compressor keeps of 16 Mi values, from the committed table.
 fn expected(source: Source) -> HashMap<String, f64> {
     let results = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
     let ending = format!("-codecs-{}.csv", source.name());
@@ -25,7 +25,8 @@ fn expected(source: Source) -> HashMap<String, f64> {
     rows.map(|row| gain(row.expect("a row"))).collect()
 }
 
-/// What is kept must be what the class allows, and of the longest vectors what the table says, before speed counts.
+/// Checks correctness before speed: the energy kept must be within the bounds of the compressor's class and, for the
+/// longest vectors, equal to the table's.
 fn check(config: &CompressorConfig, x: &[f32], message: &Message, expected: Option<&f64>) {
     let energy: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
     let lost = message.error_energy(x) / energy;

@@ -1,4 +1,4 @@
-//! Plain Burn and a world of one, step by step. `--bin overhead` compares them in turns, which noise disturbs less.
+//! Plain Burn and a world of one, step by step. `--bin overhead` alternates between them, which is less sensitive to noise.
 
 use briquette_benches::overhead::{BILSTM, Plain, RESNET8, Steps, Wrapped};
 use burn::tensor::Device;

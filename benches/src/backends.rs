@@ -1,4 +1,4 @@
-//! A step of each model on each backend: plain Burn, one wrapped rank, and several ranks on one device.
+//! Step time of each model on each backend: plain Burn, one wrapped rank, and several ranks on one device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::overhead::{Case, Plain, Steps, Wrapped};
 
-/// What ranks exchange.
+/// Kind of exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
-    /// Nothing: plain Burn.
+    /// None: plain Burn.
     Plain,
-    /// Everything.
+    /// Dense gradients.
     Dense,
-    /// The largest 1 %, with error feedback.
+    /// The largest 1 % of the values, with error feedback.
     TopK,
-    /// 8-bit blocks.
+    /// 8-bit block quantization.
     EightBit,
 }
 
 impl Exchange {
-    /// Every kind, the baseline first.
+    /// All kinds, the baseline first.
     pub const ALL: [Exchange; 4] = [Exchange::Plain, Exchange::Dense, Exchange::TopK, Exchange::EightBit];
 
-    /// As tables show it.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Exchange::Plain => "plain Burn",
@@ -56,7 +56,7 @@ impl Exchange {
     }
 }
 
-/// A measurement; milliseconds are medians over steps, parts those of rank 0.
+/// A measurement. Milliseconds are medians over steps, and the parts are rank 0's.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names are the table's columns
 pub struct Row {
@@ -67,11 +67,11 @@ pub struct Row {
     pub ranks: usize,
     pub exchange: String,
     pub steps: usize,
-    /// Absent where it was not measured; the note says why.
+    /// Absent if not measured; the note says why.
     pub ms_per_step: Option<f64>,
     /// Samples of all ranks.
     pub samples_per_second: Option<f64>,
-    /// Over plain Burn on the same device in the same minutes, one rank beside one.
+    /// Overhead over plain Burn on the same device, one rank against one, measured in the same minutes.
     pub overhead_percent: Option<f64>,
     pub read_ms: Option<f64>,
     pub encode_ms: Option<f64>,
@@ -88,7 +88,7 @@ pub struct Row {
 struct Parts([f64; 5]);
 
 impl Parts {
-    /// Reading, encoding, exchanging, decoding, writing.
+    /// Extracts the times of reading, encoding, exchanging, decoding and writing.
     fn of(report: &StepReport) -> Parts {
         let inner = report.exchange.seconds.unwrap_or_default();
         let parts = [
@@ -108,23 +108,23 @@ impl Parts {
     }
 }
 
-/// What is measured.
+/// A measurement to be made.
 #[derive(Debug, Clone)]
 pub struct Plan<C> {
-    /// The model with its batch.
+    /// Model with its batch.
     pub case: C,
-    /// Where.
+    /// Device.
     pub device: Device,
-    /// Steps measured.
+    /// Number of measured steps.
     pub steps: usize,
-    /// What all rows have in common.
+    /// Values that all rows share.
     pub base: Row,
 }
 
-/// One rank: plain Burn and every exchange in turns, so that all see the same machine.
+/// Measures one rank: plain Burn and every exchange in turn, so that all run under the same machine load.
 ///
 /// # Errors
-/// When an exchange cannot be configured, or computes something else than plain Burn.
+/// If an exchange cannot be configured, or its result differs from plain Burn's.
 pub fn alone<C: Case>(plan: &Plan<C>) -> Result<Vec<Row>> {
     let Plan { case, device, steps, base } = plan;
     let steps = *steps;
@@ -160,13 +160,13 @@ pub fn alone<C: Case>(plan: &Plan<C>) -> Result<Vec<Row>> {
     Ok(rows.collect())
 }
 
-/// Steps that compile kernels and fill caches.
+/// Steps for compiling kernels and filling caches.
 const WARM_UP: usize = 3;
 
-/// Several ranks on one device, as threads.
+/// Measures several ranks on one device, as threads.
 ///
 /// # Errors
-/// When a rank fails.
+/// If a rank fails.
 pub fn together<C: Case + Sync>(plan: &Plan<C>, ranks: usize, exchange: Exchange) -> Result<Row> {
     let Plan { case, device, steps, base } = plan;
     let steps = *steps;

@@ -1,33 +1,34 @@
-//! Three ways to sum short vectors over all ranks, to choose between by measurement.
+//! Three algorithms for summing short vectors over all ranks, to be compared by measurement.
 
 use briquette::core::error::CommError;
 use briquette::core::{Frame, Session};
 
-/// How a vector is summed.
+/// Algorithm for summing a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Everyone's vector to everyone: one latency, `W-1` times the vector out.
+    /// All-gather of the vectors: one latency, `W-1` times the vector sent.
     Gather,
-    /// Pairs of ranks 1, 2, 4, … apart exchange what they have: `log₂ W` latencies and vectors. `W` must be a power of two.
+    /// Recursive doubling: pairs of ranks 1, 2, 4, … apart exchange their sums, in `log₂ W` latencies and vectors. `W`
+    /// must be a power of two.
     Doubling,
     /// Reduce-scatter and all-gather round a ring: `2(W-1)` latencies, `2(W-1)/W` vectors.
     Ring,
 }
 
 impl Method {
-    /// All of them, with their names.
+    /// All algorithms, with their names.
     pub const ALL: [(&'static str, Method); 3] =
         [("gather", Method::Gather), ("recursive doubling", Method::Doubling), ("ring", Method::Ring)];
 
-    /// Whether it works in a world of this size.
+    /// Returns whether it works in a world of this size.
     pub fn works(self, world: usize) -> bool {
         self != Method::Doubling || world.is_power_of_two()
     }
 
-    /// The sum over ranks.
+    /// Sums a vector over ranks.
     ///
     /// # Errors
-    /// The session's.
+    /// Those of the session.
     pub fn sum(self, comm: &mut Session, x: &mut [f32], parts: &mut Vec<Frame>) -> Result<(), CommError> {
         match self {
             Method::Gather => {

@@ -1,8 +1,9 @@
-//! Candidates for a signal of what compression costs, measured between a memory and its reducer while a trainer runs.
+//! Candidate signals of the accuracy lost to compression, measured between the error feedback and its reducer while a trainer runs.
 //!
-//! With `x` what the reducer is given (gradient and residual), `s` what it sent of it, `e = x − s` what stays behind and
-//! `g = x − e_before` what a step adds: the gain `1 − ‖e‖²/‖x‖²`, the effective delay `‖e‖/‖g‖`, and the cosine between `Σs` and `Σg`
-//! over windows of some steps. Without a memory `e` is lost, nothing waits, and `g = x`.
+//! Let `x` be the input of the reducer (gradient and residual), `s` the part of it that is sent, `e = x − s` the new
+//! residual and `g = x − e_before` the contribution of a step. Measured are the gain `1 − ‖e‖²/‖x‖²`, the effective
+//! delay `‖e‖/‖g‖`, and the cosine between `Σs` and `Σg` over windows of some steps. Without error feedback `e` is
+//! lost, the residual is empty, and `g = x`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,33 +17,33 @@ use briquette::core::{Layout, Session};
 use briquette::strategy::BuildStrategy;
 use serde::{Deserialize, Serialize};
 
-/// Steps of the windows.
+/// Lengths of the windows in steps.
 pub const WINDOWS: [u64; 2] = [10, 30];
 
-/// One rank's numbers at a step.
+/// Measurements of one rank at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Signal {
     /// The step.
     pub step: u64,
     /// Share of the energy that was sent.
     pub gain: f64,
-    /// Norm of what stays behind, over that of what the step added; 0 without a memory.
+    /// Norm of the residual relative to that of the step's contribution; 0 without error feedback.
     pub delay: f64,
-    /// The cosine over the shorter window that ends here; none inside of one.
+    /// Cosine over the shorter window that ends here; `None` inside a window.
     pub cosine_10: Option<f64>,
-    /// Over the longer one.
+    /// Cosine over the longer window.
     pub cosine_30: Option<f64>,
 }
 
-/// What one rank of a run measured.
+/// Measurements of one rank of a run.
 pub type Signals = Arc<Mutex<Vec<Signal>>>;
 
-/// The settings' own strategy, and what is measured inside of its memory.
+/// The settings' own strategy, with measurement inside its error feedback.
 #[derive(Debug)]
 pub struct Observed {
-    /// The settings.
+    /// Settings.
     pub config: Config,
-    /// Where it goes.
+    /// Destination of the measurements.
     pub signals: Signals,
 }
 
@@ -74,13 +75,13 @@ struct Observer {
     inner: Box<dyn Reducer>,
     remembers: bool,
     sent: Vec<f32>,
-    /// After the exchange before.
+    /// Residual after the previous exchange.
     left: Vec<f32>,
     windows: [Window; 2],
     signals: Signals,
 }
 
-/// Sums over some steps.
+/// Sums over a window of steps.
 #[derive(Debug)]
 struct Window {
     steps: u64,
@@ -89,7 +90,7 @@ struct Window {
 }
 
 impl Window {
-    /// The cosine where the window ends.
+    /// Adds a step, and returns the cosine if the window ends.
     fn add(&mut self, step: u64, sent: &[f32], added: &[f32]) -> Option<f64> {
         self.sent.resize(sent.len(), 0.0);
         self.added.resize(sent.len(), 0.0);
@@ -166,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// What is measured over `inputs`, one after another, by one rank.
+    /// Returns the measurements over `inputs`, one after another, by one rank.
     fn signals(exchange: &str, inputs: &[[f32; 2]]) -> Vec<Signal> {
         let exchange: Exchange = serde_json::from_str(exchange).unwrap();
         let observed = Observed { config: Config::every_step(exchange), signals: Signals::default() };

@@ -1,4 +1,4 @@
-//! A rank through the whole path, against plain Burn: the same model, data and optimizer.
+//! Overhead of a wrapped rank over plain Burn, with the same model, data and optimizer.
 
 use std::time::Instant;
 
@@ -17,26 +17,26 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A model with a fixed batch.
 pub trait Case: Clone {
-    /// The model.
+    /// Model type.
     type Model: Module + std::fmt::Debug + 'static;
     /// Samples and labels on the device.
     type Batch: std::fmt::Debug;
-    /// Model and optimizer.
+    /// Builds model and optimizer.
     fn build(&self, device: &Device) -> (Self::Model, ModuleOptimizer);
-    /// The one batch there is.
+    /// Returns the single batch.
     fn batch(&self, device: &Device) -> Self::Batch;
-    /// The loss on the batch.
+    /// Returns the loss on the batch.
     fn loss(&self, model: &Self::Model, batch: &Self::Batch) -> Tensor<1>;
-    /// A learning rate.
+    /// Returns the learning rate.
     fn lr(&self) -> f64;
 }
 
 /// An image classifier for ten classes, momentum SGD.
 #[derive(Debug, Clone, Copy)]
 pub struct Image {
-    /// The network.
+    /// Network.
     pub kind: ImageModelKind,
-    /// Samples.
+    /// Number of samples.
     pub batch: usize,
 }
 
@@ -67,11 +67,11 @@ impl Case for Image {
 /// The bidirectional LSTM on texts of 48 words, Adam.
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
-    /// Samples.
+    /// Number of samples.
     pub batch: usize,
 }
 
-/// 32 texts.
+/// The case with 32 texts.
 pub const BILSTM: Text = Text { batch: 32 };
 
 impl Case for Text {
@@ -95,9 +95,9 @@ impl Case for Text {
 /// A perceptron with five hidden layers of this many values, Adam: at 4 096, 70.4 million parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Wide {
-    /// Values of a hidden layer.
+    /// Number of values of a hidden layer.
     pub width: usize,
-    /// Samples of 784 values.
+    /// Number of samples, of 784 values each.
     pub batch: usize,
 }
 
@@ -134,7 +134,7 @@ impl Case for Wide {
 }
 
 impl Wide {
-    /// Parameters of the model.
+    /// Returns the number of parameters of the model.
     pub fn parameters(&self) -> usize {
         785 * self.width + 4 * (self.width + 1) * self.width + 10 * (self.width + 1)
     }
@@ -149,11 +149,11 @@ fn cross_entropy(logits: Tensor<2>, labels: &Tensor<1, Int>) -> Tensor<1> {
     CrossEntropyLossConfig::new().init(&labels.device()).forward(logits, labels.clone())
 }
 
-/// Something that trains step by step.
+/// Training step by step.
 pub trait Steps {
-    /// One step, until the device is done with it; the loss before it.
+    /// Takes one step, waits until the device is done with it, and returns the loss before it.
     fn step(&mut self) -> f32;
-    /// What the last exchange did, where there was one.
+    /// Returns the report of the last exchange, if there was one.
     fn report(&self) -> Option<&StepReport> {
         None
     }
@@ -175,7 +175,7 @@ impl<C: Case> std::fmt::Debug for Plain<C> {
 }
 
 impl<C: Case> Plain<C> {
-    /// Ready for the first step.
+    /// Prepares for the first step.
     pub fn new(case: C, device: &Device) -> Self {
         let device = device.clone().autodiff();
         let (model, optim) = case.build(&device);
@@ -194,7 +194,7 @@ impl<C: Case> Steps for Plain<C> {
     }
 }
 
-/// The same as one rank of a world. Controllers would need the loss before the exchange; there is none here.
+/// The same training as one rank of a world. Controllers would need the loss before the exchange; there is none here.
 #[derive(Debug)]
 pub struct Wrapped<C: Case> {
     case: C,
@@ -204,7 +204,7 @@ pub struct Wrapped<C: Case> {
 }
 
 impl<C: Case> Wrapped<C> {
-    /// Joined and ready for the first step.
+    /// Joins and prepares for the first step.
     pub fn new(case: C, device: &Device, comm: Session, config: DistributedConfig) -> Self {
         let device = device.clone().autodiff();
         let (model, optim) = case.build(&device);
@@ -213,14 +213,14 @@ impl<C: Case> Wrapped<C> {
         Wrapped { model: Some(model), optim, batch: case.batch(&device), case }
     }
 
-    /// A world of one that exchanges everything.
+    /// Creates a dense world of one.
     pub fn alone(case: C, device: &Device) -> Self {
         Wrapped::new(case, device, Local::world(1).remove(0), DistributedConfig::dense())
     }
 }
 
 impl<C: Case> Wrapped<C> {
-    /// Its optimizer.
+    /// Returns its optimizer.
     pub fn optimizer(&self) -> &DistributedOptimizer {
         &self.optim
     }
@@ -241,8 +241,8 @@ impl<C: Case> Steps for Wrapped<C> {
     }
 }
 
-/// Median seconds of a plain and of a wrapped step, taken in turns so that both see the same machine, and the median of
-/// the ratios of neighbours.
+/// Returns the median seconds of a plain and of a wrapped step, alternating so that both run under the same machine
+/// load, and the median of the ratios of neighboring steps.
 pub fn compare<C: Case>(case: C, steps: usize) -> (f64, f64, f64) {
     let device = Device::flex();
     let (mut plain, mut wrapped) = (Plain::new(case.clone(), &device), Wrapped::alone(case, &device));

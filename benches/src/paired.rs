@@ -3,16 +3,16 @@
 /// Mean and standard error of the mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mean {
-    /// The mean; NaN of nothing.
+    /// Mean; NaN of no values.
     pub mean: f64,
-    /// Standard error; NaN below two values.
+    /// Standard error; NaN of fewer than two values.
     pub error: f64,
-    /// How many values.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Mean {
-    /// Of some values.
+    /// Computes the mean of some values.
     ///
     /// ```
     /// use briquette_benches::paired::Mean;
@@ -28,7 +28,7 @@ impl Mean {
         Mean { mean, error, count }
     }
 
-    /// Of the differences between values with the same seed.
+    /// Computes the mean of the differences between values with the same seed.
     pub fn of_differences(values: &[(u64, f64)], baseline: &[(u64, f64)]) -> Mean {
         let other = |seed| baseline.iter().find(|(s, _)| *s == seed).map(|(_, v)| *v);
         let differences: Vec<f64> = values.iter().filter_map(|(seed, v)| Some(v - other(*seed)?)).collect();

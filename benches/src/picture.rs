@@ -1,23 +1,23 @@
-//! Pictures of results: panels in two columns, every setting a line.
+//! Plots of results: panels in two columns, with a line for each setting.
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// A setting, and a value at each `x`.
+/// Name of a setting, and its value at each `x`.
 pub type Curve<V> = (String, Vec<(f64, V)>);
 
 /// One panel.
 #[derive(Debug)]
 pub struct Panel<'a> {
-    /// Above it.
+    /// Text above the panel.
     pub caption: &'a str,
-    /// Below it, and beside it.
+    /// Axis labels: below, and at the side.
     pub axes: [&'a str; 2],
-    /// Which of them are logarithmic.
+    /// Set for each logarithmic axis.
     pub log: [bool; 2],
-    /// What is drawn.
+    /// Curves.
     pub curves: Vec<Curve<f64>>,
 }
 
@@ -26,7 +26,7 @@ const PANEL: (u32, u32) = (620, 340);
 /// Draws panels to an SVG file.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn draw(path: &Path, panels: &[Panel<'_>]) -> Result<()> {
     let columns = panels.len().clamp(1, 2);
     let lines = panels.len().div_ceil(columns);
@@ -39,7 +39,7 @@ pub fn draw(path: &Path, panels: &[Panel<'_>]) -> Result<()> {
     area.present().map_err(|error| failed(error.to_string()))
 }
 
-/// What is below this is drawn here, where axes are logarithmic.
+/// Smallest value drawn on logarithmic axes; lower values are drawn here.
 const LEAST: f64 = 1e-12;
 
 fn draw_panel<'a>(

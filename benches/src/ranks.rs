@@ -1,4 +1,4 @@
-//! Ranks that are processes of the program itself, and their times.
+//! Ranks as processes of the program itself, and their times.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Ends its process however the parent ends.
+/// A child process that is killed on drop.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -23,7 +23,7 @@ impl Drop for Ended {
     }
 }
 
-/// Rank `rank` of a world on this machine; rank 0 listens on `port`, and the others find it there.
+/// Returns the environment of rank `rank` of a world on this machine; rank 0 listens on `port`, where the others find it.
 pub fn here(rank: usize, world: usize, port: u16) -> Environment {
     Environment {
         rank,
@@ -45,10 +45,10 @@ pub fn here(rank: usize, world: usize, port: u16) -> Environment {
     }
 }
 
-/// Starts this program once a rank, with its own arguments, and reads the rows that the first rank prints as CSV.
+/// Starts this program once per rank, with its own arguments, and reads the rows that the first rank prints as CSV.
 ///
 /// # Errors
-/// When a rank cannot be started, or fails.
+/// If a rank cannot be started, or fails.
 pub fn run<T: DeserializeOwned>(environments: &[Environment]) -> Result<Vec<T>> {
     let start = |environment: &Environment| -> Result<Ended> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -65,10 +65,10 @@ pub fn run<T: DeserializeOwned>(environments: &[Environment]) -> Result<Vec<T>> 
     Ok(rows?)
 }
 
-/// Writes rows as CSV where a file was asked for.
+/// Writes rows as CSV, if a path is given.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_csv<T: Serialize>(path: Option<&Path>, rows: &[T]) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let mut csv = csv::Writer::from_path(path).with_context(|| format!("cannot write --csv {}", path.display()))?;
@@ -76,10 +76,10 @@ pub fn write_csv<T: Serialize>(path: Option<&Path>, rows: &[T]) -> Result<()> {
     Ok(csv.flush()?)
 }
 
-/// To `count` cores of rank `rank`'s own, modulo those this process may use; how many those are.
+/// Pins to `count` cores reserved for rank `rank`, modulo those that this process may use; returns how many there are.
 ///
 /// # Errors
-/// When the system does not allow it.
+/// If the system does not allow it.
 pub fn pin(rank: usize, count: usize) -> Result<usize> {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this)?;
@@ -90,10 +90,10 @@ pub fn pin(rank: usize, count: usize) -> Result<usize> {
     Ok(cores.len())
 }
 
-/// Median over repeats of the slowest rank's time.
+/// Returns the median over repeats of the slowest rank's time.
 ///
 /// # Errors
-/// When the ranks cannot tell each other.
+/// If the ranks cannot exchange their times.
 pub fn slowest(comm: &mut Session, mine: &[Duration]) -> Result<f64> {
     let bytes: Vec<u8> = mine.iter().flat_map(|d| d.as_secs_f64().to_le_bytes()).collect();
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! What the system's sockets can do: the baseline of collectives over TCP.
+//! Raw socket performance: the baseline of collectives over TCP.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use briquette::core::Session;
 use mio::{Events, Interest, Token};
 
-/// Bytes of one read or write, as well tuned for loopback as the collectives' frames are.
+/// Bytes of one read or write, tuned for loopback like the collectives' frames.
 const BLOCK: usize = 256 << 10;
 
-/// Plain connections round a ring: one to the next rank, one from the rank before.
+/// Plain connections in a ring: one to the next rank, one from the previous rank.
 #[derive(Debug)]
 pub struct RawRing {
     next: mio::net::TcpStream,
@@ -21,10 +21,10 @@ pub struct RawRing {
 }
 
 impl RawRing {
-    /// Ranks tell each other their ports through `comm`.
+    /// Connects the ring; ranks exchange their ports through `comm`.
     ///
     /// # Errors
-    /// When a socket cannot be made.
+    /// If a socket cannot be created.
     pub fn connect(comm: &mut Session) -> Result<RawRing> {
         let (rank, world) = (comm.rank(), comm.world());
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -45,10 +45,10 @@ impl RawRing {
         Ok(RawRing { next, previous, poll, events: Events::with_capacity(4) })
     }
 
-    /// Sends all of `out` to the next rank while `into` is filled from the one before.
+    /// Sends all of `out` to the next rank while `into` is filled from the previous one.
     ///
     /// # Errors
-    /// When a socket fails or the other side takes longer than a minute.
+    /// If a socket fails or the other side takes longer than a minute.
     pub fn exchange(&mut self, out: &[u8], into: &mut [u8]) -> Result<()> {
         let (mut written, mut read) = (0, 0);
         while written < out.len() || read < into.len() {
@@ -69,7 +69,7 @@ impl RawRing {
         Ok(())
     }
 
-    /// One byte round the ring and back, by blocking reads: in a world of two, a round trip.
+    /// Sends one byte round the ring and back, by blocking reads: in a world of two, a round trip.
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).

@@ -1,4 +1,4 @@
-//! Running the trainers as they are, and reading what they left.
+//! Runs the trainers as built, and reads their results.
 
 use std::fs;
 use std::path::Path;
@@ -9,15 +9,15 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use briquette_examples::record::Summary;
 
-/// The file beside a run that holds its row's flags: the last that is written.
+/// File next to a run that holds its row's flags; it is written last.
 pub const FLAGS: &str = "flags.txt";
-/// What the trainer printed.
+/// Output of the trainer.
 const LOG: &str = "log.txt";
 
-/// Runs a trainer that lies beside this program, on one thread, its words in `out/log.txt`. What is in `out` is replaced.
+/// Runs a trainer from this program's directory, on one thread, with its output in `out/log.txt`. Replaces the contents of `out`.
 ///
 /// # Errors
-/// When it cannot be run, or neither succeeds nor [diverges](diverged).
+/// If it cannot be run, or neither succeeds nor [diverges](diverged).
 pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
     let exe = std::env::current_exe()?.with_file_name(trainer);
     let log = fs::create_dir_all(out).and_then(|()| fs::File::create(out.join(LOG)))?;
@@ -37,10 +37,10 @@ pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Does jobs in their order, some at a time.
+/// Runs jobs in order, several at a time.
 ///
 /// # Errors
-/// A job's. The worker that did it takes no other job; the other workers finish the queue.
+/// The error of a job. The worker that ran it takes no other job; the other workers finish the queue.
 pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
     let queue = Mutex::new(jobs.into_iter());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -56,29 +56,29 @@ pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<
     })
 }
 
-/// Whether a run with these flags ended because a gradient was not finite: its learning rate was too high.
+/// Returns whether a run with these flags ended because a gradient was not finite: its learning rate was too high.
 pub fn diverged(out: &Path, flags: &str) -> bool {
     let read = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
     read(FLAGS) == flags && read(LOG).contains("non-finite value")
 }
 
-/// The summary of a run that came to its end with these flags; nothing otherwise.
+/// Returns the summary of a run that finished with these flags; `None` otherwise.
 pub fn finished(out: &Path, flags: &str) -> Option<Summary> {
     let summary: Summary = serde_json::from_str(&fs::read_to_string(out.join("summary.json")).ok()?).ok()?;
     let whole = !summary.interrupted && summary.final_test_accuracy.is_finite();
     (whole && fs::read_to_string(out.join(FLAGS)).is_ok_and(|own| own == flags)).then_some(summary)
 }
 
-/// The day of a moment, `2026-11-22`.
+/// Returns the date of a time, as `2026-11-22`.
 ///
 /// # Errors
-/// For a moment that no calendar has.
+/// For a time outside the calendar's range.
 pub fn day(moment: SystemTime) -> Result<String> {
     let text = humantime::format_rfc3339_seconds(moment).to_string();
     Ok(text.split('T').next().context("a day")?.to_owned())
 }
 
-/// The processor's name and how many threads it runs at once, for committed results.
+/// Returns the processor's name and its number of hardware threads, for committed results.
 pub fn machine() -> (String, usize) {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -7,7 +7,7 @@ use briquette::core::Key;
 use briquette_cli::file;
 use clap::ValueEnum;
 
-/// Where values come from.
+/// Source of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Source {
     /// Independent Gaussian values.
@@ -21,10 +21,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Source; 4] = [Source::Gaussian, Source::Laplace, Source::Resnet20, Source::Bilstm];
 
-    /// As tables name it.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Source::Gaussian => "gaussian",
@@ -34,10 +34,10 @@ impl Source {
         }
     }
 
-    /// So many values, the same ones every time.
+    /// Returns `count` values, the same ones every time.
     ///
     /// # Errors
-    /// When a recorded gradient cannot be read.
+    /// If a recorded gradient cannot be read.
     pub fn values(self, count: usize) -> Result<Vec<f32>> {
         match self {
             Source::Gaussian | Source::Laplace => Ok(self.draw(count)),

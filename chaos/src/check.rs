@@ -1,4 +1,4 @@
-//! What must be equal to an undisturbed run, and what must not be left over.
+//! Checks of a disturbed run: equality with an undisturbed run, and absence of leftovers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,24 +9,24 @@ use burn_pack::{Bytes, Reader};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-/// How a finding about older checkpoints ends.
+/// End of a finding about older checkpoints.
 pub(crate) const TOO_MANY: &str = "checkpoints are left, not 2";
 
-/// What may differ, because of what was done.
+/// Differences that are allowed because of the injected faults.
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
     /// Steps whose records were damaged on the disk after they had been written.
     pub lost_records: BTreeSet<u64>,
-    /// Evaluations came at other steps, so the best of them may be another.
+    /// Set if evaluations took place at other steps, so the best of them may differ.
     pub other_evaluations: bool,
-    /// Directories that were put among the checkpoints and are to stay there.
+    /// Directories that were put among the checkpoints and must stay there.
     pub strays: BTreeSet<String>,
 }
 
-/// Everything in which a finished run differs from an undisturbed one.
+/// Returns all differences between a finished run and an undisturbed one.
 ///
 /// # Errors
-/// When the undisturbed run cannot be read.
+/// If the undisturbed run cannot be read.
 pub fn differences(whole: &Path, run: &Path, allowed: &Allowances) -> Result<Vec<String>> {
     let mut found = records(whole, run, allowed)?;
     let summary = |run: &Path| summary(run, allowed.other_evaluations);
@@ -55,7 +55,7 @@ fn unequal(what: &str, expected: &BTreeMap<String, Value>, got: &BTreeMap<String
         .collect()
 }
 
-/// The summary, but for the wall time.
+/// Reads the summary, without the wall time.
 fn summary(run: &Path, other_evaluations: bool) -> Result<BTreeMap<String, Value>> {
     let path = run.join("summary.json");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -67,13 +67,13 @@ fn summary(run: &Path, other_evaluations: bool) -> Result<BTreeMap<String, Value
     Ok(values)
 }
 
-/// Lines of the record.
+/// Reads the lines of the record.
 fn lines(run: &Path) -> Result<Vec<String>> {
     let bytes = fs::read(run.join("metrics.jsonl")).with_context(|| format!("metrics.jsonl of {}", run.display()))?;
     Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
 }
 
-/// Every record is there, but for those that were damaged; of a damaged one, two lines at most are left.
+/// Checks that every record is present, except for damaged ones; of a damaged one, at most two lines are left.
 fn records(whole: &Path, run: &Path, allowed: &Allowances) -> Result<Vec<String>> {
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64();
     let lost = |line: &String| step(line).is_some_and(|step| allowed.lost_records.contains(&step));
@@ -96,7 +96,7 @@ fn short(text: &str) -> &str {
     text.get(..120).unwrap_or(text)
 }
 
-/// Complete checkpoints by step.
+/// Returns the complete checkpoints by step.
 pub fn checkpoints(run: &Path) -> BTreeMap<u64, PathBuf> {
     let entries = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
     let step = |path: PathBuf| {
@@ -106,7 +106,7 @@ pub fn checkpoints(run: &Path) -> BTreeMap<u64, PathBuf> {
     entries.filter_map(|entry| step(entry.path())).collect()
 }
 
-/// The tensors in which two checkpoints differ.
+/// Returns the tensors in which two checkpoints differ.
 fn parameters(whole: &Path, run: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for rank in 0.. {
@@ -131,7 +131,8 @@ fn parameters(whole: &Path, run: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Every tensor of a rank: what Briquette saved, the model's, the optimizer's; in its file and in the one with what all ranks have alike.
+/// Returns every tensor of a rank: Briquette's state, the model's, the optimizer's; from the rank's file and from the
+/// one with the replicated state.
 fn tensors(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut all = BTreeMap::new();
     let mut names = BTreeMap::new();
@@ -169,7 +170,7 @@ fn tensors(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(all)
 }
 
-/// Files of kinds that an undisturbed run does not leave, and checkpoints that should be gone.
+/// Finds files of kinds that an undisturbed run does not leave, and checkpoints that should have been removed.
 fn leftovers(whole: &Path, run: &Path, allowed: &Allowances) -> Vec<String> {
     let known: BTreeSet<String> = paths(whole).iter().map(|path| without_step(path)).collect();
     let stray = |path: &String| allowed.strays.iter().any(|stray| path.starts_with(&format!("checkpoints/{stray}")));
@@ -188,7 +189,7 @@ fn leftovers(whole: &Path, run: &Path, allowed: &Allowances) -> Vec<String> {
     found
 }
 
-/// Every file and directory of a run.
+/// Returns every file and directory of a run.
 fn paths(run: &Path) -> Vec<String> {
     let (mut found, mut open) = (Vec::new(), vec![run.to_owned()]);
     while let Some(directory) = open.pop() {
@@ -213,8 +214,8 @@ fn without_step(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Processes that work in a directory with this text in its name, or have it in their command line. One that was killed counts
-/// until its last thread has ended: so long it keeps its files, and the lock on one.
+/// Returns the processes that work in a directory with this text in its name, or have it in their command line. A
+/// killed process counts until its last thread has ended, since until then it keeps its files and any lock on them.
 pub fn processes(text: &str) -> Vec<u32> {
     let ids = |directory: String| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -229,7 +230,7 @@ pub fn processes(text: &str) -> Vec<u32> {
     others.filter(|id| ids(format!("/proc/{id}/task")).into_iter().any(|task| thread(*id, task))).collect()
 }
 
-/// Whether a process listens on a port.
+/// Returns whether a process listens on a port.
 pub fn listens(port: u16) -> bool {
     let lines = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| fs::read_to_string(file).unwrap_or_default());
     let end = format!(":{port:04X}");

@@ -1,4 +1,4 @@
-//! Carries a plan out: the undisturbed run, the disturbed one, and what they must have in common.
+//! Executes a plan: the undisturbed run, the disturbed one, and the comparison of the two.
 
 mod faults;
 
@@ -19,43 +19,43 @@ use crate::record::{Line, Record};
 use crate::watch::{Seen, Watch};
 use crate::world::{Programs, Surroundings, World, free_port, signal};
 
-/// Longer than anything should take: what is not over by then hangs.
+/// Longer than anything should take: a run that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(100);
-/// How long a launcher that was asked to stop may take.
+/// Time that a launcher may take to stop on request.
 const STOPPING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
-/// More than faults can use up.
+/// More restarts than the faults can use up.
 const RESTARTS: u32 = 2000;
-/// Room for two checkpoints of three ranks, and one that is being written.
+/// Disk size in MiB: room for two checkpoints of three ranks, and one that is being written.
 const DISK: usize = 24;
 
-/// What all episodes share.
+/// State shared by all episodes.
 #[derive(Debug)]
 pub struct Soak {
     /// The programs under test.
     pub programs: Programs,
-    /// Made by `briquette cert`.
+    /// Directory made by `briquette cert`.
     pub certificates: PathBuf,
-    /// The library that shifts clocks, where it could be built.
+    /// Library that shifts clocks, if it could be built.
     pub shim: Option<PathBuf>,
     /// Set by Ctrl-C.
     pub stop: AtomicBool,
 }
 
-/// How an episode ended.
+/// Outcome of an episode.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// What must not be.
+    /// Violations that were found.
     pub findings: Vec<String>,
-    /// Faults that came.
+    /// Number of injected faults.
     pub events: usize,
-    /// Times the launcher started the world again.
+    /// Number of restarts of the world by the launcher.
     pub restarts: usize,
-    /// Times the soak resumed the run.
+    /// Number of resumes of the run by the soak.
     pub resumed: usize,
 }
 
-/// An episode under way.
+/// A running episode.
 struct Episode<'a> {
     soak: &'a Soak,
     plan: &'a Plan,
@@ -73,7 +73,7 @@ struct Episode<'a> {
 /// Runs an episode in `directory`, which must be empty.
 ///
 /// # Errors
-/// When the soak itself cannot go on; what is wrong with the run is in the [`Outcome`].
+/// If the soak itself cannot continue; defects of the run are in the [`Outcome`].
 pub fn run(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> Result<Outcome> {
     let around = Surroundings {
         programs: soak.programs.clone(),
@@ -119,7 +119,7 @@ impl<'a> Episode<'a> {
         self.around.directory.join("disk/run")
     }
 
-    /// Whole lines of the record.
+    /// Returns the number of whole lines of the record.
     fn steps(&self) -> u64 {
         fs::read(self.home().join("metrics.jsonl"))
             .map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count() as u64)
@@ -144,7 +144,7 @@ impl<'a> Episode<'a> {
         self.finish()
     }
 
-    /// Until the event is due, or the run is over.
+    /// Waits until the event is due, or the run is over.
     fn await_moment(&mut self, event: Event) -> Result<()> {
         let (begin, due) = (Instant::now(), self.steps() + event.steps as u64);
         while !self.stopped() && begin.elapsed() < event.patience && self.steps() < due {
@@ -157,7 +157,8 @@ impl<'a> Episode<'a> {
         Ok(())
     }
 
-    /// Notes the launcher's end, which must be a good one: everything else is resumed, and said.
+    /// Checks whether the launcher has ended. Any end but a successful one is reported as a finding, and the run is
+    /// restarted from its beginning.
     fn look(&mut self) -> Result<()> {
         match self.world.ended()? {
             None => {}
@@ -182,7 +183,7 @@ impl<'a> Episode<'a> {
         self.world = world;
     }
 
-    /// The same run from its beginning, where it cannot be resumed.
+    /// Restarts the same run from its beginning, if it cannot be resumed.
     fn begin_again(&mut self) -> Result<()> {
         let mut arguments = self.plan.arguments("disk/run", self.plan.cadence);
         arguments.push("--overwrite".into());
@@ -192,7 +193,7 @@ impl<'a> Episode<'a> {
         Ok(())
     }
 
-    /// As a user would: from the newest checkpoint, or from the beginning where there is none.
+    /// Resumes as a user would: from the newest checkpoint, or from the beginning if there is none.
     fn resume(&mut self) -> Result<()> {
         self.outcome.resumed += 1;
         self.no_process_is_left()?;
@@ -205,7 +206,7 @@ impl<'a> Episode<'a> {
         Ok(())
     }
 
-    /// All processes end with their launcher.
+    /// Checks that all processes end with their launcher.
     fn no_process_is_left(&mut self) -> Result<()> {
         let directory = self.around.directory.display().to_string();
         let begin = Instant::now();
@@ -223,24 +224,24 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// How often the launcher started the world again, this one or those before.
+    /// Returns the number of restarts by this launcher and those before.
     fn restarts(&self) -> usize {
         fs::read_to_string(self.around.directory.join("stderr")).map_or(0, |text| text.matches("restarting (").count())
     }
 
-    /// Waits until the run goes on, and says whether that took a new start since there were this many.
+    /// Waits until the run continues, and returns whether that took a restart since there were this many.
     fn survives(&mut self, restarts: usize) -> Result<String> {
         let outcome = self.goes_on("survived")?;
         let again = self.restarts() > restarts;
         Ok(if again { outcome.replace("survived", "restarted") } else { outcome })
     }
 
-    /// Bytes of the records of its steps.
+    /// Returns the bytes of the records of its steps.
     fn recorded(&self) -> u64 {
         fs::metadata(self.home().join("metrics.jsonl")).map_or(0, |file| file.len())
     }
 
-    /// Waits until the run has taken a step more; `came` is what it then has done.
+    /// Waits until the run has taken another step, and returns `came` as the outcome.
     fn goes_on(&mut self, came: &str) -> Result<String> {
         let (begin, mut last) = (Instant::now(), self.recorded());
         loop {
@@ -266,8 +267,7 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// The rest of the run, undisturbed, and the comparison. A run that takes steps may take as long as it likes: the machine may
-    /// be busy.
+    /// Runs the rest undisturbed, and compares. A run that takes steps has no time limit: the machine may be busy.
     fn finish(mut self) -> Result<Outcome> {
         let begin = Instant::now();
         let (mut since, mut last) = (begin, self.recorded());
@@ -289,7 +289,7 @@ impl<'a> Episode<'a> {
         Ok(self.outcome)
     }
 
-    /// Everything that must be equal to the undisturbed run, and nothing left over.
+    /// Checks that the run equals the undisturbed run, and that nothing is left over.
     fn compare(&mut self, begin: Instant) -> Result<()> {
         let directory = self.around.directory.clone();
         let (whole, run) = (directory.join("whole"), self.home());
@@ -329,7 +329,7 @@ impl<'a> Episode<'a> {
     }
 }
 
-/// What is on a small disk would be gone with it.
+/// Copies the contents of a small disk, which would be lost with it.
 fn keep(from: &Path, to: &Path) -> Result<()> {
     let done = std::process::Command::new("cp").arg("-a").args([from, to]).status()?;
     if !done.success() {

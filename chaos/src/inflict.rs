@@ -1,4 +1,4 @@
-//! What faults do to files and links.
+//! Faults of files and links.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,17 +12,17 @@ use anyhow::{Context, Result, ensure};
 use crate::check::checkpoints;
 use crate::plan::{Damage, Harm, Victim};
 
-/// A small disk of its own: a tmpfs, unmounted when dropped.
+/// A small separate disk: a tmpfs, unmounted on drop.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
-    /// Mounts one of this many MiB.
+    /// Mounts a disk of this many MiB.
     ///
     /// # Errors
-    /// Where this system does not let it.
+    /// If this system does not permit it.
     pub fn mount(path: &Path, megabytes: usize) -> Result<Disk> {
         fs::create_dir_all(path)?;
         let size = format!("size={megabytes}m");
@@ -31,10 +31,10 @@ impl Disk {
         Ok(Disk { path: path.to_owned() })
     }
 
-    /// Writes until there is no room left.
+    /// Fills the disk.
     ///
     /// # Errors
-    /// For another reason than that.
+    /// For any error but a full disk.
     pub fn fill(&self) -> Result<()> {
         let mut file = File::create(self.path.join("filler"))?;
         for size in [1 << 20, 1 << 12, 1] {
@@ -49,10 +49,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     ///
     /// # Errors
-    /// When the file that fills it cannot be removed.
+    /// If the file that fills it cannot be removed.
     pub fn empty(&self) -> Result<()> {
         Ok(fs::remove_file(self.path.join("filler"))?)
     }
@@ -64,19 +64,19 @@ impl Drop for Disk {
     }
 }
 
-/// What a damage means for the rest of the run.
+/// Consequences of damage for the rest of the run.
 #[derive(Debug, Clone, Default)]
 pub struct Damaged {
-    /// What was done, in words.
+    /// Description of the damage.
     pub what: String,
     /// Steps whose records are lost.
     pub records: Vec<u64>,
 }
 
-/// Damages a file of a run that nothing works on; none where the run would then have no whole checkpoint.
+/// Damages a file of a run while nothing uses it; returns `None` if the run would then have no intact checkpoint.
 ///
 /// # Errors
-/// When the file cannot be changed.
+/// If the file cannot be changed.
 pub fn damage(run: &Path, damage: Damage) -> Result<Option<Damaged>> {
     let newest = || checkpoints(run).into_iter().next_back();
     let path = match damage.file {
@@ -108,7 +108,7 @@ pub fn damage(run: &Path, damage: Damage) -> Result<Option<Damaged>> {
     Ok(Some(Damaged { what, records }))
 }
 
-/// Steps of the lines that a damage touches; where it makes one line of two, both.
+/// Returns the steps of the lines that the damage affects; both if it merges two lines.
 fn lost(text: &[u8], place: usize, harm: Harm) -> Vec<u64> {
     let mut begin = 0;
     let mut steps = Vec::new();
@@ -128,7 +128,7 @@ fn lost(text: &[u8], place: usize, harm: Harm) -> Vec<u64> {
     steps
 }
 
-/// Connections by processes that are no ranks: some say nothing, some end at once, some send noise.
+/// Opens connections by processes that are no ranks: some send nothing, some end at once, some send noise.
 pub fn strangers(port: u16, count: usize) {
     for number in 0..count {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

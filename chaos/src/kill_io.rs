@@ -1,4 +1,4 @@
-//! Kills a trainer at every system call on its files, and lets each of them fail.
+//! Kills a trainer at every system call on its files, and injects a failure into each call.
 
 use std::fmt;
 use std::fs;
@@ -12,18 +12,18 @@ use crate::check::{self, Allowances};
 use crate::trace::{self, Call, Injection, Traced};
 use crate::world::Programs;
 
-/// What is being done when the call comes.
+/// Operation during which the call occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scenario {
     /// A run in a new directory: begins, appends records, saves, removes old checkpoints, writes its summary.
     Begin,
-    /// A run that was killed goes on: reads, cuts its records, saves.
+    /// A killed run is resumed: reads, truncates its records, saves.
     Resume,
-    /// A run takes the place of another.
+    /// A run replaces another.
     Overwrite,
 }
 
-/// How ranks run.
+/// Form of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ranks {
     /// Two threads of one process.
@@ -32,31 +32,31 @@ pub enum Ranks {
     Processes,
 }
 
-/// What happens at a call.
+/// Fault at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Harm {
     /// SIGKILL before it.
     Before,
     /// SIGKILL after it.
     After,
-    /// It returns that the disk is full.
+    /// The call returns that the disk is full.
     Full,
-    /// It returns an error of the device.
+    /// The call returns a device error.
     Broken,
 }
 
-/// How a run came to its end after that.
+/// Way in which a run finished after the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     /// By itself.
     Itself,
     /// By `--resume`.
     Resumed,
-    /// It had not begun, or saved nothing yet: by the command itself.
+    /// By the command itself, since the run had not begun, or had saved nothing yet.
     Begun,
     /// The same, with `--overwrite`.
     Overwritten,
-    /// Not at all, or not with the bits it should have.
+    /// Not at all, or with different bits.
     Lost,
 }
 
@@ -95,16 +95,16 @@ impl fmt::Display for Harm {
     }
 }
 
-/// One harm at one call, and what became of it.
+/// One fault at one call, and its outcome.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The call.
     pub call: Call,
-    /// What was done there.
+    /// Fault injected there.
     pub harm: Harm,
-    /// How the run ended.
+    /// End of the run.
     pub end: End,
-    /// What must not be.
+    /// Violations that were found.
     pub findings: Vec<String>,
 }
 
@@ -120,16 +120,16 @@ pub struct Bench {
     before: PathBuf,
 }
 
-/// Small, and with a state between steps. Saving at every step removes an old checkpoint at the third.
+/// Flags of a small run with state between steps. Saving at every step removes an old checkpoint at the third.
 const FLAGS: &str = "--dataset generated --train-limit 16 --test-limit 4 --batch 1 --epochs 100 --schedule constant \
                      --clock fixed:50ms --compressor topk:0.05 --checkpoint-every 1 --eval-every 100 --plain";
 const OLD: &str = "--seed 5 --steps 2";
 
 impl Bench {
-    /// Makes the runs to compare with and the state that the scenario begins with.
+    /// Prepares the runs to compare with, and the state from which the scenario begins.
     ///
     /// # Errors
-    /// When those runs fail.
+    /// If those runs fail.
     pub fn new(programs: &Programs, directory: &Path, scenario: Scenario, ranks: Ranks) -> Result<Bench> {
         let directory = directory.join(format!("{scenario:?}-{ranks:?}").to_lowercase());
         let _ = fs::remove_dir_all(&directory);
@@ -161,7 +161,7 @@ impl Bench {
         format!("{FLAGS} --seed 3 --steps {steps}")
     }
 
-    /// A run that was killed after its second checkpoint, with half a record.
+    /// Creates a run that was killed after its second checkpoint, with half a record.
     fn interrupted(&self, new: &str) -> Result<()> {
         let short = new.replace("--steps 3", "--steps 2");
         self.succeed(&format!("{short} --out before"))?;
@@ -185,7 +185,7 @@ impl Bench {
         format!("{ranks} {flags}").split_whitespace().map(str::to_owned).collect()
     }
 
-    /// The command that the scenario disturbs.
+    /// Returns the command that the scenario disturbs.
     fn disturbed(&self) -> String {
         match self.scenario {
             Scenario::Begin => format!("{} --out run", self.new_run()),
@@ -194,7 +194,7 @@ impl Bench {
         }
     }
 
-    /// Runs a trainer; its exit code.
+    /// Runs a trainer and returns its exit code.
     fn run(&self, flags: &str) -> Result<Option<i32>> {
         let command = self.command(flags);
         let log = fs::File::options().create(true).append(true).open(self.directory.join("recovery"))?;
@@ -224,10 +224,10 @@ impl Bench {
         trace::run(&self.command(&self.disturbed()), &self.directory, &self.home(), injection)
     }
 
-    /// The calls of an undisturbed run.
+    /// Returns the calls of an undisturbed run.
     ///
     /// # Errors
-    /// When it is not undisturbed.
+    /// If the run fails.
     pub fn calls(&self) -> Result<Vec<Call>> {
         let traced = self.trace(Injection::None)?;
         let log = fs::read_to_string(self.directory.join("log"))?;
@@ -241,10 +241,10 @@ impl Bench {
         check::differences(whole, &self.home(), &Allowances::default())
     }
 
-    /// One harm at one call; none where the run had no such call this time.
+    /// Injects one fault at one call; returns `None` if the run had no such call this time.
     ///
     /// # Errors
-    /// When the run cannot be traced.
+    /// If the run cannot be traced.
     pub fn case(&self, number: usize, harm: Harm) -> Result<Option<Case>> {
         let traced = self.trace(harm.at(number))?;
         let Some(call) = traced.calls.get(number).cloned() else { return Ok(None) };
@@ -268,7 +268,7 @@ impl Bench {
         Ok(Some(Case { call, harm, end, findings }))
     }
 
-    /// What a user would do: continue; and where nothing was saved, begin again.
+    /// Recovers as a user would: resumes, or restarts from the beginning if nothing was saved.
     fn recover(&self, findings: &mut Vec<String>) -> Result<End> {
         let saved = !check::checkpoints(&self.home()).is_empty();
         if self.run("--resume run --plain")? == Some(0) {
@@ -293,7 +293,7 @@ impl Bench {
         Ok(End::Lost)
     }
 
-    /// The new run's settings are in place.
+    /// Returns whether the new run's settings are in place.
     fn has_begun(&self) -> bool {
         fs::read_to_string(self.home().join("config.toml")).is_ok_and(|text| text.contains("seed = 3"))
     }

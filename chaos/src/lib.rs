@@ -1,16 +1,16 @@
-//! Breaks runs on purpose and asserts that nothing of them is lost.
+//! Fault injection into training runs, with checks that nothing of them is lost.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`world`] | a run of a trainer as processes, started by `briquette launch` |
-//! | [`plan`] | an episode of the soak: which run, which faults and when, all from one seed |
-//! | [`episode`] | carries a plan out |
-//! | [`inflict`] | what each fault does |
-//! | [`check`] | what must be equal to an undisturbed run, and what must not be left over |
+//! | [`plan`] | plan of an episode of the soak: the run, the faults and their times, all from one seed |
+//! | [`episode`] | execution of a plan |
+//! | [`inflict`] | effect of each fault |
+//! | [`check`] | equality with an undisturbed run, and absence of leftovers |
 //! | [`watch`] | memory and descriptors of the ranks while they run |
 //! | [`record`] | one line per event, on the terminal and as CSV |
 //! | `trace` | every system call on a run's files, one of which is disturbed |
-//! | `kill_io` | that for each call of beginning, resuming and overwriting |
+//! | `kill_io` | `trace` for each call of beginning, resuming and overwriting |
 //!
 //! For Linux: it reads `/proc`, mounts small disks, and traces system calls.
 #![cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! An episode of the soak: which run, which faults and when. All of it follows from one seed.
+//! Plan of a soak episode: the run, the faults and their times, all derived from one seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// Runs that remember something between steps, each in another way; and one that does not.
+/// Runs with different kinds of state between steps, and one without any.
 const EXCHANGES: [&str; 13] = [
     "--momentum-correction on --controller gravac:window=2,epsilon=0.3,min=4x,max=20x",
     "--momentum-correction on --compressor topk:50x:q8 --controller schedule:from=4x,epochs=2",
@@ -25,81 +25,81 @@ const EXCHANGES: [&str; 13] = [
     "--reducer dense",
 ];
 
-/// What this machine can do to a run.
+/// Faults that this machine can inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Mount a small disk.
+    /// It can mount a small disk.
     pub disks: bool,
-    /// Shift a process's clock.
+    /// It can shift a process's clock.
     pub clocks: bool,
 }
 
-/// An episode.
+/// Plan of an episode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What all of it is drawn from.
+    /// Seed of all draws.
     pub seed: u64,
-    /// The program.
+    /// Trainer program.
     pub trainer: &'static str,
-    /// How many processes.
+    /// Number of processes.
     pub ranks: usize,
-    /// How long the run is.
+    /// Length of the run in steps.
     pub steps: u64,
-    /// Flags that decide the run's bits.
+    /// Flags that determine the run's bits.
     pub flags: String,
     /// Steps between checkpoints, and epochs between evaluations, of the undisturbed run.
     pub reference: (u64, u64),
-    /// And of the disturbed one.
+    /// The same of the disturbed run.
     pub cadence: (u64, u64),
-    /// What happens, in this order.
+    /// Events in order.
     pub events: Vec<Event>,
 }
 
-/// A fault and when it comes.
+/// A fault and its time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Event {
-    /// When this many steps more are done than at the event before…
+    /// After this many more steps than at the previous event…
     pub steps: usize,
-    /// …or so much later, whichever is first.
+    /// …or after this time, whichever comes first.
     pub patience: Duration,
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What is done to a run.
+/// A fault of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
     /// SIGKILL.
     Kill(Target),
-    /// SIGSTOP, and SIGCONT after so long.
+    /// SIGSTOP, and SIGCONT after this time.
     Pause(Target, Duration),
-    /// A signal that asks the launcher to stop; the run is resumed then.
+    /// A signal that asks the launcher to stop; the run is resumed afterwards.
     Stop(Signal),
     /// All connections to rank 0 are reset.
     Cut,
-    /// The link to rank 0 lets this many bytes a second through, for this long.
+    /// The link to rank 0 is limited to this many bytes a second, for this time.
     Slow(u64, Duration),
-    /// The link to rank 0 is that much longer, for so long.
+    /// The link to rank 0 has this additional latency, for this time.
     Late(Duration, Duration),
-    /// The link to rank 0 passes nothing for so long, and then everything.
+    /// The link to rank 0 passes nothing for this time, and then everything.
     Frozen(Duration),
-    /// A bit of the byte at this place of a connection to rank 0 is turned over.
+    /// One bit of the byte at this offset of a connection to rank 0 is flipped.
     Flip(u64),
     /// Connections to rank 0 lose everything without a sign.
     Gone,
-    /// The disk is full for so long.
+    /// The disk is full for this time.
     Full(Duration),
     /// The wall clock jumps by this many seconds.
     Clock(i64),
-    /// A file is damaged while nothing runs; the run is resumed then.
+    /// A file is damaged while nothing runs; the run is resumed afterwards.
     Damage(Damage),
-    /// So many connections by processes that are no ranks.
+    /// This many connections by processes that are no ranks.
     Strangers(usize),
-    /// Directories beside the checkpoints that are none.
+    /// Directories next to the checkpoints that are no checkpoints.
     Stray,
 }
 
-/// Who a fault is for.
+/// Target of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// One rank.
@@ -110,23 +110,23 @@ pub enum Target {
     Launcher,
 }
 
-/// How a file is damaged.
+/// Damage of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Damage {
-    /// Which.
+    /// Damaged file.
     pub file: Victim,
-    /// How.
+    /// Kind of damage.
     pub harm: Harm,
-    /// Where, from 0 to 1 of its length.
+    /// Position, from 0 to 1 of its length.
     pub place: f64,
 }
 
-/// Which file.
+/// File to be damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// A rank's, of the newest checkpoint.
+    /// A rank's file of the newest checkpoint.
     Rank(usize),
-    /// What all ranks have alike in the newest checkpoint.
+    /// Replicated state of the newest checkpoint.
     Common,
     /// The newest checkpoint's manifest.
     Manifest,
@@ -134,14 +134,14 @@ pub enum Victim {
     Metrics,
 }
 
-/// What is done to it.
+/// Kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
-    /// This bit of a byte is turned over.
+    /// This bit of a byte is flipped.
     Flip(u8),
-    /// It ends there.
+    /// The file is truncated there.
     Truncate,
-    /// It is gone.
+    /// The file is removed.
     Remove,
 }
 
@@ -176,12 +176,12 @@ impl Plan {
         Plan { seed, trainer, ranks, steps, flags, reference, cadence: other, events }
     }
 
-    /// Whether evaluations come at the same steps in both runs.
+    /// Returns whether evaluations take place at the same steps in both runs.
     pub fn same_evaluations(&self) -> bool {
         self.reference.1 == self.cadence.1
     }
 
-    /// The trainer's arguments, for a run in `out` with this cadence.
+    /// Returns the trainer's arguments, for a run in `out` with this cadence.
     pub fn arguments(&self, out: &str, (checkpoint, evaluate): (u64, u64)) -> Vec<String> {
         let text = format!(
             "{} --steps {} --checkpoint-every {checkpoint} --eval-every {evaluate} --plain --out {out}",
@@ -249,7 +249,7 @@ impl Fault {
         }
     }
 
-    /// A short name for tables.
+    /// Returns a short name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Fault::Kill(_) => "kill",
@@ -269,7 +269,7 @@ impl Fault {
         }
     }
 
-    /// Whom or what it is for, and how much of it.
+    /// Describes the target and magnitude.
     pub fn target(self) -> String {
         match self {
             Fault::Kill(target) => target.to_string(),

@@ -1,4 +1,4 @@
-//! One line per event, on the terminal and as CSV.
+//! Event log: one line per event, on the terminal and as CSV.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,38 +6,38 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
-/// The columns.
+/// Columns of the CSV file.
 pub const COLUMNS: [&str; 9] = ["time", "revision", "episode", "seed", "event", "target", "step", "outcome", "seconds"];
 
-/// What happened.
+/// One event.
 #[derive(Debug, Clone, Default)]
 pub struct Line {
-    /// A fault's name, or `episode`.
+    /// Name of the fault, or `episode`.
     pub event: String,
-    /// Whom it was for.
+    /// Target of the fault.
     pub target: String,
-    /// Steps on record when it came.
+    /// Steps on record when it was injected.
     pub step: u64,
-    /// What became of it.
+    /// Outcome.
     pub outcome: String,
-    /// How long until then.
+    /// Seconds until the outcome.
     pub seconds: f64,
 }
 
-/// Where lines go.
+/// Destination of the lines.
 #[derive(Debug)]
 pub struct Record {
     csv: csv::Writer<File>,
     revision: String,
-    /// The episode's number and seed.
+    /// Number and seed of the episode.
     pub episode: (usize, u64),
 }
 
 impl Record {
-    /// Goes on with a file, or begins one.
+    /// Appends to a file, or creates it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn open(path: &Path, revision: String) -> Result<Record> {
         let fresh = !path.exists();
         let file = File::options().create(true).append(true).open(path);
@@ -51,7 +51,7 @@ impl Record {
     /// Writes a line.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&mut self, line: &Line) -> Result<()> {
         let Line { event, target, step, outcome, seconds } = line;
         let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();

@@ -1,8 +1,8 @@
-//! Runs a command and looks at every system call by which it touches the files of one directory; kills the process at one of
-//! them, or lets one fail.
+//! Runs a command under ptrace and observes every system call on the files of one directory; kills the process at one
+//! of them, or makes one fail.
 //!
-//! With ptrace, which sees raw system calls too: several libraries here do not go through libc. x86-64 only, as it reads
-//! registers.
+//! ptrace sees raw system calls too, which matters because several libraries here do not go through libc. x86-64 only,
+//! as it reads registers.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,16 +19,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// What is done at the call with the given number, counted from 0 over all processes.
+/// Fault at the call with the given number, counted from 0 over all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Injection {
-    /// Nothing.
+    /// No fault.
     None,
-    /// The process is killed before the call does anything.
+    /// The process is killed before the call takes effect.
     KillBefore(usize),
-    /// The process is killed when the call is done.
+    /// The process is killed after the call.
     KillAfter(usize),
-    /// The call does nothing and returns this error.
+    /// The call has no effect and returns this error.
     Fail(usize, Errno),
 }
 
@@ -37,22 +37,22 @@ pub enum Injection {
 pub struct Call {
     /// Its name.
     pub name: &'static str,
-    /// Relative to the directory.
+    /// Path relative to the directory.
     pub path: String,
 }
 
-/// What a command did.
+/// Observations of a command.
 #[derive(Debug, Clone, Default)]
 pub struct Traced {
-    /// Every call, up to the end.
+    /// All calls, up to the end.
     pub calls: Vec<Call>,
     /// The command's exit code; 128 and more for a signal.
     pub code: i32,
-    /// It did not end in time and was killed.
+    /// Set if it did not end in time and was killed.
     pub late: bool,
 }
 
-/// Where a call finds its path.
+/// Location of the path in a call's arguments.
 #[derive(Debug, Clone, Copy)]
 enum Where {
     /// A descriptor in this argument.
@@ -63,7 +63,7 @@ enum Where {
     At(usize),
 }
 
-/// The calls that change files or read them.
+/// Calls that change or read files.
 const CALLS: [(c_long, &str, Where); 25] = [
     (libc::SYS_open, "open", Where::Path(0)),
     (libc::SYS_openat, "open", Where::At(0)),
@@ -92,7 +92,7 @@ const CALLS: [(c_long, &str, Where); 25] = [
     (libc::SYS_chmod, "chmod", Where::Path(0)),
 ];
 
-/// What is remembered of a thread between the two stops of a call.
+/// State of a thread between the two stops of a call.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entered {
     kill: bool,
@@ -106,16 +106,16 @@ struct Tracer<'a> {
     traced: Traced,
 }
 
-/// What [`run`] says where it cannot trace at all.
+/// Error of [`run`] if tracing is not possible.
 pub const REFUSED: &str = "this system does not let processes be traced";
 
 /// Stops itself, so that it can be seized before it does anything.
 const WAITING: &str = r#"kill -STOP $$; exec "$@""#;
 
-/// Runs `command` to the end of it and of all it started. All its output goes to `log`.
+/// Runs `command` until it and everything it started have ended. All its output goes to `log`.
 ///
 /// # Errors
-/// When it cannot be started or traced.
+/// If it cannot be started or traced.
 pub fn run(command: &[String], directory: &Path, inside: &Path, injection: Injection) -> Result<Traced> {
     let log = File::create(directory.join("log"))?;
     let child = Command::new("sh")
@@ -177,7 +177,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// A thread stands before or after a call.
+    /// Handles a thread that is stopped before or after a call.
     fn stopped(&mut self, pid: Pid) {
         let Ok(mut registers) = ptrace::getregs(pid) else { return };
         if let Some(Entered { kill: killed, fail }) = self.entered.remove(&pid) {
@@ -213,7 +213,7 @@ impl Tracer<'_> {
         self.entered.insert(pid, entered);
     }
 
-    /// The call, if it is one on a file of the directory.
+    /// Returns the call, if it is one on a file of the directory.
     fn call(&self, pid: Pid, registers: &user_regs_struct) -> Option<Call> {
         let (_, name, place) = CALLS.iter().find(|(number, ..)| *number as u64 == registers.orig_rax)?;
         let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10];
@@ -232,12 +232,12 @@ impl Tracer<'_> {
     }
 }
 
-/// Fails only where the process has ended.
+/// Resumes a thread. Fails only if the process has ended.
 fn go_on(pid: Pid, signal: Option<Signal>) {
     let _ = ptrace::syscall(pid, signal);
 }
 
-/// A path in another process's memory.
+/// Reads a path from another process's memory.
 fn text(pid: Pid, address: u64) -> Option<PathBuf> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let mut bytes = vec![0; 4096];

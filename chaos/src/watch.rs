@@ -1,4 +1,4 @@
-//! Memory and descriptors of a run's processes while it runs.
+//! Memory and descriptors of a run's processes over its duration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,49 +10,49 @@ use std::time::Duration;
 use crate::world::children;
 
 const EVERY: Duration = Duration::from_millis(200);
-/// Processes that lived for fewer samples say nothing of growth.
+/// Minimum number of samples of a process for a statement about growth.
 const LONG: usize = 60;
-/// Descriptors that are open for a moment: a checkpoint's file, its directory.
+/// Descriptors that are open briefly: a checkpoint's file, its directory.
 const MOMENTARY: usize = 4;
-/// Memory that allocators keep, in kB.
+/// Memory that allocators retain, in kB.
 const SLACK: u64 = 8_000;
 
-/// A look at a process.
+/// A sample of a process.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     resident_kb: u64,
     descriptors: usize,
 }
 
-/// Samples of every process by its number; the launcher's too.
+/// Samples of every process by its number, including the launcher.
 type Lives = BTreeMap<u32, Vec<Sample>>;
 
-/// Looks at a launcher and its ranks from a thread of its own.
+/// Samples a launcher and its ranks in a separate thread.
 #[derive(Debug)]
 pub struct Watch {
     launcher: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
-    /// Until it has been asked for what it saw.
+    /// Present until the results have been taken.
     thread: Option<JoinHandle<Lives>>,
 }
 
-/// What was seen.
+/// Observations.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Processes that were looked at, and the longest life in seconds.
+    /// Number of observed processes.
     pub processes: usize,
-    /// Seconds.
+    /// Longest lifetime in seconds.
     pub longest: f64,
-    /// The most memory and descriptors of any.
+    /// Maximum memory of any process, in kB.
     pub most_kb: u64,
-    /// Descriptors.
+    /// Maximum descriptors of any process.
     pub most_descriptors: usize,
-    /// What grew.
+    /// Growth that was found.
     pub growth: Vec<String>,
 }
 
 impl Watch {
-    /// Begins; [`follow`](Watch::follow) says whom to look at.
+    /// Starts sampling; [`follow`](Watch::follow) sets the launcher.
     pub fn start() -> Watch {
         let (launcher, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let (whom, ends) = (Arc::clone(&launcher), Arc::clone(&stop));
@@ -73,12 +73,12 @@ impl Watch {
         Watch { launcher, stop, thread: Some(thread) }
     }
 
-    /// Looks at this launcher from now on.
+    /// Samples this launcher from now on.
     pub fn follow(&self, launcher: u32) {
         self.launcher.store(launcher, Ordering::Relaxed);
     }
 
-    /// Ends, and says what grew.
+    /// Ends sampling, and returns the results.
     pub fn end(&mut self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
         let lives = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -100,7 +100,7 @@ fn sample(id: u32) -> Option<Sample> {
     Some(Sample { resident_kb: line.trim().strip_suffix(" kB")?.parse().ok()?, descriptors })
 }
 
-/// The second quarter of a life against the last: what was needed to begin is there, what is needed later is not more.
+/// Compares the second quarter of a lifetime with the last: initial allocations are done by then, and later ones must not grow.
 fn growth(id: u32, samples: &[Sample]) -> Option<String> {
     if samples.len() < LONG {
         return None;

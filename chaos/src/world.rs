@@ -12,20 +12,20 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How often what is waited for is looked at.
+/// Polling interval of waits.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Where `briquette`, `cifar` and `ag-news` are.
+/// Paths of `briquette`, `cifar` and `ag-news`.
 #[derive(Debug, Clone)]
 pub struct Programs {
     directory: PathBuf,
 }
 
 impl Programs {
-    /// All of them in one directory.
+    /// Finds all programs in one directory.
     ///
     /// # Errors
-    /// Names the one that is missing.
+    /// Names the missing program.
     pub fn in_directory(directory: &Path) -> Result<Programs> {
         let programs = Programs { directory: fs::canonicalize(directory)? };
         for name in ["briquette", "cifar", "ag-news"] {
@@ -35,36 +35,36 @@ impl Programs {
         Ok(programs)
     }
 
-    /// The file of one of them.
+    /// Returns the path of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 }
 
-/// What surrounds a run and stays the same when it is started again.
+/// Surroundings of a run that stay the same when it is restarted.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The programs.
+    /// Programs.
     pub programs: Programs,
     /// The working directory; `stdout`, `stderr` and the ranks' logs go there.
     pub directory: PathBuf,
-    /// Made by `briquette cert`.
+    /// Directory made by `briquette cert`.
     pub certificates: PathBuf,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// The port of rank 0, and the one at which the others reach it.
+    /// Port of rank 0, and the one at which the others reach it.
     pub ports: Option<(u16, u16)>,
-    /// The library that shifts clocks, and the file with the seconds.
+    /// Library that shifts clocks, and the file with the seconds.
     pub clock: Option<(PathBuf, PathBuf)>,
 }
 
-/// Points ranks other than 0 at the proxy, and lets the clock of all be shifted.
+/// Points ranks other than 0 at the proxy, and enables clock shifts on all ranks.
 const RANK: &str = r#"
 if [ -n "$CHAOS_PORT" ] && [ "$RANK" != 0 ]; then export MASTER_PORT="$CHAOS_PORT"; fi
 if [ -n "$CHAOS_SHIM" ]; then export LD_PRELOAD="$CHAOS_SHIM"; fi
 exec "$@""#;
 
-/// A launcher and its ranks. What is left of it when it is dropped is killed.
+/// A launcher and its ranks. Those still alive on drop are killed.
 #[derive(Debug)]
 pub struct World {
     launcher: Child,
@@ -72,10 +72,10 @@ pub struct World {
 }
 
 impl Surroundings {
-    /// Starts a trainer with these arguments, `restarts` times again if need be.
+    /// Starts a trainer with these arguments, with up to `restarts` restarts.
     ///
     /// # Errors
-    /// When the launcher cannot be started.
+    /// If the launcher cannot be started.
     pub fn start(&self, trainer: &str, arguments: &[String], restarts: u32) -> Result<World> {
         fs::create_dir_all(&self.directory)?;
         let log = |name: &str| File::options().create(true).append(true).open(self.directory.join(name));
@@ -96,7 +96,7 @@ impl Surroundings {
         Ok(World { launcher, code: None })
     }
 
-    /// The last lines that launcher and ranks wrote to standard error.
+    /// Returns the last lines that launcher and ranks wrote to standard error.
     pub fn last_words(&self) -> String {
         let text = fs::read(self.directory.join("stderr")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -106,20 +106,20 @@ impl Surroundings {
 }
 
 impl World {
-    /// The launcher's process.
+    /// Returns the launcher's process number.
     pub fn id(&self) -> u32 {
         self.launcher.id()
     }
 
-    /// The ranks' processes.
+    /// Returns the ranks' process numbers.
     pub fn ranks(&self) -> Vec<u32> {
         children(self.id())
     }
 
-    /// The launcher's exit code when it has ended; 128 and more for a signal.
+    /// Returns the launcher's exit code if it has ended; 128 and more for a signal.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not report it.
     pub fn ended(&mut self) -> Result<Option<i32>> {
         use std::os::unix::process::ExitStatusExt;
         if self.code.is_none()
@@ -130,10 +130,10 @@ impl World {
         Ok(self.code)
     }
 
-    /// Waits for the end; none when `limit` is over before.
+    /// Waits for the end; returns `None` if `limit` passes first.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not report it.
     pub fn end_within(&mut self, limit: Duration) -> Result<Option<i32>> {
         let begin = Instant::now();
         while self.ended()?.is_none() && begin.elapsed() < limit {
@@ -153,23 +153,23 @@ impl Drop for World {
     }
 }
 
-/// Sends a signal to a process; one that has ended needs none.
+/// Sends a signal to a process; does nothing if it has ended.
 pub fn signal(process: u32, signal: Signal) {
     if let Ok(id) = i32::try_from(process) {
         let _ = kill(Pid::from_raw(id), signal);
     }
 }
 
-/// The processes that a process has started.
+/// Returns the processes that a process has started.
 pub fn children(parent: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// A free port outside of the range from which the system takes ports for connections.
+/// Returns a free port outside of the ephemeral range.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub fn free_port(begin: u16) -> Result<u16> {
     let ports = (0..20_000_u16).map(|i| 10_000 + (begin % 20_000 + i) % 20_000);
     let free = |port: &u16| TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).is_ok();

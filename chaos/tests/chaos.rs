@@ -1,5 +1,4 @@
-//! The soak and the kills at system calls, as short as shows that they work: the long forms are `scripts/soak.sh` and
-//! `scripts/kill-io.sh`.
+//! Minimal versions of the soak and of the kills at system calls; the long forms are `scripts/soak.sh` and `scripts/kill-io.sh`.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Runs one of this package's programs, if the trainers and the launcher were built beside it.
+/// Runs one of this package's programs, if the trainers and the launcher are in the same directory.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let missing =
         ["briquette", "cifar", "ag-news"].into_iter().find(|name| !Path::new(program).with_file_name(name).is_file());
@@ -42,7 +41,7 @@ fn a_short_soak_finds_nothing() {
     );
 }
 
-/// Every seventh call of a run's life as processes, which end by themselves.
+/// Covers every seventh call of a run as processes.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_run_killed_at_a_system_call_ends_with_the_bits_of_one_that_was_not() {

@@ -6,7 +6,7 @@ use crate::find::{self, DataFile, PartFiles};
 use crate::text::{Row, Rows, TextSource};
 use crate::verify;
 
-/// Training rows, test rows, class names and notes.
+/// Loads training rows, test rows, class names and notes.
 pub(crate) fn load(source: &TextSource) -> Result<Rows, DataError> {
     let mut notes = Vec::new();
     let found = find::find(&AG_NEWS, source.dir.as_deref(), &source.download)?;
@@ -55,7 +55,7 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
     Ok(())
 }
 
-/// One row is one line, and the quotes in it come in pairs.
+/// Checks that one row is one line, with paired quotes.
 fn quotes(row: &[u8]) -> Result<(), &'static str> {
     let is_even = row.iter().filter(|&&byte| byte == b'"').count() % 2 == 0;
     // The first line alone: a quote that is never closed makes the reader take the rows that follow as one field.
@@ -70,7 +70,7 @@ fn quotes(row: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Returns a hint at the likely defect of a row that cannot be read; empty if there is none.
+/// Returns a hint at the likely defect of an unreadable row; empty if there is none.
 fn hint(record: &csv::ByteRecord, line: u64) -> &'static str {
     let class = record.get(0).unwrap_or_default().trim_ascii();
     let has = |byte| record.iter().any(|field| field.contains(&byte));

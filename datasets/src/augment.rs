@@ -5,36 +5,36 @@ use rand::Rng;
 
 use crate::image::{CHANNELS, SIDE};
 
-/// What to do to training images at random.
+/// Random augmentation of training images.
 ///
-/// The randomness comes from a key and the sample's index alone. Pass `key.purpose("augment").step(epoch)`: then
-/// an image looks the same in an epoch whichever rank or thread fetches it, and different in the next epoch.
+/// The randomness depends only on a key and the sample's index. Pass `key.purpose("augment").step(epoch)`: an image
+/// then looks the same throughout an epoch, on any rank or thread, and different in the next epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Augment {
-    /// Mirror every second image, left to right.
+    /// Mirrors every second image on average, left to right.
     pub flip: bool,
-    /// Pad with that many black pixels on each side, then cut a `SIDE` by `SIDE` window at a random place.
-    /// 0 leaves images where they are.
+    /// Pads with this many black pixels on each side, then cuts a `SIDE` by `SIDE` window at a random position. 0
+    /// leaves images in place.
     pub padding: usize,
 }
 
 impl Augment {
-    /// Mirroring only.
+    /// Returns mirroring only.
     pub fn flip() -> Self {
         Self { flip: true, padding: 0 }
     }
 
-    /// Random crop with the usual padding of 4 only.
+    /// Returns a random crop with the usual padding of 4 only.
     pub fn crop() -> Self {
         Self { flip: false, padding: 4 }
     }
 
-    /// The usual augmentation for CIFAR (He et al. 2016, section 4.2): padding 4, crop, mirror.
+    /// Returns the usual augmentation for CIFAR (He et al. 2016, section 4.2): padding 4, crop, mirror.
     pub fn crop_and_flip() -> Self {
         Self { flip: true, padding: 4 }
     }
 
-    /// Draws for one sample. Both draws are always made, so one option does not change the other's outcome.
+    /// Draws the placement of one sample. Both draws are always made, so that one option does not change the other's outcome.
     pub(crate) fn draw(&self, key: Key, sample: usize) -> Placement {
         let mut rng = key.block(sample);
         let flip = rng.random::<bool>();
@@ -48,7 +48,7 @@ impl Augment {
     }
 }
 
-/// Where the output's pixels come from.
+/// Source positions of the output's pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Placement {
     pub(crate) shift_y: i32,
@@ -57,10 +57,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The image as it is stored.
+    /// The image as stored.
     pub(crate) const IDENTITY: Self = Self { shift_y: 0, shift_x: 0, flip: false };
 
-    /// Writes the placed image, `value(channel, byte)` at each pixel; 0 comes from beyond the edge.
+    /// Writes the placed image, with `value(channel, byte)` at each pixel; the value is 0 beyond the edge.
     pub(crate) fn place(self, image: &[u8], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
         for channel in 0..CHANNELS {
             for y in 0..SIDE {

@@ -1,4 +1,4 @@
-//! What is known about the official data sets: file names, lengths, checksums, addresses, class names.
+//! Catalog of the official data sets: file names, lengths, checksums, addresses, class names.
 
 /// An official file.
 #[derive(Debug, PartialEq)]
@@ -14,20 +14,20 @@ pub(crate) struct Part {
     /// `training` or `test`, for messages.
     pub(crate) role: &'static str,
     pub(crate) official: &'static [Official],
-    /// Files `prefix*.extension` are accepted as a subset where no official name is there.
+    /// Files `prefix*.extension` are accepted as a subset if no official name is present.
     pub(crate) prefix: &'static str,
 }
 
 /// An official data set and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    /// As a person writes it.
+    /// Display name.
     pub(crate) name: &'static str,
     /// Its folder in this crate's cache directory.
     pub(crate) folder: &'static str,
     /// The folder inside the official archive.
     pub(crate) archive_folder: &'static str,
-    /// Where Burn keeps the same files, below the cache directory.
+    /// Folder below the cache directory in which Burn keeps the same files.
     pub(crate) burn_folder: Option<&'static str>,
     pub(crate) extension: &'static str,
     pub(crate) train: Part,
@@ -39,12 +39,12 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// All official files, training files first.
+    /// Returns all official files, training files first.
     pub(crate) fn official(&self) -> impl Iterator<Item = &'static Official> {
         self.train.official.iter().chain(self.test.official)
     }
 
-    /// The wanted files, for people.
+    /// Describes the wanted files.
     pub(crate) fn wanted(&self) -> String {
         let names: Vec<_> = self.official().map(|file| file.name).collect();
         format!(

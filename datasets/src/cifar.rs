@@ -6,10 +6,10 @@ use crate::find::{self, DataFile, PartFiles};
 use crate::image::{ImageSet, ImageSource, Images, Normalization, PIXELS};
 use crate::verify;
 
-/// What differs between the two CIFAR data sets.
+/// Differences between the two CIFAR formats.
 pub(crate) struct Format {
     catalog: &'static Catalog,
-    /// The label bytes of a record: what each is called and how many values it has. The last one is the class.
+    /// Label bytes of a record, each with its name and number of values. The last one is the class.
     labels: &'static [(&'static str, usize)],
     class_names: &'static [&'static str],
     normalization: Normalization,
@@ -49,12 +49,12 @@ impl Format {
         Ok(images)
     }
 
-    /// Bytes of one record.
+    /// Returns the bytes of one record.
     fn record(&self) -> usize {
         self.labels.len() + PIXELS
     }
 
-    /// Appends whole records and returns how many there were.
+    /// Appends whole records and returns their number.
     fn append(&self, file: &DataFile, bytes: &[u8], images: &mut ImageSet) -> Result<usize, DataError> {
         let count = bytes.len() / self.record();
         images.reserve(count);

@@ -1,4 +1,4 @@
-//! Fetching an official archive: stream, check, unpack aside, rename.
+//! Download of an official archive: stream, verify, unpack next to the target, rename.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -14,25 +14,25 @@ use crate::catalog::Catalog;
 use crate::error::DataError;
 use crate::find;
 
-/// Whether, from where and to where an archive is downloaded when no directory has the files.
+/// Download settings, used if no directory has the files: permission, server and target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Download {
-    /// `false` makes missing files an error at once.
+    /// `false` makes missing files an immediate error.
     pub allowed: bool,
-    /// Show no progress bar. (It is shown only on a terminal in any case.)
+    /// Hides the progress bar, which is only shown on a terminal in any case.
     pub quiet: bool,
-    /// The cache directory; `None` is the user's, as the operating system names it.
+    /// Cache directory; `None` is the user's, as reported by the operating system.
     pub cache: Option<PathBuf>,
-    /// Another server than the official one.
+    /// Server to use instead of the official one.
     pub mirror: Option<Mirror>,
-    /// Limit for the whole download. Connecting and silence within it are limited to 10 s and 30 s.
+    /// Time limit of the whole download. Connecting is limited to 10 s, and silence within the download to 30 s.
     pub timeout: Duration,
 }
 
 /// A server that has the archives under their official names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirror {
-    /// The address of the directory that holds the archive.
+    /// Address of the directory that holds the archive.
     pub base_url: String,
     /// MD5 of its archive; `None` if it is the official archive.
     pub md5: Option<String>,
@@ -61,7 +61,7 @@ impl Download {
     }
 }
 
-/// Downloads the data set into `target`. When another process has just done so, there is nothing left to do.
+/// Downloads the data set into `target`. Does nothing if another process has just downloaded it.
 pub(crate) fn fetch(
     catalog: &'static Catalog,
     target: Option<&Path>,
@@ -106,7 +106,7 @@ pub(crate) fn fetch(
     install(catalog, &archive, target, &url)
 }
 
-/// Unpacks beside the archive, then renames: `target` is either not there or complete.
+/// Unpacks next to the archive, then renames: `target` is either absent or complete.
 fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) -> Result<(), DataError> {
     let unpacked = archive.with_file_name(catalog.folder);
     unpack(catalog, archive, &unpacked, url)?;
@@ -116,8 +116,8 @@ fn install(catalog: &'static Catalog, archive: &Path, target: &Path, url: &str) 
     }
 }
 
-/// Removes what downloads left aside that were killed: what is older than a download may take, as locks of some network file
-/// systems do not reach other hosts. What cannot be removed stays, and does no harm.
+/// Removes leftovers of killed downloads, that is, files older than a download may take: locks of some network file
+/// systems do not reach other hosts. Files that cannot be removed stay, without harm.
 fn remove_leftovers(parent: &Path, prefix: &str, timeout: Duration) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
@@ -128,8 +128,8 @@ fn remove_leftovers(parent: &Path, prefix: &str, timeout: Duration) {
     }
 }
 
-/// One download at a time per data set and cache directory; the operating system frees the lock of a dead process. `false`:
-/// there are no locks here.
+/// Takes the lock that permits one download at a time per data set and cache directory; the operating system releases
+/// the lock of a dead process. `false`: locks are not supported here.
 fn lock(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     let file = File::options().create(true).truncate(false).write(true).open(path)?;
     loop {
@@ -146,7 +146,7 @@ fn lock(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     }
 }
 
-/// Streams an address into a file and returns the MD5 of what came.
+/// Streams an address into a file and returns the MD5 of the received bytes.
 fn transfer(
     url: &str,
     to: &Path,
@@ -200,7 +200,7 @@ fn progress_bar(length: Option<u64>, quiet: bool) -> ProgressBar {
     length.map_or_else(ProgressBar::new_spinner, ProgressBar::new).with_style(style)
 }
 
-/// Unpacks the official files of an archive, and only those, into a new directory without folders.
+/// Unpacks only the official files of an archive, into a new directory without folders.
 fn unpack(catalog: &Catalog, archive: &Path, to: &Path, url: &str) -> Result<(), DataError> {
     let broken = |problem: io::Error| DataError::Archive {
         url: url.to_owned(),

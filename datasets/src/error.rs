@@ -1,8 +1,8 @@
-//! Everything that can be wrong with data, in words that say where.
+//! Errors of finding, reading and dividing data; each names its location.
 
 use std::path::PathBuf;
 
-/// Why data could not be found, read or divided.
+/// Error of finding, reading or dividing data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -17,80 +17,80 @@ pub enum DataError {
         directories(looked)
     )]
     NotFound {
-        /// The data set, as a person would write it.
+        /// Display name of the data set.
         dataset: &'static str,
-        /// Directories looked in, in order.
+        /// Searched directories, in order.
         looked: Vec<PathBuf>,
-        /// The files that one of them should hold.
+        /// Files that one of them should hold.
         wanted: String,
-        /// The address of the archive.
+        /// Address of the archive.
         tried: String,
-        /// Why the archive did not come.
+        /// Reason why the download failed.
         reason: String,
     },
-    /// The directory that was named does not hold the data set. No other is read in its place.
+    /// The given directory does not hold the data set. No other directory is used instead.
     #[error("--data {}: {problem}; files wanted: {wanted}. Without --data, the cache's or downloaded files are used", directory.display())]
     Missing {
         /// The directory.
         directory: PathBuf,
-        /// What is wrong with it.
+        /// Its defect.
         problem: String,
-        /// The files that it should hold.
+        /// Files that it should hold.
         wanted: String,
     },
-    /// More samples than memory holds.
+    /// The samples do not fit into memory.
     #[error("{count} {what} do not fit into memory: ask for fewer")]
     Memory {
         /// Number of samples.
         count: usize,
-        /// Of what.
+        /// Kind of samples.
         what: &'static str,
     },
     /// A file could not be opened, read, written or renamed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was being done, as a verb.
+        /// Failed operation, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
-    /// A file or archive is whole but not the official one.
+    /// The checksum of a complete file or archive is not the official one.
     #[error("{file}: MD5 is {got}, the official one has {expected}; delete it and fetch it again")]
     Checksum {
-        /// A path or an address.
+        /// Path or address.
         file: String,
-        /// The official MD5.
+        /// Official MD5.
         expected: String,
-        /// The MD5 of what is there.
+        /// Actual MD5.
         got: String,
     },
-    /// The archive came, and is not what it should be.
+    /// The downloaded archive is invalid.
     #[error("archive {url}: {problem}")]
     Archive {
-        /// Where it came from.
+        /// Address of the archive.
         url: String,
-        /// What is wrong with it.
+        /// Its defect.
         problem: String,
     },
-    /// A file without a byte, or without a row.
+    /// A file has no bytes, or no row.
     #[error("{}: the file is empty", file.display())]
     Empty {
         /// The file.
         file: PathBuf,
     },
-    /// A file in another format than its name says.
+    /// The content of a file has another format than its name implies.
     #[error("{}: the file is {format}: {advice}", file.display())]
     Format {
         /// The file.
         file: PathBuf,
-        /// The format found.
+        /// Detected format.
         format: &'static str,
-        /// The suggested remedy.
+        /// Suggested remedy.
         advice: &'static str,
     },
-    /// A binary file that ends inside a record.
+    /// A binary file ends inside a record.
     #[error(
         "{}: {bytes} bytes are not a multiple of the record of {record} bytes; the last {} bytes \
          are part of a record that was cut off",
@@ -104,7 +104,7 @@ pub enum DataError {
         /// The length of one record.
         record: usize,
     },
-    /// A label that the data set does not have.
+    /// A label is out of range.
     #[error(
         "{}: record {record} (counted from 0) has {field} {label}, expected 0 to {}",
         file.display(), classes - 1
@@ -112,36 +112,36 @@ pub enum DataError {
     Label {
         /// The file.
         file: PathBuf,
-        /// The record, counted from 0.
+        /// Number of the record, counted from 0.
         record: usize,
-        /// Which label: `label`, `coarse label` or `fine label`.
+        /// Kind of label: `label`, `coarse label` or `fine label`.
         field: &'static str,
-        /// The value found.
+        /// Actual value.
         label: u8,
-        /// How many classes there are.
+        /// Number of classes.
         classes: usize,
     },
-    /// A row of a CSV file that does not have the form `"class","title","description"`.
+    /// A row of a CSV file does not have the form `"class","title","description"`.
     #[error("{}, line {line}: {problem}", file.display())]
     Row {
         /// The file.
         file: PathBuf,
         /// The line, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Its defect.
         problem: String,
     },
-    /// A setting that no data set can satisfy.
+    /// The value of a setting is impossible for any data set.
     #[error("{setting} is {got}, expected {expected}")]
     Setting {
-        /// The setting's name.
+        /// Name of the setting.
         setting: &'static str,
         /// Its value.
         got: String,
-        /// The values that are possible.
+        /// Possible values.
         expected: &'static str,
     },
-    /// Labels that do not belong to the samples.
+    /// The labels do not match the samples.
     #[error("{labels} labels were given for {samples} samples, expected one each")]
     LabelCount {
         /// Number of labels.
@@ -152,7 +152,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether another attempt may find what this one did not: a download that failed, a file that could not be read.
+    /// Returns whether another attempt may succeed: for a failed download, or a file that could not be read.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::Archive { .. } | Self::Io { .. })
     }
@@ -161,7 +161,7 @@ impl DataError {
         Self::Setting { setting, got: got.to_string(), expected }
     }
 
-    /// For `map_err`: an input or output error with its place.
+    /// Returns a closure for `map_err` that adds the action and path to an input or output error.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

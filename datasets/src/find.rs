@@ -1,4 +1,4 @@
-//! Where the files of a data set are, downloading them if need be.
+//! Locates the files of a data set, and downloads them if needed.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,7 +7,7 @@ use crate::catalog::{Catalog, Official, Part};
 use crate::download::{self, Download};
 use crate::error::DataError;
 
-/// A file to read, with the official one it claims to be.
+/// A file to read, with the official file it is claimed to be.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     pub(crate) path: PathBuf,
@@ -21,21 +21,21 @@ impl DataFile {
     }
 }
 
-/// The files of a data set in one directory.
+/// Files of a data set in one directory.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) train: PartFiles,
     pub(crate) test: PartFiles,
 }
 
-/// The files of one part, at least one, in the order of their rows.
+/// Files of one part, at least one, in the order of their rows.
 #[derive(Debug)]
 pub(crate) struct PartFiles {
     pub(crate) part: &'static Part,
     pub(crate) files: Vec<DataFile>,
 }
 
-/// Finds the files: in the `given` directory and nowhere else, or in the caches, downloading them if need be.
+/// Finds the files: in the `given` directory and nowhere else, or in the caches, downloading them if needed.
 pub(crate) fn find(catalog: &'static Catalog, given: Option<&Path>, download: &Download) -> Result<Found, DataError> {
     if let Some(given) = given {
         let found = look(catalog, given)?.ok_or_else(|| missing(catalog, given))?;
@@ -60,7 +60,7 @@ pub(crate) fn find(catalog: &'static Catalog, given: Option<&Path>, download: &D
     })
 }
 
-/// What is wrong with a directory that has no files of a data set.
+/// Creates the error for a directory that has no files of a data set.
 fn missing(catalog: &'static Catalog, directory: &Path) -> DataError {
     let problem = match (directory.exists(), directory.is_dir()) {
         (false, _) => "there is no such directory".to_owned(),
@@ -70,8 +70,8 @@ fn missing(catalog: &'static Catalog, directory: &Path) -> DataError {
     DataError::Missing { directory: directory.to_owned(), problem, wanted: catalog.wanted() }
 }
 
-/// The likeliest reason why a directory does not hold the data set: one part of it is missing, or it has another version, an archive
-/// or names in other case.
+/// Returns the likeliest reason why a directory does not hold the data set: one part is missing, or it has another
+/// version, an archive, or names in another case.
 fn hint(catalog: &'static Catalog, directory: &Path) -> Option<String> {
     let Catalog { name, train, test, extension, .. } = catalog;
     for folder in folders(catalog, directory) {
@@ -108,18 +108,18 @@ fn hint(catalog: &'static Catalog, directory: &Path) -> Option<String> {
     Some(format!("{other} is not in lower case: rename it"))
 }
 
-/// The names in a directory; none where it cannot be read.
+/// Returns the names in a directory; empty if it cannot be read.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The folders that may hold the files: the directory itself, and those in it with the archive's or this crate's name.
+/// Returns the folders that may hold the files: the directory itself, and those in it with the archive's or this crate's name.
 fn folders(catalog: &Catalog, dir: &Path) -> [PathBuf; 3] {
     [dir.to_path_buf(), dir.join(catalog.archive_folder), dir.join(catalog.folder)]
 }
 
-/// The files below one directory, in the first of its [`folders`] that has both parts.
+/// Finds the files below one directory, in the first of its [`folders`] that has both parts.
 pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Result<Option<Found>, DataError> {
     for folder in folders(catalog, dir) {
         let train = files(&catalog.train, catalog.extension, &folder)?;
@@ -131,7 +131,8 @@ pub(crate) fn look(catalog: &'static Catalog, dir: &Path) -> Result<Option<Found
     Ok(None)
 }
 
-/// Official names win; others that begin alike are used only where no official one is there.
+/// Finds the files of a part. Official names take precedence; other names with the same prefix are used only if no
+/// official one is present.
 fn files(part: &'static Part, extension: &str, folder: &Path) -> Result<Option<PartFiles>, DataError> {
     let mut files = Vec::new();
     for official in part.official {
@@ -156,7 +157,7 @@ fn files(part: &'static Part, extension: &str, folder: &Path) -> Result<Option<P
     Ok((!files.is_empty()).then_some(PartFiles { part, files }))
 }
 
-/// Whether a file is there. One that cannot be looked at may be: that is an error, with the system's reason.
+/// Returns whether a file exists. If it cannot be determined, that is an error with the system's reason.
 fn is_file(path: &Path) -> Result<bool, DataError> {
     match fs::metadata(path) {
         Ok(found) => Ok(found.is_file()),

@@ -1,8 +1,8 @@
-//! Drawn images: the class is a shape and a colour, everything else is random.
+//! Generated images: the class is a shape and a color, everything else is random.
 //!
-//! A shape sits on a background whose brightness runs from one side to the other. Place, size, tilt, shade and
-//! background are drawn anew for each image, and every byte gets noise. No single pixel identifies the class, and the mean
-//! image of a class shows only part of it: a model has to find the shape.
+//! A shape is placed on a background with a brightness gradient. Position, size, tilt, shade and background are drawn
+//! for each image, and every byte gets noise. No single pixel identifies the class, and the mean image of a class shows
+//! only part of it: a model has to find the shape.
 
 use std::f32::consts::TAU;
 
@@ -46,7 +46,7 @@ pub(crate) fn load(source: &ImageSource, classes: usize) -> Result<Images, DataE
     })
 }
 
-/// ErrorBound `c` has shape `c % shapes` and hue `c / shapes`.
+/// Class `c` has shape `c % shapes` and hue `c / shapes`.
 struct Classes {
     count: usize,
     shapes: usize,
@@ -54,7 +54,7 @@ struct Classes {
 }
 
 impl Classes {
-    /// Up to 10 classes use five shapes and two far hues, more use ten shapes and up to ten hues.
+    /// Creates the classes. Up to 10 classes use five shapes and two distant hues, more use ten shapes and up to ten hues.
     fn new(count: usize) -> Self {
         let shapes = if count <= 10 { 5 } else { 10 };
         Self { count, shapes, hues: count.div_ceil(shapes).max(2) }
@@ -66,7 +66,7 @@ impl Classes {
     }
 }
 
-/// What is drawn once per image.
+/// Random values of one image.
 struct Scene {
     shape: usize,
     centre: [f32; 2],
@@ -116,7 +116,7 @@ impl Scene {
     }
 }
 
-/// Whether a point of the shape's own square from -1 to 1 is painted.
+/// Returns whether a point of the shape's own square from -1 to 1 is painted.
 fn inside(shape: usize, u: f32, v: f32) -> bool {
     let (far, round) = (u.abs().max(v.abs()), u * u + v * v);
     match shape {
@@ -134,7 +134,7 @@ fn inside(shape: usize, u: f32, v: f32) -> bool {
     }
 }
 
-/// A colour from hue, saturation and value; hue 1 is hue 0.
+/// Converts hue, saturation and value to a color; hue 1 is hue 0.
 fn rgb(hue: f32, saturation: f32, value: f32) -> [f32; CHANNELS] {
     // Each channel is full within a sixth of the circle around its own hue, absent beyond a third, linear between.
     [0.0, 2.0, 4.0].map(|own| {

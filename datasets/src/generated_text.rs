@@ -1,7 +1,7 @@
 //! Sentences from a small grammar: the class decides which nouns and verbs are likely.
 //!
-//! Every content word comes from the class's own list in four of ten cases and from the list of a random class
-//! otherwise, so one word is a hint and never a proof; a model has to weigh all words of a text.
+//! Every content word comes from the class's own list in four of ten cases, and from the list of a random class
+//! otherwise. One word is thus a hint and never a proof; a model has to weigh all words of a text.
 
 use briquette_core::{Key, KeyRng};
 use rand::Rng;
@@ -12,10 +12,10 @@ use crate::text::{Row, Rows, TextSource};
 
 const TRAIN: usize = 4096;
 const TEST: usize = 1024;
-/// How often a content word is surely of the text's own class; otherwise it is so one time in four.
+/// Probability that a content word is drawn from the text's own class; otherwise it belongs to it one time in four.
 const OWN: f64 = 0.4;
 
-/// What one class writes about.
+/// Vocabulary of one class.
 struct Topic {
     actors: [&'static str; 8],
     verbs: [&'static str; 8],
@@ -70,7 +70,7 @@ pub(crate) fn generate(source: &TextSource) -> Result<Rows, DataError> {
     })
 }
 
-/// A title (one clause), then a description of two or three clauses.
+/// Generates a title (one clause), then a description of two or three clauses.
 fn row(class: usize, rng: &mut KeyRng) -> Row {
     let mut text = clause(class, rng);
     for _ in 0..rng.random_range(2..=3) {

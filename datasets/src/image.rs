@@ -1,4 +1,4 @@
-//! Images of 32 by 32 pixels: what to load, what is loaded, batches.
+//! Images of 32 by 32 pixels: sources, loaded data sets, batches.
 
 use std::path::PathBuf;
 
@@ -9,42 +9,42 @@ use crate::download::Download;
 use crate::error::DataError;
 use crate::{cifar, generated_images, verify};
 
-/// Colour channels: red, green, blue.
+/// Color channels: red, green, blue.
 pub const CHANNELS: usize = 3;
 /// Rows, and columns, of an image.
 pub const SIDE: usize = 32;
-/// Values of an image.
+/// Number of values of an image.
 pub const PIXELS: usize = CHANNELS * SIDE * SIDE;
 
-/// Which images.
+/// Kind of image data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageKind {
     /// CIFAR-10: 50 000 + 10 000 photographs, 10 classes.
     Cifar10,
     /// CIFAR-100: 50 000 + 10 000 photographs, 100 fine classes.
     Cifar100,
-    /// Drawn shapes whose class is a shape and a colour; no files. 4 096 + 1 024 images unless limits say otherwise.
+    /// Generated shapes whose class is a shape and a color; no files. 4 096 + 1 024 images unless limits are set.
     Generated {
         /// Number of classes, 2 to 100.
         classes: usize,
     },
 }
 
-/// Which images to load, and from where.
+/// Image data set to load, and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageSource {
-    /// Which images.
+    /// Kind of images.
     pub kind: ImageKind,
-    /// The directory to look in first.
+    /// Directory with the files; `None` uses the caches.
     pub dir: Option<PathBuf>,
-    /// Only this many training images, the first; files after the last one needed are not read.
-    /// For generated images, how many to draw.
+    /// Maximum number of training images, taken from the beginning; files after the last one needed are not read. For
+    /// generated images, the number to draw.
     pub train_limit: Option<usize>,
-    /// The same for test images.
+    /// Maximum number of test images.
     pub test_limit: Option<usize>,
-    /// Seed of generated images; files do not depend on it.
+    /// Seed of generated images; ignored for files.
     pub seed: u64,
-    /// Whether and how to download missing files.
+    /// Download settings for missing files.
     pub download: Download,
 }
 
@@ -74,15 +74,15 @@ pub struct Images {
     pub train: ImageSet,
     /// Test images.
     pub test: ImageSet,
-    /// Number of classes; labels are below it.
+    /// Number of classes; labels are smaller.
     pub classes: usize,
-    /// What the classes show, in label order.
+    /// Class names, in label order.
     pub class_names: Vec<String>,
-    /// What a reader of results should know: subsets, files that were not checked.
+    /// Remarks for a reader of results: subsets, files that were not checked.
     pub notes: Vec<String>,
 }
 
-/// Per channel, the mean to subtract and the deviation to divide by, for pixels from 0 to 1.
+/// Mean to subtract and standard deviation to divide by, per channel, for pixels from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalization {
     /// Means.
@@ -92,11 +92,11 @@ pub struct Normalization {
 }
 
 impl Normalization {
-    /// Of the CIFAR-10 training images.
+    /// Normalization of the CIFAR-10 training images.
     pub const CIFAR10: Self = Self { mean: [0.4914, 0.4822, 0.4465], deviation: [0.2470, 0.2435, 0.2616] };
-    /// Of the CIFAR-100 training images.
+    /// Normalization of the CIFAR-100 training images.
     pub const CIFAR100: Self = Self { mean: [0.5071, 0.4865, 0.4409], deviation: [0.2673, 0.2564, 0.2762] };
-    /// Round numbers near those of the generated images.
+    /// Normalization with round numbers near those of the generated images.
     pub const GENERATED: Self = Self { mean: [0.5; CHANNELS], deviation: [0.25; CHANNELS] };
 
     fn apply(&self, channel: usize, byte: u8) -> f32 {
@@ -112,7 +112,7 @@ pub struct ImageSet {
     normalization: Normalization,
 }
 
-/// Images and labels as a model wants them.
+/// A batch of images and labels for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageBatch {
     /// Normalized, `images * CHANNELS * SIDE * SIDE` values in NCHW order.
@@ -122,7 +122,7 @@ pub struct ImageBatch {
 }
 
 impl ImageSet {
-    /// The caller has one image per label.
+    /// Creates a set; the caller has one image per label.
     pub(crate) fn from_parts(pixels: Vec<u8>, labels: Vec<u8>, normalization: Normalization) -> Self {
         debug_assert_eq!(pixels.len(), labels.len() * PIXELS);
         Self { pixels, labels, normalization }
@@ -133,34 +133,34 @@ impl ImageSet {
         self.labels.reserve_exact(images);
     }
 
-    /// `pixels` has [`PIXELS`] bytes.
+    /// Appends an image; `pixels` has [`PIXELS`] bytes.
     pub(crate) fn push(&mut self, pixels: &[u8], label: u8) {
         self.pixels.extend_from_slice(pixels);
         self.labels.push(label);
     }
 
-    /// Tells these images and classes from others.
+    /// Returns a fingerprint of the images and labels.
     pub fn fingerprint(&self) -> String {
         let [pixels, labels] = [&self.pixels, &self.labels].map(|bytes| crc32fast::hash(bytes));
         format!("{} images with CRC-32 {pixels:08x}, of their classes {labels:08x}", self.len())
     }
 
-    /// Number of images.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there is no image.
+    /// Returns whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The class of every image.
+    /// Returns the class of every image.
     pub fn labels(&self) -> &[u8] {
         &self.labels
     }
 
-    /// The bytes of one image: red, green, blue plane, each row by row.
+    /// Returns the bytes of one image: red, green, blue plane, each row by row.
     ///
     /// # Panics
     /// If there is no such image.
@@ -168,12 +168,12 @@ impl ImageSet {
         &self.pixels[index * PIXELS..(index + 1) * PIXELS]
     }
 
-    /// What batches are normalized with.
+    /// Returns the normalization of batches.
     pub fn normalization(&self) -> Normalization {
         self.normalization
     }
 
-    /// Normalized images, augmented if asked; see [`Augment`] for the key.
+    /// Returns normalized images, augmented on request; see [`Augment`] for the key.
     ///
     /// # Panics
     /// If an index is not below [`ImageSet::len`].

@@ -1,19 +1,19 @@
-//! Data for Briquette's examples and experiments: CIFAR-10, CIFAR-100, AG-News, and generated data in the
-//! same shapes that needs no file and no network.
+//! Data sets for Briquette's examples and experiments: CIFAR-10, CIFAR-100, AG-News, and generated data in the same
+//! shapes that needs no file and no network.
 //!
-//! Everything is on the host and plain: images come out as `Vec<f32>` in NCHW order, texts as `Vec<i64>` of word
-//! ids, labels as `Vec<i64>`. Nothing here knows Burn.
+//! All data are plain host memory: images are `Vec<f32>` in NCHW order, texts are `Vec<i64>` of word ids, labels are
+//! `Vec<i64>`. This crate does not depend on Burn.
 //!
 //! | step | type |
 //! |---|---|
-//! | say what is wanted | [`ImageSource`], [`TextSource`] |
+//! | describe the data set | [`ImageSource`], [`TextSource`] |
 //! | find it, download it, check it | `load()`, with [`Download`] for the details |
-//! | who sees which sample when | [`Shards`], [`EpochPlan`] |
+//! | assign samples to ranks and steps | [`Shards`], [`EpochPlan`] |
 //! | fill a batch | [`ImageSet::batch`] (with [`Augment`]), [`TextSet::batch`] |
 //!
 //! Random choices are keyed (see [`briquette_core::Key`]): the order of an epoch, the crop of an image and every
-//! generated pixel are functions of the seed and of *which* epoch, image or pixel it is. The number of ranks and
-//! threads does not change them, and there is nothing to save for a resumed run.
+//! generated pixel are functions of the seed and of the index of the epoch, image or pixel. They do not depend on the
+//! number of ranks and threads, and a resumed run needs no saved random state.
 //!
 //! ```
 //! use briquette_core::Key;
@@ -35,27 +35,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where files are looked for
+//! # Search path
 //!
-//! In the directory given (`--data DIR`), or a folder in it with the name that the official archive or this crate
-//! uses (`cifar-10-batches-bin` or `cifar10`, `cifar-100-binary` or `cifar100`, `ag_news_csv` or `ag_news`); where that does
-//! not hold at least one training and one test file, it is an error.
+//! If a directory is given (`--data DIR`), the files must be in it or in a folder in it with the name that the official
+//! archive or this crate uses (`cifar-10-batches-bin` or `cifar10`, `cifar-100-binary` or `cifar100`, `ag_news_csv` or
+//! `ag_news`). It is an error if that does not hold at least one training and one test file.
 //!
-//! Where none is given, in this order; the first directory that holds such files is used:
+//! If none is given, the first directory with such files is used, in this order:
 //!
 //! 1. the user's cache directory, `briquette/cifar10`, `briquette/cifar100`, `briquette/ag_news`;
-//! 2. for AG-News, the folder `burn-dataset/ag_news_csv` of the cache directory, where Burn's own downloader keeps
-//!    the same CSV files. Its CIFAR folders hold one PNG per image, which is not the official binary format:
-//!    they are not used;
-//! 3. otherwise the archive is downloaded into 1., checked against its MD5, unpacked under a temporary name and
-//!    renamed. Processes that want the same data set at the same time wait for the first one.
+//! 2. for AG-News, the folder `burn-dataset/ag_news_csv` of the cache directory, where Burn's own downloader keeps the
+//!    same CSV files. Burn's CIFAR folders are not used: they hold one PNG per image, which is not the official binary
+//!    format;
+//! 3. otherwise the archive is downloaded into 1., verified against its MD5, unpacked under a temporary name and
+//!    renamed. Processes that need the same data set at the same time wait for the first one.
 //!
-//! # What is checked
+//! # Verification
 //!
-//! A file with an official name and the official length must have the official MD5. Anything else with whole
-//! records is accepted as a subset, and the `notes` of the loaded data say so: a shorter file, another name
-//! that begins alike (`train_partial.csv`, `data_batch_1_small.bin`), a missing batch file. Empty files, cut
-//! records, labels out of range and malformed rows are errors that name the file and the place.
+//! A file with an official name and the official length must have the official MD5. Anything else with whole records is
+//! accepted as a subset, and the `notes` of the loaded data say so: a shorter file, another name with the same prefix
+//! (`train_partial.csv`, `data_batch_1_small.bin`), a missing batch file. Empty files, cut records, labels out of range
+//! and malformed rows are errors that name the file and the position.
 //!
 //! # Terms of the data
 //!

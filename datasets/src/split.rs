@@ -1,4 +1,4 @@
-//! Data that differs between ranks.
+//! Non-IID partition of a data set over ranks.
 
 use briquette_core::shards::{Shards, shuffle};
 use briquette_core::{Key, KeyRng};
@@ -7,12 +7,12 @@ use rand_distr::{Distribution, Gamma};
 
 use crate::error::DataError;
 
-/// Gives each rank its own samples with its own mixture of classes, as in federated learning.
+/// Assigns samples to ranks with a different mixture of classes on each rank, as in federated learning.
 ///
-/// For every class the shares of the ranks are drawn from a symmetric Dirichlet distribution: `alpha` of 100
-/// is close to IID, 0.1 leaves most ranks with few classes. Every sample belongs to exactly one rank. A rank
-/// that would have none takes one from the rank with most. Ranks with fewer samples run out before
-/// the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
+/// For every class the shares of the ranks are drawn from a symmetric Dirichlet distribution: `alpha` of 100 is close
+/// to IID, 0.1 leaves most ranks with few classes. Every sample belongs to exactly one rank. A rank that would have
+/// none takes one from the rank with most. Ranks with fewer samples run out before the epoch ends and get empty slices
+/// from then on; the number of steps is that of the rank with most.
 ///
 /// `labels` has one entry per sample. Use the same key for all epochs and all ranks.
 ///
@@ -21,7 +21,7 @@ use crate::error::DataError;
 /// each class, not over classes for each rank, so that no sample is left over.
 ///
 /// # Errors
-/// [`DataError`] when labels are too few or too many, or `alpha` is not between 1e-6 and 1e6.
+/// [`DataError`] if labels are too few or too many, or `alpha` is not between 1e-6 and 1e6.
 pub fn by_label(shards: Shards, labels: &[u8], alpha: f64, key: Key) -> Result<Shards, DataError> {
     if labels.len() != shards.samples() {
         return Err(DataError::LabelCount { labels: labels.len(), samples: shards.samples() });
@@ -33,7 +33,7 @@ pub fn by_label(shards: Shards, labels: &[u8], alpha: f64, key: Key) -> Result<S
     Ok(shards.with_own(own).expect("a list of samples for every rank"))
 }
 
-/// For every class, shares of the ranks from Dirichlet(alpha, …, alpha); then every rank gets at least one sample.
+/// For every class, draws shares of the ranks from Dirichlet(alpha, …, alpha); then every rank gets at least one sample.
 fn dirichlet(labels: &[u8], world: usize, alpha: f64, key: Key) -> Vec<Vec<usize>> {
     let mut own = vec![Vec::new(); world];
     for class in 0..=u8::MAX {
@@ -60,10 +60,10 @@ fn dirichlet(labels: &[u8], world: usize, alpha: f64, key: Key) -> Vec<Vec<usize
     own
 }
 
-/// One draw from the symmetric Dirichlet distribution, as normalized Gamma(alpha) variables.
+/// Draws once from the symmetric Dirichlet distribution, as normalized Gamma(alpha) variables.
 ///
-/// In logarithms, with Gamma(alpha) = Gamma(alpha + 1) * U^(1/alpha): for small alpha the plain variables
-/// all underflow to 0 and their quotient would be undefined.
+/// Computed in logarithms, with Gamma(alpha) = Gamma(alpha + 1) * U^(1/alpha): for small alpha the plain variables all
+/// underflow to 0 and their quotient would be undefined.
 fn shares(world: usize, alpha: f64, rng: &mut KeyRng) -> Vec<f64> {
     let gamma = Gamma::new(alpha + 1.0, 1.0).expect("alpha is above 0");
     let logs: Vec<f64> = (0..world)
@@ -90,7 +90,7 @@ fn feed_empty_ranks(own: &mut [Vec<usize>]) {
 mod tests {
     use super::*;
 
-    /// Mean over ranks of the largest class's share, for 4 ranks and 10 classes.
+    /// Returns the mean over ranks of the largest class's share, for 4 ranks and 10 classes.
     fn concentration(alpha: f64) -> f64 {
         let labels: Vec<u8> = (0..4000).map(|i| (i % 10) as u8).collect();
         let own = dirichlet(&labels, 4, alpha, Key::new(1));

@@ -1,4 +1,4 @@
-//! Short texts: what to load, what is loaded, batches.
+//! Short texts: sources, loaded data sets, batches.
 
 use std::path::PathBuf;
 
@@ -7,33 +7,33 @@ use crate::error::DataError;
 use crate::vocabulary::{PADDING, Vocabulary, words};
 use crate::{ag_news, generated_text, verify};
 
-/// Which texts.
+/// Kind of text data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     /// AG-News: 120 000 + 7 600 news items, 4 classes.
     AgNews,
-    /// Sentences from a small grammar with the same 4 classes; no files. 4 096 + 1 024 texts unless limits say otherwise.
+    /// Generated sentences from a small grammar with the same 4 classes; no files. 4 096 + 1 024 texts unless limits are set.
     Generated,
 }
 
-/// Which texts to load, from where, and how to number their words.
+/// Text data set to load, its location, and its vocabulary settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextSource {
-    /// Which texts.
+    /// Kind of texts.
     pub kind: TextKind,
-    /// The directory to look in first.
+    /// Directory with the files; `None` uses the caches.
     pub dir: Option<PathBuf>,
-    /// Only this many training rows, the first. For generated texts, how many to make.
+    /// Maximum number of training rows, taken from the beginning. For generated texts, the number to generate.
     pub train_limit: Option<usize>,
-    /// The same for test rows.
+    /// Maximum number of test rows.
     pub test_limit: Option<usize>,
-    /// Seed of generated texts; files do not depend on it.
+    /// Seed of generated texts; ignored for files.
     pub seed: u64,
-    /// Words in the vocabulary at most, default 20 000.
+    /// Maximum number of words in the vocabulary, default 20 000.
     pub vocabulary: usize,
     /// Words per text, title and description together, default 48. Longer texts are cut, shorter ones padded.
     pub length: usize,
-    /// Whether and how to download missing files.
+    /// Download settings for missing files.
     pub download: Download,
 }
 
@@ -78,7 +78,7 @@ impl TextSource {
     }
 }
 
-/// One labelled text, before words have numbers.
+/// One labeled text, before words have ids.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) label: u8,
@@ -86,7 +86,7 @@ pub(crate) struct Row {
     pub(crate) text: String,
 }
 
-/// A data set before words have numbers.
+/// A data set before words have ids.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) train: Vec<Row>,
@@ -104,11 +104,11 @@ pub struct Texts {
     pub test: TextSet,
     /// The words of the training texts.
     pub vocabulary: Vocabulary,
-    /// Number of classes; labels are below it.
+    /// Number of classes; labels are smaller.
     pub classes: usize,
-    /// What the classes are about, in label order.
+    /// Class names, in label order.
     pub class_names: Vec<String>,
-    /// What a reader of results should know: subsets, files that were not checked.
+    /// Remarks for a reader of results: subsets, files that were not checked.
     pub notes: Vec<String>,
 }
 
@@ -121,12 +121,12 @@ pub struct TextSet {
     length: usize,
 }
 
-/// Texts and labels as a model wants them.
+/// A batch of texts and labels for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextBatch {
     /// Word ids, `texts * length` values, row by row.
     pub tokens: Vec<i64>,
-    /// Words of each text before the padding; 0 for a text without any word.
+    /// Number of words of each text before the padding; 0 for a text without any word.
     pub lengths: Vec<usize>,
     /// One class per text.
     pub labels: Vec<i64>,
@@ -145,34 +145,34 @@ impl TextSet {
         Self { tokens, lengths, labels: rows.iter().map(|row| row.label).collect(), length }
     }
 
-    /// Tells these texts and classes from others.
+    /// Returns a fingerprint of the texts and labels.
     pub fn fingerprint(&self) -> String {
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         let [tokens, labels] = [&tokens, &self.labels].map(|bytes| crc32fast::hash(bytes));
         format!("{} texts with CRC-32 {tokens:08x}, of their classes {labels:08x}", self.len())
     }
 
-    /// Number of texts.
+    /// Returns the number of texts.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there is no text.
+    /// Returns whether there are no texts.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Words per text, padding included.
+    /// Returns the number of words per text, padding included.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The class of every text.
+    /// Returns the class of every text.
     pub fn labels(&self) -> &[u8] {
         &self.labels
     }
 
-    /// The texts with these indices.
+    /// Returns the texts with these indices.
     ///
     /// # Panics
     /// If an index is not below [`TextSet::len`].

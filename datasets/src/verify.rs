@@ -1,12 +1,12 @@
-//! Reading a file whole and saying whether it is the official one.
+//! Reads a whole file and checks whether it is the official one.
 
 use md5::{Digest, Md5};
 
 use crate::error::DataError;
 use crate::find::{DataFile, PartFiles};
 
-/// First bytes of files that stand under the name of another format, what they are, and what to do. No record and no row begins
-/// with these: a label is below 100, and a class is a digit.
+/// First bytes of files whose format differs from their name, the format's name, and a remedy. No record and no row
+/// begins with these: a label is below 100, and a class is a digit.
 const FOREIGN: [(&[u8], &str, &str); 5] = [
     (b"\x1f\x8b", "a gzip archive", "unpack it"),
     (b"PK\x03\x04", "a ZIP archive", "unpack it"),
@@ -15,8 +15,8 @@ const FOREIGN: [(&[u8], &str, &str); 5] = [
     (b"\xff\xfe", "text in UTF-16", "convert it to UTF-8"),
 ];
 
-/// Reads a file. With the official name and length its MD5 must be right; anything else is noted as a subset.
-/// `record` is the length of a record in bytes, of which a binary file must hold a whole number.
+/// Reads a file. With the official name and length its MD5 must match; anything else is noted as a subset. `record` is
+/// the length of a record in bytes, of which a binary file must hold a whole number.
 pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<String>) -> Result<Vec<u8>, DataError> {
     let bytes = std::fs::read(&file.path).map_err(DataError::io("read", &file.path))?;
     if bytes.is_empty() {
@@ -53,8 +53,8 @@ pub(crate) fn read(file: &DataFile, record: Option<usize>, notes: &mut Vec<Strin
     Ok(bytes)
 }
 
-/// Reads files until `limit` rows are there; `add` appends those of one file, up to a number, and returns how many.
-/// Files after the last one needed are not opened.
+/// Reads files until `limit` rows are read; `add` appends those of one file, up to a number, and returns how many it
+/// appended. Files after the last one needed are not opened.
 pub(crate) fn read_part(
     files: &PartFiles,
     limit: Option<usize>,
@@ -87,7 +87,7 @@ pub(crate) fn read_part(
     Ok(rows)
 }
 
-/// A limit of 0 rows leaves nothing to train or test on.
+/// Refuses a limit of 0 rows, which leaves nothing to train or test on.
 pub(crate) fn check_limit(setting: &'static str, limit: Option<usize>) -> Result<(), DataError> {
     match limit {
         Some(0) => Err(DataError::setting(setting, 0, "at least 1")),

@@ -1,17 +1,17 @@
-//! Words and their numbers.
+//! Vocabulary: words and their ids.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// The id that fills a text up to its fixed length.
+/// Id that pads a text to its fixed length.
 pub const PADDING: i64 = 0;
-/// The id of every word outside the vocabulary.
+/// Id of every word outside the vocabulary.
 pub const UNKNOWN: i64 = 1;
 
-/// Ids below this are [`PADDING`] and [`UNKNOWN`].
+/// Number of reserved ids: [`PADDING`] and [`UNKNOWN`].
 const RESERVED: usize = 2;
 
-/// Lower-cased words of a text: the longest runs of letters and digits.
+/// Iterates over the lower-cased words of a text: the longest runs of letters and digits.
 ///
 /// ```
 /// let words: Vec<_> = briquette_datasets::words("AT&T's 2nd-quarter loss").collect();
@@ -21,9 +21,9 @@ pub fn words(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase)
 }
 
-/// The most frequent words of the training texts, numbered from 2 by falling frequency.
+/// The most frequent words of the training texts, numbered from 2 by decreasing frequency.
 ///
-/// Among words of the same frequency the alphabetically first comes first, so the same rows give the same ids.
+/// Words of the same frequency are in alphabetical order, so the same rows give the same ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vocabulary {
     words: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Keeps at most `limit` words of the texts.
+    /// Builds a vocabulary of at most `limit` words of the texts.
     pub fn build<'a>(texts: impl IntoIterator<Item = &'a str>, limit: usize) -> Self {
         let mut counts: HashMap<String, u64> = HashMap::new();
         for word in texts.into_iter().flat_map(words) {
@@ -45,17 +45,17 @@ impl Vocabulary {
         Self { words, ids }
     }
 
-    /// Number of ids, padding and unknown included: the rows of an embedding.
+    /// Returns the number of ids, padding and unknown included: the rows of an embedding.
     pub fn size(&self) -> usize {
         self.words.len() + RESERVED
     }
 
-    /// The id of a lower-case word, [`UNKNOWN`] if it has none.
+    /// Returns the id of a lower-case word, [`UNKNOWN`] if it has none.
     pub fn id(&self, word: &str) -> i64 {
         self.ids.get(word).map_or(UNKNOWN, |&id| i64::from(id))
     }
 
-    /// The word of an id; `None` for padding, unknown and numbers beyond the vocabulary.
+    /// Returns the word of an id; `None` for padding, unknown and ids beyond the vocabulary.
     pub fn word(&self, id: i64) -> Option<&str> {
         let index = usize::try_from(id).ok()?.checked_sub(RESERVED)?;
         self.words.get(index).map(String::as_str)

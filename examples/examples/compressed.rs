@@ -1,4 +1,4 @@
-//! One process, no second machine: what would training lose if only a part of each gradient were sent?
+//! Simulated compression in a single process: the effect on training of sending only a part of each gradient.
 //!
 //! ```sh
 //! cargo run --release --example compressed [STEPS]
@@ -11,7 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 
-/// The loss after `steps` steps of learning `y = x · (1, …, 1)`.
+/// Returns the loss after `steps` steps of learning `y = x · (1, …, 1)`.
 fn train(mut optim: ModuleOptimizer, steps: usize) -> f32 {
     let device = Device::flex().autodiff();
     // The same weights and samples for every optimizer.

@@ -1,4 +1,4 @@
-//! Fine-tuning: the body is frozen, the head is trained, and nothing of the body is sent.
+//! Fine-tuning: the body is frozen, the head is trained, and only the head's gradients are sent.
 //!
 //! ```sh
 //! cargo run --release --example frozen [STEPS]
@@ -16,7 +16,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 
 #[derive(Module, Debug)]
 struct Net {
-    /// Would come from a file.
+    /// Would be loaded from a file.
     body: Linear,
     head: Linear,
 }

@@ -25,7 +25,7 @@ use burn::train::{
     TrainStep,
 };
 
-/// Points on two spirals, and on which.
+/// Points on two spirals, labeled by their spiral.
 #[derive(Debug, Clone)]
 struct Points;
 

@@ -4,8 +4,8 @@
 //! cargo run --release --example tcp_by_hand [STEPS]
 //! ```
 //!
-//! On two machines it is the same program: the address is rank 0's, which the other must reach, and both need the same
-//! `TcpBuilder::token`, as anyone could call there.
+//! The same program works on two machines. The address is rank 0's, which the other must reach, and both need the same
+//! `TcpBuilder::token`, since anyone could connect there.
 
 use std::env::{args, current_exe};
 use std::error::Error;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Rank 0, and the start and the end of rank 1.
+/// Runs rank 0; starts rank 1 and waits for its end.
 fn lead(steps: &str) -> Result<(), Box<dyn Error>> {
     let count = steps.parse()?;
     // A socket that listens already has a port that nobody else can take.

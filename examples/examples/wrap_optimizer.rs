@@ -1,4 +1,4 @@
-//! The diff between plain Burn and Burn on many ranks: the lines marked `+`. How much is compressed is decided by itself.
+//! The diff between plain Burn and Burn on many ranks: the lines marked `+`. The compression ratio is chosen automatically.
 //!
 //! ```sh
 //! cargo run --release --example wrap_optimizer                              # two threads

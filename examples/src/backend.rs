@@ -1,4 +1,4 @@
-//! Where a run's ranks compute: `--backend` and `--device`.
+//! Backends and devices of a run's ranks: `--backend` and `--device`.
 
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{Backend, BackendError};
@@ -7,15 +7,15 @@ use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
 use crate::settings::Settings;
 
-/// What trainers run on by default: the first backend of this build.
+/// Default backend of trainers: the first backend of this build.
 pub fn default() -> &'static str {
     Backend::ALL.into_iter().find(|backend| backend.is_compiled()).unwrap_or(Backend::Flex).name()
 }
 
-/// What `--backend` says: one backend for all ranks, or one for each in turn.
+/// Parses `--backend`: one backend for all ranks, or one for each in turn.
 ///
 /// # Errors
-/// Names the backends there are, and the feature of one that is not in this build.
+/// Names the available backends, and the feature of one that is not in this build.
 pub fn backends(settings: &Settings) -> Result<Vec<Backend>> {
     let names = settings.backend.split(',').map(str::trim);
     let backends = names.map(str::parse).collect::<Result<Vec<Backend>, _>>().context("--backend")?;
@@ -28,10 +28,10 @@ pub fn backends(settings: &Settings) -> Result<Vec<Backend>> {
     Ok(backends)
 }
 
-/// The device of a rank, which is number `local_rank` on its machine.
+/// Returns the device of a rank, which is number `local_rank` on its machine.
 ///
 /// # Errors
-/// The device cannot be had: what is there, and what to do.
+/// If the device is not available: lists the available ones, and the remedy.
 pub fn device(settings: &Settings, rank: usize, local_rank: usize) -> Result<Device> {
     let backends = backends(settings)?;
     let backend = backends[rank % backends.len()];
@@ -42,7 +42,7 @@ pub fn device(settings: &Settings, rank: usize, local_rank: usize) -> Result<Dev
     device.with_context(|| format!("rank {rank}"))
 }
 
-/// What `--device` says: one number for all ranks, or one for each in turn.
+/// Parses `--device`: one number for all ranks, or one for each in turn.
 fn numbers(settings: &Settings) -> Result<Option<Vec<usize>>> {
     let Some(text) = &settings.device else { return Ok(None) };
     let numbers = text.split(',').map(|number| number.trim().parse()).collect::<Result<Vec<usize>, _>>();
@@ -51,13 +51,13 @@ fn numbers(settings: &Settings) -> Result<Option<Vec<usize>>> {
         .map_err(|_| anyhow!("--device {text}: it is a number of `--backend list`, or several with commas"))
 }
 
-/// How many ranks before this one have the same backend on the same machine: GPUs are shared out among these.
+/// Returns the number of ranks before this one with the same backend on the same machine: these share the GPUs.
 fn before(backends: &[Backend], rank: usize, local_rank: usize) -> usize {
     let of = |rank: usize| backends[rank % backends.len()];
     (rank - local_rank.min(rank)..rank).filter(|other| of(*other) == of(rank)).count()
 }
 
-/// What `--backend list` prints: what this build has and what it finds, and how to get the rest.
+/// Returns the output of `--backend list`: the backends of this build, the devices found, and how to get other backends.
 pub fn list() -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY).set_header(["--backend", "--device", "is"]);

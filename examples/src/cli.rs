@@ -1,4 +1,4 @@
-//! What the trainers' command lines share.
+//! Command line shared by the trainers.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -67,22 +67,22 @@ pub enum OwnState {
 /// A trainer, as its `--help` describes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
-    /// Its file's name.
+    /// File name of the program.
     pub name: &'static str,
     /// Its description.
     pub about: &'static str,
-    /// Command lines.
+    /// Example command lines.
     pub examples: &'static str,
 }
 
-/// A trainer's command: `--help` lists what there is to exchange with, `-h` does not.
+/// Builds a trainer's command: `--help` lists the available exchanges, `-h` does not.
 fn command(Program { name, about, examples }: Program) -> Command {
     let command = Cli::command().name(name).about(about).after_help(examples);
     command.after_long_help(format!("{examples}\n{}", families()))
 }
 
-/// Reads the command line, prints the resolved settings, trains, prints the summary; Ctrl-C leaves a checkpoint and exits with 130. Under a launcher
-/// (RANK and its companions are set) this process is one rank of a world over TCP.
+/// Reads the command line, prints the resolved settings, trains, and prints the summary; Ctrl-C leaves a checkpoint and
+/// exits with 130. Under a launcher (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(program: Program, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
     let control = Control::default();
     let caught = interrupt::catch(&control);
@@ -99,11 +99,11 @@ pub fn main(program: Program, defaults: Options, run: impl FnOnce(&Settings, &Co
     ExitCode::from(code)
 }
 
-/// What was asked for cannot be done, and nothing was begun: as for a wrong flag. A launcher need not try again.
+/// Exit code of a request that is invalid, as for a wrong flag; nothing was started. A launcher need not try again.
 const REFUSED: u8 = 2;
 const FAILED: u8 = 1;
 
-/// What a trainer ends with for an error.
+/// Returns a trainer's exit code for an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     let is_interrupt = |cause: &JoinError| matches!(cause, JoinError::Cancelled { .. });
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_interrupt) {
@@ -112,7 +112,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.chain().any(is_permanent) { REFUSED } else { FAILED }
 }
 
-/// Whether the same would fail again: settings that cannot work, of one rank or of all together.
+/// Returns whether another attempt would fail in the same way: invalid settings, of one rank or of the ranks combined.
 fn is_permanent(cause: &(dyn Error + 'static)) -> bool {
     let of_ranks = |error: &briquette::Error| {
         use briquette::Error::{Config, Mismatch, OtherRun};
@@ -124,8 +124,8 @@ fn is_permanent(cause: &(dyn Error + 'static)) -> bool {
         || cause.downcast_ref().is_some_and(of_ranks)
 }
 
-/// An error from before anything was begun is a refusal, unless it is one that may pass: a download that failed, memory that
-/// something else has.
+/// Turns an error that occurs before the run has started into a refusal, unless it may be transient: a failed download,
+/// or memory used by another program.
 pub fn before_all(error: anyhow::Error, control: &Control) -> anyhow::Error {
     let may_pass = error.chain().any(|cause| {
         cause.downcast_ref().is_some_and(DataError::may_pass)
@@ -158,7 +158,7 @@ fn code(
     Ok(if summary.interrupted { INTERRUPTED } else { 0 })
 }
 
-/// Everything that can be refused before anything is begun.
+/// Performs every check that can refuse the run before anything has started.
 fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, Control, Option<FlushGuard>)> {
     let place = Environment::from_env()?;
     let settings = match &place {
@@ -191,7 +191,7 @@ fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, C
     Ok((settings, control, trace))
 }
 
-/// The devices that this process's ranks will want can be had.
+/// Checks that the devices for this process's ranks are available.
 fn check_devices(settings: &Settings, control: &Control) -> Result<()> {
     let ranks = control.place.as_ref().map_or(0..settings.ranks, |place| place.rank..place.rank + 1);
     for rank in ranks {
@@ -200,7 +200,7 @@ fn check_devices(settings: &Settings, control: &Control) -> Result<()> {
     Ok(())
 }
 
-/// For a process that a launcher started as one rank of many: the world's size is the launcher's.
+/// Resolves the settings of a process that a launcher started as one rank of many: the launcher sets the world size.
 fn resolve_as_rank(cli: &Cli, defaults: Options, place: &Environment) -> Result<Settings> {
     if let Some(ranks) = cli.options.ranks.filter(|ranks| *ranks != place.world) {
         bail!("--ranks {ranks}: this process was launched as one of {}; omit --ranks", place.world);
@@ -242,8 +242,9 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
     now.resolve()
 }
 
-/// What a run may take anew when it is continued: nothing that changes what a step computes, but for how a device rounds.
-/// (Where `epochs` and `steps` would, by way of the schedule, the checkpoint knows: see [`crate::train`].)
+/// Settings that may change when a run is resumed: those that do not change the computation of a step, except for a
+/// device's rounding. (`epochs` and `steps` would, through the schedule; that is checked against the checkpoint: see
+/// [`crate::train`].)
 const MAY_CHANGE: [&str; 11] = [
     "epochs",
     "steps",
@@ -287,7 +288,7 @@ fn refuse_changes(directory: &Path, saved: Settings, now: &Settings, other_world
 
 type Flags = serde_json::Map<String, Value>;
 
-/// The settings by their flags, with the keys of the exchange among them. (Not as TOML, whose whole numbers end at 2⁶³.)
+/// Returns the settings by their flags, including the keys of the exchange. (Not as TOML, whose integers end at 2⁶³.)
 fn by_flag(settings: &Settings) -> Result<Flags> {
     let Value::Object(mut flags) = serde_json::to_value(settings)? else { bail!("settings are a table") };
     if let Some(Value::Object(config)) = flags.remove("config") {
@@ -299,7 +300,7 @@ fn by_flag(settings: &Settings) -> Result<Flags> {
     Ok(flags)
 }
 
-/// An error and its causes, each said once: some repeat theirs.
+/// Formats an error and its causes, without repetitions: some errors include their cause.
 fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -310,10 +311,10 @@ fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// That memory holds the samples that are to be generated, of `bytes` each.
+/// Checks that the samples to be generated, of `bytes` each, fit into memory.
 ///
 /// # Errors
-/// Says how much memory they take, and how much there is.
+/// States the required and the available memory.
 pub fn check_samples(settings: &Settings, bytes: u64) -> Result<()> {
     let limits = [settings.train_limit, settings.test_limit].map(|limit| limit.unwrap_or(0) as u64);
     if settings.dataset != "generated" {
@@ -343,7 +344,7 @@ fn report(settings: &Settings, summary: &Summary, control: &Control) {
     control.say(format_args!("written to        {out}"));
 }
 
-/// One rank alone has no rank to send to, and nothing to compare with.
+/// Formats the traffic. A single rank sends nothing, so there is nothing to compare with.
 fn traffic(summary: &Summary) -> String {
     if summary.bytes_sent == 0 {
         return "none".into();

@@ -1,4 +1,4 @@
-//! A run's directory: who may use it, whose run is in it, and how another run takes that one's place.
+//! A run's directory: exclusive access, identity of its run, and replacement of the run by another.
 //!
 //! ```text
 //! DIR/config.toml       the settings and the run's id; a run begins when it is renamed into place
@@ -7,7 +7,7 @@
 //!     replaced-by-ID/   what an earlier run left, while run ID takes its place
 //! ```
 //!
-//! Rank 0 alone looks into the directory and decides, when every rank is ready; the others receive its `Start`.
+//! Once every rank is ready, rank 0 alone inspects the directory and decides; the others receive its `Start`.
 
 mod lock;
 
@@ -25,35 +25,35 @@ use crate::record::{RunFiles, Written};
 use crate::settings::Settings;
 use crate::train::{Control, Refused};
 
-/// The settings of the run, which make it one.
+/// Settings of the run. A directory with this file contains a run.
 const CONFIG: &str = "config.toml";
-/// What else a run writes.
+/// Other files of a run.
 const FILES: [&str; 5] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS];
 pub(crate) const FRAMES: &str = "frames";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const GRADIENT: &str = "gradient.safetensors";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
-/// Where these are while another run takes their place.
+/// Name prefix of the place where these are kept while another run replaces them.
 const REPLACED: &str = "replaced-by-";
 
-/// How a run starts: the same on every rank.
+/// Start of a run: the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Start {
-    /// The run's id. Runs of older versions have none.
+    /// Id of the run. Runs of older versions have none.
     pub(crate) run: Option<String>,
-    /// From its newest checkpoint.
+    /// Set if it resumes from its newest checkpoint.
     pub(crate) resumed: bool,
 }
 
-/// A directory that this process alone may write to.
+/// A directory to which only this process may write.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
     path: PathBuf,
     lock: RunLock,
 }
 
-/// Whether there is anything of a run in a directory that could be lost.
+/// Returns whether a directory contains anything of a run that could be lost.
 pub fn holds_a_run(directory: &Path) -> bool {
     let some = |name: &str| fs::metadata(directory.join(name)).is_ok_and(|file| file.len() > 0);
     [CONFIG, SUMMARY, METRICS].into_iter().any(some)
@@ -61,7 +61,7 @@ pub fn holds_a_run(directory: &Path) -> bool {
         || replaced(directory).is_ok_and(|found| !found.is_empty())
 }
 
-/// The id of the run in a directory; none if there is no run, or one of an older version.
+/// Returns the id of the run in a directory; `None` if there is no run, or one of an older version.
 fn saved_run(directory: &Path) -> Result<Option<String>> {
     #[derive(Deserialize)]
     struct Config {
@@ -75,7 +75,7 @@ fn saved_run(directory: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Whether the run in `out` may be continued or replaced as `control` says; looks, and changes nothing.
+/// Checks whether the run in `out` may be resumed or replaced as `control` requests, without changing anything.
 ///
 /// # Errors
 /// [`Refused`]: the directory is in use, or holds a run that was neither to be continued nor to be replaced.
@@ -113,7 +113,7 @@ fn check_free(out: &Path, control: &Control) -> Result<()> {
     )))
 }
 
-/// Whether the run in `out` was begun by the launch that started this process again.
+/// Returns whether the run in `out` was started by the same launch that restarted this process.
 fn own(out: &Path, control: &Control) -> Result<bool> {
     let again = control.place.as_ref().filter(|place| place.restart > 0);
     let launch = again.and_then(|place| place.launch.clone());
@@ -121,11 +121,12 @@ fn own(out: &Path, control: &Control) -> Result<bool> {
 }
 
 impl RunDirectory {
-    /// Locks the directory for this process, settles what an earlier one left undone, and decides how the run starts: from a
-    /// checkpoint where that was asked for, or where this launch began the run already and was started again; else anew.
+    /// Locks the directory for this process, completes or reverts an interrupted replacement, and decides how the run
+    /// starts: from a checkpoint if requested, or if this launch already started the run and was restarted; otherwise
+    /// from the beginning.
     ///
     /// # Errors
-    /// As for [`check`], and where the directory cannot be made or written to.
+    /// As for [`check`], and if the directory cannot be created or written to.
     pub(crate) fn claim(out: &Path, control: &Control) -> Result<(RunDirectory, Start)> {
         fs::create_dir_all(out).with_context(|| format!("cannot make --out {}", out.display()))?;
         let directory = RunDirectory { path: out.to_owned(), lock: RunLock::take(out)? };
@@ -143,8 +144,8 @@ impl RunDirectory {
         Ok((directory, Start { run: Some(run), resumed }))
     }
 
-    /// The files of a run that begins, in place of an earlier run's. Either that run stays whole or the new one has begun,
-    /// whatever happens: see [`settle`](Self::settle).
+    /// Creates the files of a new run, replacing an earlier run's. Whatever happens, either the earlier run stays
+    /// complete or the new one has started: see [`settle`](Self::settle).
     pub(crate) fn begin(self, settings: &Settings, run: &str) -> Result<RunFiles> {
         let aside = self.path.join(format!("{REPLACED}{run}"));
         let begun = self.move_aside(&aside).and_then(|()| write_config(&self.path, settings, Some(run)));
@@ -156,7 +157,7 @@ impl RunDirectory {
         Ok(RunFiles::new(self.path, file, self.lock))
     }
 
-    /// The files of a run that goes on.
+    /// Opens the files of a resumed run.
     pub(crate) fn resume(self, settings: &Settings, run: Option<&str>, written: Written) -> Result<RunFiles> {
         let metrics = self.path.join(METRICS);
         let file = crate::record::keep_before(&metrics, written);
@@ -178,8 +179,8 @@ impl RunDirectory {
         moved.try_for_each(sync_directory).with_context(failed)
     }
 
-    /// Ends what a process that was killed in [`begin`](Self::begin) left: a run that has begun loses what it replaced, and one
-    /// that has not gives it back.
+    /// Resolves the state left by a process that was killed in [`begin`](Self::begin): if the new run has started, the
+    /// replaced one is deleted; otherwise it is restored.
     fn settle(&self) -> Result<()> {
         // What cannot be listed may hold the only copy of a run.
         let found = replaced(&self.path).with_context(|| format!("cannot list {}", self.path.display()))?;
@@ -193,8 +194,8 @@ impl RunDirectory {
     }
 }
 
-/// The settings of a run, in the directory of a machine that rank 0 is not on: with them the run can be resumed there. Where the directory is
-/// rank 0's, on shared storage, they are there.
+/// Writes the settings of a run to the directory of a machine other than rank 0's, so that the run can be resumed
+/// there. On shared storage the directory is rank 0's and has them already.
 pub(crate) fn leave_config(out: &Path, settings: &Settings, run: Option<&str>) -> Result<()> {
     if run.is_some() && saved_run(out).is_ok_and(|saved| saved.as_deref() == run) {
         return Ok(());
@@ -210,7 +211,7 @@ fn write_config(out: &Path, settings: &Settings, run: Option<&str>) -> Result<()
     write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What was moved aside, and for which run.
+/// Returns the files that were moved aside, and the run for which each was moved.
 fn replaced(directory: &Path) -> io::Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -229,7 +230,7 @@ fn put_back(aside: &Path, directory: &Path) -> io::Result<()> {
     fs::remove_dir(aside)
 }
 
-/// The whole contents or, after a full disk or a loss of power, what was there before.
+/// Replaces a file atomically: after a full disk or a loss of power it has either the complete new or the old contents.
 pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let write = || {
@@ -245,13 +246,13 @@ pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Makes what was renamed in a directory last.
+/// Makes renames in a directory durable.
 #[cfg(unix)]
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Elsewhere directories cannot be synced.
+/// Does nothing: other systems cannot sync directories.
 #[cfg(not(unix))]
 fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())

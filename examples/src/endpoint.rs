@@ -1,4 +1,4 @@
-//! `--metrics-addr`: the last step's numbers for Prometheus, over HTTP, from a thread of its own.
+//! `--metrics-addr`: serves the last step's numbers to Prometheus over HTTP, from a separate thread.
 
 #[cfg(not(feature = "prometheus"))]
 pub use self::absent::Endpoint;
@@ -14,12 +14,12 @@ mod absent {
     use anyhow::{Result, bail};
     use briquette::StepReport;
 
-    /// There is none in this build.
+    /// Placeholder: this build has no endpoint.
     #[derive(Debug)]
     pub enum Endpoint {}
 
     impl Endpoint {
-        /// There is nothing to open.
+        /// Fails, since this build has no endpoint.
         ///
         /// # Errors
         /// Always.
@@ -27,7 +27,7 @@ mod absent {
             bail!("--metrics-addr {address}: this build has no endpoint; build with --features prometheus")
         }
 
-        /// Nothing.
+        /// Does nothing.
         pub fn record(&self, _report: &StepReport) {
             match *self {}
         }

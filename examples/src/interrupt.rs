@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and a terminal that closes: what they mean depends on how far a run is.
+//! Handling of Ctrl-C, SIGTERM and a closing terminal, depending on the stage of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::train::Control;
 
-/// The exit code of a program that was interrupted: as shells say that SIGINT ended it.
+/// Exit code of an interrupted program, as shells report an end by SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
 /// Stage of a run, and whether this process reports on the run.
@@ -15,22 +15,22 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Stage(Arc<AtomicU8>, Arc<AtomicBool>);
 
 impl Stage {
-    /// Ranks come together from here on: what fails was begun.
+    /// Marks the start of rendezvous: later failures are no longer refusals.
     pub(crate) fn join(&self) {
         self.0.store(1, Ordering::SeqCst);
     }
 
-    /// All ranks are there.
+    /// Marks the start of training: all ranks have joined.
     pub(crate) fn train(&self) {
         self.0.store(2, Ordering::SeqCst);
     }
 
-    /// Nothing has been begun: data is read, settings are checked.
+    /// Returns whether the run is still being prepared: data is read, settings are checked.
     pub fn prepares(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
     }
 
-    /// Another process shows what becomes of the run.
+    /// Leaves reporting to another process.
     pub(crate) fn hush(&self) {
         self.1.store(true, Ordering::SeqCst);
     }
@@ -44,14 +44,14 @@ impl Stage {
     }
 }
 
-/// From here on a first signal to stop ends the process at once while nothing has been begun, ends the wait for the other ranks,
-/// or ends training after the step. A second one ends the process.
+/// Installs the handler. A first stop signal ends the process at once before the run has started, ends the wait for the
+/// other ranks, or ends training after the current step. A second one ends the process.
 ///
-/// To be called before anything else: a script starts what runs in its background with SIGINT ignored, and what such a process is
-/// sent before its handler is there, the system throws away.
+/// Must be called before anything else: a script starts background processes with SIGINT ignored, and the system
+/// discards a signal that such a process receives before its handler is installed.
 ///
 /// # Errors
-/// The system does not let signals be watched for.
+/// The system does not allow watching for signals.
 pub fn catch(control: &Control) -> Result<()> {
     let Control { stop, output, stage, .. } = control.clone();
     watch(move || {
@@ -69,8 +69,8 @@ pub fn catch(control: &Control) -> Result<()> {
     })
 }
 
-/// Calls `handler` for each signal to stop, in a thread of its own. SIGHUP is none where the process was started to outlive its
-/// terminal, as `nohup` does.
+/// Calls `handler` for each stop signal, in a separate thread. SIGHUP is not one if the process was started to outlive
+/// its terminal, as by `nohup`.
 #[cfg(unix)]
 fn watch(handler: impl Fn() + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -1,4 +1,4 @@
-//! The learning rate of each step.
+//! Learning-rate schedules.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for LrSchedule {
 }
 
 impl LrSchedule {
-    /// The learning rate of `step` of `total`.
+    /// Returns the learning rate of `step` of `total`.
     pub fn at(self, peak: f64, step: u64, total: u64) -> f64 {
         let ease = |from: f64, to: f64, part: f64| to + (from - to) * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
         let (step, last) = (step as f64, total.saturating_sub(1).max(1) as f64);
@@ -65,7 +65,7 @@ mod tests {
         assert!((at(389) - 0.2 / 25.0 / 1e4).abs() < 1e-12);
     }
 
-    /// `0.5·(1/4)^(t/4)`: 0.5, 0.5/√2, 0.25, 0.25/√2.
+    /// Expects `0.5·(1/4)^(t/4)`: 0.5, 0.5/√2, 0.25, 0.25/√2.
     #[test]
     fn exponential_steps_are_those_of_the_library_and_fall_to_the_peak_over_the_steps() {
         let at = |step| LrSchedule::Exponential.at(0.5, step, 4);

@@ -1,9 +1,10 @@
-//! What a trainer writes to the terminal, or to what stands in its place: handed to a thread, never waited for.
+//! Terminal output of a trainer, or output to a file or pipe in its place: passed to a thread, so that training never waits for it.
 //!
-//! A run does not end because its reader did (`trainer | head`, a full disk behind a log, a closed terminal), and does not wait
-//! for one that stopped reading (Ctrl-S). What finds no room is dropped, and where writing continues a line gives their number.
-//! `tracing-appender` is not used for this: it counts, but does not mark where lines are missing, and prints to standard output
-//! when it cannot end in time, which is where a run would hang.
+//! A run does not end because its reader did (`trainer | head`, a full disk behind a log, a closed terminal), and does
+//! not wait for one that stopped reading (Ctrl-S). Lines for which there is no room are dropped, and when writing
+//! continues a line reports their number. `tracing-appender` is not used for this: it counts dropped lines, but does
+//! not mark where they are missing, and it prints to standard output when it cannot end in time, where a run would
+//! hang.
 
 mod bar;
 
@@ -17,22 +18,22 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressDrawTarget;
 
-/// Bytes of a stream that wait to be written; what is more is dropped.
+/// Maximum bytes of a stream that wait to be written; more are dropped.
 const ROOM: usize = 1 << 18;
-/// How long a line waits for those of the other stream that were written before it: both may be one terminal.
+/// Time that a line waits for earlier lines of the other stream: both may be one terminal.
 const ORDER: Duration = Duration::from_millis(200);
-/// How long the end waits for a reader that takes nothing.
+/// Time that the end waits for a reader that takes nothing.
 const STALLED: Duration = Duration::from_secs(2);
-/// How long the end waits for a reader that takes little.
+/// Time that the end waits for a slow reader.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// Standard output and standard error, or what takes their place.
+/// Standard output and standard error, or their replacements.
 #[derive(Clone)]
 pub struct Output {
     shared: Arc<Shared>,
 }
 
-/// Where text goes.
+/// Destination of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     Out,
@@ -44,19 +45,19 @@ struct Shared {
     changed: Condvar,
 }
 
-/// One stream's.
+/// Queue of one stream.
 #[derive(Default)]
 struct Queue {
-    /// Taken by the thread that writes, which starts with the first line.
+    /// Taken by the writing thread, which starts with the first line.
     sink: Option<Sink>,
     waiting: VecDeque<Entry>,
-    /// Waiting, or being written.
+    /// Bytes that are waiting or being written.
     bytes: usize,
     queued: u64,
     done: u64,
-    /// Lines that found no room since the last that did.
+    /// Lines dropped since the last one that was queued.
     dropped: u64,
-    /// What is being written has kept the other stream waiting.
+    /// Set while the current write delays the other stream.
     stalled: bool,
 }
 
@@ -64,7 +65,7 @@ type Sink = Box<dyn Write + Send>;
 
 struct Entry {
     text: Vec<u8>,
-    /// How many of the other stream's entries come before.
+    /// Number of the other stream's entries that come before.
     after: u64,
     /// Lines that were dropped just before this one.
     dropped: u64,
@@ -82,8 +83,7 @@ impl fmt::Debug for Output {
     }
 }
 
-/// The stream without the lock and the buffer that the standard library puts around it: a thread that waits for a reader holds
-/// up no other.
+/// Returns the stream without the standard library's lock and buffer: a thread that waits for a reader does not block others.
 #[cfg(unix)]
 fn standard(stream: impl std::os::fd::AsFd + Write + Send + 'static) -> Sink {
     match stream.as_fd().try_clone_to_owned() {
@@ -98,34 +98,34 @@ fn standard(stream: impl Write + Send + 'static) -> Sink {
 }
 
 impl Output {
-    /// Writes to these instead.
+    /// Writes to these streams instead.
     pub fn to(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Output {
         let queue = |sink: Sink| Queue { sink: Some(sink), ..Queue::default() };
         let queues = Mutex::new([queue(Box::new(out)), queue(Box::new(err))]);
         Output { shared: Arc::new(Shared { queues, changed: Condvar::new() }) }
     }
 
-    /// A line, or several, on standard output.
+    /// Writes one or more lines to standard output.
     pub fn out(&self, text: impl Display) {
         self.push(Stream::Out, format!("{text}\n").into_bytes());
     }
 
-    /// A line, or several, on standard error.
+    /// Writes one or more lines to standard error.
     pub fn err(&self, text: impl Display) {
         self.push(Stream::Err, format!("{text}\n").into_bytes());
     }
 
-    /// A writer of whole lines to standard error.
+    /// Returns a writer of whole lines to standard error.
     pub fn errors(&self) -> impl Write + use<> {
         Lines(self.clone())
     }
 
-    /// Where a progress bar is drawn: on standard error, as long as its reader takes it.
+    /// Returns the target of a progress bar: standard error, while its reader keeps up.
     pub fn bar(&self) -> ProgressDrawTarget {
         bar::target(self.clone())
     }
 
-    /// From now on panics of this process are reported here: the usual report waits for its reader.
+    /// Reports panics of this process here from now on: the usual report waits for its reader.
     pub fn take_panics(&self) {
         let output = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -138,7 +138,7 @@ impl Output {
         }));
     }
 
-    /// Waits until everything is written, but not for a reader that does not read. Call it before the process ends.
+    /// Waits until everything is written, but not for a reader that does not read. Must be called before the process ends.
     pub fn finish(&self) {
         for stream in [Stream::Out, Stream::Err] {
             if self.shared.lock()[stream as usize].dropped > 0 {
@@ -160,7 +160,7 @@ impl Output {
         }
     }
 
-    /// Text that may be dropped where its reader lags behind, and is not missed.
+    /// Writes text that may be dropped without notice if its reader lags behind.
     fn frame(&self, text: &[u8]) {
         if self.shared.lock()[Stream::Err as usize].bytes < ROOM / 16 {
             self.push(Stream::Err, text.to_vec());
@@ -192,18 +192,18 @@ fn lines(text: &[u8]) -> u64 {
 }
 
 impl Shared {
-    /// What is guarded is right after every statement: a thread that panicked leaves nothing half done.
+    /// Locks the queues. They are consistent after every statement, so a thread that panicked leaves no partial state.
     fn lock(&self) -> MutexGuard<'_, [Queue; 2]> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change; whether the time was over before one came.
+    /// Waits for a change; returns whether the time limit passed first.
     fn wait<'a>(&self, queues: MutexGuard<'a, [Queue; 2]>, limit: Duration) -> (MutexGuard<'a, [Queue; 2]>, bool) {
         let (queues, result) = self.changed.wait_timeout(queues, limit).unwrap_or_else(PoisonError::into_inner);
         (queues, result.timed_out())
     }
 
-    /// Writes what comes, as long as the process lives.
+    /// Writes entries as they arrive, as long as the process lives.
     fn write(&self, stream: Stream, mut sink: Sink) {
         let mut unwritten = 0;
         loop {
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// The next entry, when those of the other stream that came before it are written, or that stream's reader stalls.
+    /// Returns the next entry, once the entries of the other stream that precede it are written, or that stream's reader stalls.
     fn next(&self, stream: Stream) -> Entry {
         let (own, other) = (stream as usize, 1 - stream as usize);
         let mut queues = self.lock();
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-/// Waits where the stream was made not to: its other end may belong to a program that wants it so.
+/// Writes all of the text, waiting if the stream is non-blocking: its other end may belong to a program that requires that.
 fn write_whole(sink: &mut Sink, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match sink.write(text) {
@@ -261,7 +261,7 @@ fn write_whole(sink: &mut Sink, mut text: &[u8]) -> io::Result<()> {
     sink.flush()
 }
 
-/// Each write is a line, as those of `tracing` are.
+/// Writer for which each write is a line, as those of `tracing` are.
 struct Lines(Output);
 
 impl Write for Lines {

@@ -1,4 +1,4 @@
-//! What a run writes: `metrics.jsonl`, `summary.json`, and a gradient where asked for.
+//! Files of a run: `metrics.jsonl`, `summary.json`, and a gradient on request.
 
 pub(crate) mod float;
 mod metrics;
@@ -38,7 +38,7 @@ pub struct StepRecord {
     pub gain: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub relative_error: Option<f64>,
-    /// Steps' worth of gradient that wait in the residual, and its norm, where there is one.
+    /// Norm of the residual in units of a step's gradient, and absolute norm of the residual, if there is one.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub delay: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
@@ -60,64 +60,64 @@ pub struct StepRecord {
     pub encode_seconds: f64,
     #[serde(default, with = "float")]
     pub decode_seconds: f64,
-    /// Part of the exchange seconds: in the step header, waiting for the slowest rank.
+    /// Part of the exchange seconds: waiting for the slowest rank in the step header.
     #[serde(default, with = "float")]
     pub wait_seconds: f64,
-    /// Encoding, exchanging and decoding in the background: in none of the seconds above but those of encoding and decoding.
+    /// Encoding, exchanging and decoding in the background. Excluded from all seconds above except those of encoding and decoding.
     #[serde(default, with = "float")]
     pub hidden_seconds: f64,
-    /// What the seconds above are.
+    /// Origin of the seconds above.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
-    /// How far parameters had drifted apart, where they were re-broadcast.
+    /// Distance by which parameters had drifted apart, if they were re-broadcast.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub drift: Option<f64>,
-    /// Seconds on the simulated clock since the run began; absent when time is not simulated.
+    /// Seconds on the simulated clock since the run began; absent if time is not simulated.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
-    /// Why the controller changed the factor.
+    /// Reason of the controller for changing the factor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Where the controller stands, in words, where it has changed the factor and at the interval of the slots' table.
+    /// State of the controller as text, recorded when it has changed the factor and at the interval of the slots' table.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
-    /// Every slot's part, at an interval of steps.
+    /// Records of all slots, at an interval of steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub slots: Vec<SlotRecord>,
 }
 
-/// Where seconds of computing, compressing and exchanging come from. Files of older versions do not say.
+/// Origin of the seconds of computing, compressing and exchanging. Files of older versions do not contain it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecondsAre {
-    /// What it took, by the wall clock.
+    /// Measured by the wall clock.
     Measured,
-    /// What it would have taken, by the clock of the simulated network.
+    /// Computed by the clock of the simulated network.
     Simulated,
 }
 
 impl SecondsAre {
-    /// Of a run's exchanges.
+    /// Returns the origin for a run's exchanges.
     pub fn of(settings: &Settings) -> SecondsAre {
         if settings.simulated() { SecondsAre::Simulated } else { SecondsAre::Measured }
     }
 }
 
-/// One slot's part of a step.
+/// Part of a step that belongs to one slot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlotRecord {
-    /// The slot's path.
+    /// Path of the slot.
     pub path: String,
-    /// Nominal factor, where it is known.
+    /// Nominal factor, if known.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub factor: Option<f64>,
     /// Share of its energy that was sent.
     #[serde(with = "float")]
     pub gain: f64,
-    /// What was not sent over what was to be, as norms.
+    /// Norm of the unsent part relative to the norm of the input.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub relative_error: Option<f64>,
-    /// Norm of what stays behind, where there is a memory of it.
+    /// Norm of the residual, if there is error feedback.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub residual_norm: Option<f64>,
     /// Values sent as something other than 0.
@@ -125,13 +125,14 @@ pub struct SlotRecord {
     pub kept: u64,
     /// Its share of the bytes sent, by values kept.
     pub bytes: u64,
-    /// By how much its gradient came before the end of the backward pass on rank 0, where exchanges begin then and seconds are measured.
+    /// Time by which its gradient arrived before the end of the backward pass on rank 0, if exchanges start during that
+    /// pass and seconds are measured.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub lead_seconds: Option<f64>,
 }
 
 impl StepRecord {
-    /// From what the optimizer reports.
+    /// Creates a record from the optimizer's report.
     pub fn new(report: &StepReport, epoch: u64, lr: f64, seconds_are: SecondsAre) -> StepRecord {
         StepRecord {
             step: report.step,
@@ -164,13 +165,13 @@ impl StepRecord {
         }
     }
 
-    /// Adds where the controller stands.
+    /// Adds the controller's state.
     #[must_use]
     pub fn with_state(self, state: Option<String>) -> StepRecord {
         StepRecord { state, ..self }
     }
 
-    /// Adds each slot's part.
+    /// Adds the record of each slot.
     #[must_use]
     pub fn with_slots(mut self, report: &StepReport, layout: &Layout) -> StepRecord {
         let kept: usize = report.exchange.slots.iter().map(|s| s.kept).sum();
@@ -207,20 +208,20 @@ pub struct Totals {
     pub compress_seconds: f64,
     #[serde(with = "float")]
     pub exchange_seconds: f64,
-    /// The newest evaluation, means over the test samples.
+    /// Latest evaluation, with means over the test samples.
     pub score: Option<Score>,
-    /// The step of that evaluation.
+    /// Step of that evaluation.
     #[serde(default)]
     pub evaluated: Option<u64>,
     #[serde(with = "float")]
     pub best_test_accuracy: f64,
-    /// Records written so far.
+    /// Number of records written so far.
     #[serde(default)]
     pub records: u64,
 }
 
-/// `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. What comes from an evaluation is
-/// not a number (`"NaN"` in the file) in a run that was interrupted before the first.
+/// Contents of `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. Evaluation
+/// results are not numbers (`"NaN"` in the file) in a run that was interrupted before the first evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names are the file's format, described in docs/trainers.md
 pub struct Summary {
@@ -236,7 +237,7 @@ pub struct Summary {
     pub bytes_dense: u64,
     #[serde(with = "float")]
     pub wall_seconds: f64,
-    /// `null` when time is not simulated.
+    /// `null` if time is not simulated.
     #[serde(default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
     #[serde(with = "float")]
@@ -245,7 +246,7 @@ pub struct Summary {
     pub compress_seconds: f64,
     #[serde(with = "float")]
     pub exchange_seconds: f64,
-    /// What the three above are; wall seconds are always measured.
+    /// Origin of the three values above; wall seconds are always measured.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
     pub interrupted: bool,
@@ -254,12 +255,12 @@ pub struct Summary {
     pub burn_version: String,
 }
 
-/// The files of a run; rank 0 writes them.
+/// Files of a run, written by rank 0.
 #[derive(Debug)]
 pub struct RunFiles {
     directory: PathBuf,
     metrics: File,
-    /// Let go of when everything is written.
+    /// Released when everything is written.
     _lock: RunLock,
 }
 
@@ -271,7 +272,7 @@ impl RunFiles {
     /// Appends a record.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         metrics::append(&mut self.metrics, record).with_context(|| format!("cannot write {METRICS}"))
     }
@@ -279,7 +280,7 @@ impl RunFiles {
     /// Writes the summary.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn finish(&mut self, summary: &Summary) -> Result<()> {
         let path = self.directory.join(SUMMARY);
         let text = serde_json::to_string_pretty(summary)? + "\n";
@@ -287,13 +288,13 @@ impl RunFiles {
     }
 }
 
-/// The revision this was built from, with `-dirty` where the sources had changed since; `unknown` outside of git.
+/// Revision of the sources of this build, with `-dirty` if they had changed since; `unknown` outside of git.
 pub const GIT_REVISION: &str = env!("BRIQUETTE_GIT_REVISION");
 
-/// The version of Burn this was built with.
+/// Version of Burn of this build.
 pub const BURN_VERSION: &str = env!("BRIQUETTE_BURN_VERSION");
 
-/// Writes what a rank sent and received.
+/// Writes the frames that a rank sent and received.
 pub(crate) fn write_frames(out: &Path, rank: usize, frames: &[Event]) -> Result<()> {
     let path = out.join(FRAMES).join(format!("rank-{rank}.json"));
     let written = std::fs::create_dir_all(out.join(FRAMES)).and_then(|()| {
@@ -303,10 +304,10 @@ pub(crate) fn write_frames(out: &Path, rank: usize, frames: &[Event]) -> Result<
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What the ranks of a run sent and received, where it was recorded; in rank order.
+/// Reads the frames that the ranks of a run sent and received, if they were recorded, in rank order.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub fn read_frames(out: &Path, ranks: usize) -> Result<Vec<Vec<Event>>> {
     let read = |rank| {
         let path = out.join(FRAMES).join(format!("rank-{rank}.json"));
@@ -319,7 +320,7 @@ pub fn read_frames(out: &Path, ranks: usize) -> Result<Vec<Vec<Event>>> {
 /// Writes a gradient to `gradient.safetensors`, tensor by tensor.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn gradient(settings: &Settings, layout: &Layout, values: &[f32]) -> Result<()> {
     let half = settings.record_gradient.is_some_and(RecordSpec::is_bf16);
     let (size, dtype) = if half { (2, Dtype::BF16) } else { (4, Dtype::F32) };

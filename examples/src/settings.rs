@@ -1,8 +1,9 @@
-//! Flags, `--config run.toml`, and what they resolve to.
+//! Settings: flags, `--config run.toml`, and their resolution.
 //!
-//! A run is described by [`Options`]: every flag, optional. The file given with `--config` uses the same names. Flags win over
-//! the file, the file over the trainer's defaults. [`Settings`] is the resolved description: the task's settings, and the
-//! exchange as a [`Config`] of core. It is printed, and written to `config.toml`, which is itself a valid `--config`.
+//! A run is described by [`Options`]: every flag, optional. The file given with `--config` uses the same names. Flags
+//! take precedence over the file, and the file over the trainer's defaults. [`Settings`] is the resolved description:
+//! the task's settings, and the exchange as a [`Config`] of core. It is printed, and written to `config.toml`, which is
+//! itself a valid `--config`.
 
 mod check;
 mod exchange;
@@ -27,7 +28,7 @@ pub use self::optimizer::OptimizerKind;
 use crate::lr_schedule::LrSchedule;
 use crate::spec::{ClockSpec, ControllerSpec, OverlapSpec, RecordSpec, RulesSpec, Toggle};
 
-/// One line a flag: those of the task with their defaults, and those that stand for keys of core's [`Config`].
+/// Declares one line per flag: those of the task with their defaults, and those that stand for keys of core's [`Config`].
 macro_rules! flags {
     (@resolved $type:ty) => { Option<$type> };
     (@resolved $type:ty, $default:expr) => { $type };
@@ -56,11 +57,11 @@ macro_rules! flags {
             $($(#[$meta])* #[arg(long)] pub $flag: Option<$type>,)*
         }
 
-        /// The flags that stand for keys of the exchange.
+        /// Flags that stand for keys of the exchange.
         pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
-            /// `self` where it says something, `other` elsewhere.
+            /// Returns the values of `self` that are set, and those of `other` elsewhere.
             #[must_use]
             pub fn or(self, other: Options) -> Options {
                 Options {
@@ -72,10 +73,10 @@ macro_rules! flags {
                 }
             }
 
-            /// Fills in what is missing, and checks nothing yet but that flags can be read together.
+            /// Fills in missing values; checks only that the flags can be combined.
             ///
             /// # Errors
-            /// Names the flag that would be ignored, or cannot be.
+            /// Names a flag that would be ignored, or is impossible.
             pub fn fill(self) -> Result<Settings> {
                 let Resolved { config, warm_up, choices } = self.exchange()?;
                 let mut settings = Settings {
@@ -90,18 +91,18 @@ macro_rules! flags {
             }
         }
 
-        /// A resolved run. What has no part in it is absent, as momentum under Adam is.
+        /// A resolved run. Settings that do not apply are absent, such as momentum under Adam.
         #[derive(Debug, Clone, PartialEq, Serialize)]
         #[serde(rename_all = "kebab-case")]
         #[allow(missing_docs)] // the flags' help says what each is
         pub struct Settings {
             $(pub $task: flags!(@resolved $task_type $(, $default)?),)*
-            /// The controller, where it becomes one of core when the length of an epoch is known.
+            /// Controller that becomes one of core once the length of an epoch is known.
             #[serde(rename = "controller")]
             pub warm_up: Option<WarmUp>,
             pub former: Option<toml::Table>,
             pub config: Config,
-            /// Each part of the exchange, and the reason for it.
+            /// Each part of the exchange, with the reason for it.
             #[serde(skip)]
             pub(crate) reasons: Reasons,
         }
@@ -110,7 +111,7 @@ macro_rules! flags {
 
 flags! {
   task {
-    /// What to train on: cifar10, cifar100 or ag-news as the trainer takes, or `generated`, which needs no file
+    /// Data to train on: cifar10, cifar100 or ag-news as the trainer takes, or `generated`, which needs no file
     dataset: String = String::new(),
     /// Directory with the dataset's files; otherwise the user's cache, then a download
     #[arg(value_name = "DIR")]
@@ -149,15 +150,15 @@ flags! {
     /// The links that are simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms; other paths behind it,
     /// as in 10gbit,20us;0-3/4-7=100mbit,30ms
     network: String = "unlimited".into(),
-    /// What controllers and simulated time see as computing: wall, or fixed:50ms a step, which makes a run reproducible
-    /// (fixed:500ms,50ms where rank 0 is slower than the others; fixed:50ms;lognormal=0.3;slow=0.03x10 with stragglers;
-    /// trace:FILE with the seconds of each rank, a line for each step)
+    /// Compute time as seen by controllers and simulated time: wall, or fixed:50ms a step, which makes a run
+    /// reproducible (fixed:500ms,50ms where rank 0 is slower than the others; fixed:50ms;lognormal=0.3;slow=0.03x10
+    /// with stragglers; trace:FILE with the seconds of each rank, a line for each step)
     clock: ClockSpec = ClockSpec::Wall,
     /// Seconds of encoding and decoding under --clock fixed, a CSV with reducer (as in config.toml), ratio, values, seconds
     #[arg(value_name = "FILE")]
     compress_seconds: PathBuf,
-    /// Where the model runs: flex, ndarray, tch, wgpu, vulkan, metal or cuda, as far as they were built in; several with commas
-    /// for ranks in turn; `list` shows what there is
+    /// Backend of the model: flex, ndarray, tch, wgpu, vulkan, metal or cuda, if they were built in; several with
+    /// commas for ranks in turn; `list` shows the available ones
     backend: String = crate::backend::default().into(),
     /// The device's number in `--backend list`, or several with commas for ranks in turn; the ranks of a machine share its GPUs
     /// out if absent
@@ -199,18 +200,18 @@ flags! {
     test_limit: usize,
   }
   exchange {
-    /// When ranks exchange, and what; below is what there is
+    /// Synchronization strategy; the available ones are listed below
     strategy: StrategyConfig,
     /// Reducer that combines vectors; if absent, one whose ratio the controller sets (ladder under auto), gather with --compressor, dense where parameters are averaged
     reducer: ReducerConfig,
     /// The same as --feedback momentum:M with the M of --momentum (sgd), in place of the optimizer's momentum: on or off
     momentum_correction: Toggle,
-    /// What travels under gather and multi-step, such as topk:0.01, topk:20x,values=q8, topk:20x+natural, qsgd:4; below is what
-    /// there is
+    /// Compressor under gather and multi-step, such as topk:0.01, topk:20x,values=q8, topk:20x+natural, qsgd:4; the
+    /// available ones are listed below
     compressor: CompressorConfig,
     /// Under gather and multi-step: on for a message for each layer, off for one in all
     per_slot: Toggle,
-    /// How gather combines the ranks' contributions, such as krum:1, which tolerates a rank that sends anything
+    /// Aggregator with which gather combines the ranks' contributions, such as krum:1, which tolerates a rank that sends anything
     aggregator: AggregatorConfig,
     /// Layers that another compressor (or reducer) takes, by their path, as PATTERN=COMPRESSOR,...: *.norm.*=dense,*head.weight=qsgd:8
     rules: RulesSpec,
@@ -230,8 +231,8 @@ flags! {
     staleness: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
-    /// What a bucket's exchange goes on beside: off for nothing, on for encoding and decoding of other buckets (on a second thread;
-    /// needs --bucket-values), backward for the backward pass that computes the others
+    /// Computation that a bucket's exchange overlaps: off for none, on for encoding and decoding of other buckets (on a
+    /// second thread; needs --bucket-values), backward for the backward pass that computes the others
     overlap: OverlapSpec,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,
@@ -264,11 +265,11 @@ impl Options {
         toml::from_str(&text).with_context(|| format!("in --config {}", path.display()))
     }
 
-    /// A run that an older version began has short forms in its config.toml, and none of core's keys; its checkpoints have them
-    /// too.
+    /// Converts the settings of a run that an older version began: its config.toml has short forms, and none of core's
+    /// keys; its checkpoints have them too.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// Names the settings that cannot be read.
     pub(crate) fn of_older_version(self, path: &Path) -> Result<Options> {
         if self.config.is_some() {
             return Ok(self);
@@ -278,7 +279,7 @@ impl Options {
         Ok(Options { former: Some(former), ..self })
     }
 
-    /// Fills in what is missing and checks ranges.
+    /// Fills in missing values and checks ranges.
     ///
     /// # Errors
     /// Names the flag and the values it may take.
@@ -290,17 +291,17 @@ impl Options {
 }
 
 impl Settings {
-    /// The simulated link.
+    /// Returns the simulated network.
     ///
     /// # Errors
-    /// Says what a network looks like.
+    /// Describes the syntax of a network.
     pub fn network(&self) -> Result<Network> {
         let network: Network = self.network.parse().context("--network")?;
         network.check(self.ranks).context("--network")?;
         Ok(network)
     }
 
-    /// Whether time is simulated.
+    /// Returns whether time is simulated.
     pub fn simulated(&self) -> bool {
         self.network != "unlimited" || self.clock != ClockSpec::Wall
     }

@@ -1,4 +1,4 @@
-//! Flag values that are small texts: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`, `*.bias=dense`.
+//! Flag values with a syntax: `power-sgd:4`, `fixed:50ms`, `gravac:epsilon=0.4,min=10x`, `*.bias=dense`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ pub enum Toggle {
 }
 
 impl Toggle {
-    /// Whether it is on.
+    /// Returns whether it is on.
     pub fn is_on(self) -> bool {
         self == Toggle::On
     }
 }
 
-/// What an exchange goes on beside.
+/// Computation that an exchange overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum OverlapSpec {
@@ -40,23 +40,23 @@ pub enum OverlapSpec {
     Backward,
 }
 
-/// What counts as computing time.
+/// Source of the compute time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ClockSpec {
-    /// What it took.
+    /// Measured time.
     Wall,
     /// Given seconds for each rank and step.
     Fixed(Paces),
-    /// Those of a file: a line for each step, and in it the seconds of each rank, with commas between.
+    /// Seconds from a file: a line for each step, with the seconds of each rank, separated by commas.
     Trace(PathBuf),
 }
 
 impl ClockSpec {
-    /// The compute times, where they are not measured.
+    /// Returns the compute times, if they are not measured.
     ///
     /// # Errors
-    /// A file that cannot be read, or has something else than seconds in it: named, with the line.
+    /// A file that cannot be read, or contains anything but seconds: the error names it, with the line.
     pub fn paces(&self) -> Result<Option<Paces>> {
         let path = match self {
             ClockSpec::Wall => return Ok(None),
@@ -103,13 +103,13 @@ impl fmt::Display for ClockSpec {
     }
 }
 
-/// What decides the ratio: a controller of core, or a warm-up over epochs.
+/// Controller of the ratio: one of core, or a warm-up over epochs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ControllerSpec {
-    /// As core reads it, and `constant` for none.
+    /// Controller in core's syntax, and `constant` for none.
     Core(ControllerConfig),
-    /// To the ratio that is set.
+    /// Warm-up to the configured ratio.
     WarmUp(WarmUp),
 }
 
@@ -125,7 +125,7 @@ impl FromStr for ControllerSpec {
     }
 }
 
-/// A geometric warm-up over epochs, to the ratio that reducer or compressor are set to.
+/// A geometric warm-up over epochs, to the ratio to which reducer or compressor are set.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub struct WarmUp {
@@ -147,7 +147,7 @@ impl WarmUp {
         Ok(warm_up)
     }
 
-    /// For epochs of this many steps; one that goes nowhere is none.
+    /// Returns the controller for epochs of this many steps; `constant` for a warm-up that changes nothing.
     pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
         let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
         ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps, stages: None }.into()
@@ -165,13 +165,13 @@ fn count_of_epochs(text: &str) -> Result<f64> {
     epochs.with_context(|| format!("schedule option epochs must be a number of at least 0, got `{text}`"))
 }
 
-/// Layers that are exchanged another way: `*.norm.*=dense,*head.weight=qsgd:8`.
+/// Layers with a different exchange: `*.norm.*=dense,*head.weight=qsgd:8`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RulesSpec(Vec<Rule>);
 
 impl RulesSpec {
-    /// The rules, in the order given.
+    /// Returns the rules in the order given.
     pub fn rules(&self) -> Vec<Rule> {
         self.0.clone()
     }
@@ -194,7 +194,7 @@ impl FromStr for RulesSpec {
     }
 }
 
-/// Which gradient to keep: `100`, `100:bf16`.
+/// Gradient to keep: `100`, `100:bf16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RecordSpec {
@@ -203,12 +203,12 @@ pub struct RecordSpec {
 }
 
 impl RecordSpec {
-    /// The step whose gradient it is, counted from 0.
+    /// Returns the step of the gradient, counted from 0.
     pub fn step(self) -> u64 {
         self.step
     }
 
-    /// Whether values are rounded to 16 bits.
+    /// Returns whether values are rounded to 16 bits.
     pub fn is_bf16(self) -> bool {
         self.bf16
     }

@@ -1,4 +1,4 @@
-//! Where `tracing` goes: warnings to standard error, and with `--trace` what a rank does when to a file.
+//! Subscribers of `tracing`: warnings go to standard error, and with `--trace` the timed operations of a rank go to a file.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
@@ -15,15 +15,15 @@ use tracing_subscriber::{Layer, fmt};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Warnings of the libraries on standard error, but for what graphics drivers say when they are asked whether they are there.
+/// Shows warnings of the libraries on standard error, except those of graphics drivers that are probed for availability.
 pub fn show_warnings(output: &Output) {
     show_and_write(output, None);
 }
 
-/// The same, and a trace in Chrome's format, which is complete when what is returned is dropped.
+/// Does the same, and writes a trace in Chrome's format, which is complete when the returned guard is dropped.
 ///
 /// # Errors
-/// The file cannot be made; or `settings` simulate time, of which wall time says nothing.
+/// If the file cannot be created, or `settings` simulate time, about which wall time says nothing.
 pub(crate) fn trace(output: &Output, file: &Path, rank: Option<usize>, settings: &Settings) -> Result<FlushGuard> {
     if settings.simulated() {
         bail!(
@@ -36,7 +36,7 @@ pub(crate) fn trace(output: &Output, file: &Path, rank: Option<usize>, settings:
     show_and_write(output, Some(file)).context("--trace: this process has another subscriber of tracing")
 }
 
-/// Rank 0 writes what was asked for, and other processes beside it.
+/// Returns the file of a rank: rank 0 writes the requested file, and other processes write next to it.
 fn of_rank(file: &Path, rank: Option<usize>) -> PathBuf {
     let Some(rank) = rank.filter(|rank| *rank > 0) else { return file.to_owned() };
     let mut name = file.file_stem().unwrap_or_default().to_owned();

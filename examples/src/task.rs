@@ -1,4 +1,4 @@
-//! What a trainer trains: a model, training batches, and a score.
+//! Training task: a model, training batches, and a score.
 
 use anyhow::{Context, Result, bail};
 use briquette::core::Key;
@@ -17,71 +17,71 @@ use crate::record::float;
 use crate::settings::{AugmentSpec, Settings};
 use crate::train::Control;
 
-/// Where in a run a batch belongs.
+/// Position of a batch in a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
-    /// The rank that computes.
+    /// Rank that computes.
     pub rank: usize,
-    /// The pass over the data.
+    /// Pass over the data.
     pub epoch: u64,
-    /// The optimizer step.
+    /// Optimizer step.
     pub step: u64,
 }
 
 /// Sums over test samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// Σ loss.
+    /// Sum of the losses.
     #[serde(with = "float")]
     pub loss: f64,
     /// Samples classified correctly.
     #[serde(with = "float")]
     pub correct: f64,
-    /// Samples.
+    /// Number of samples.
     #[serde(with = "float")]
     pub samples: f64,
 }
 
-/// A classification task; shared by all ranks, each of which builds its own model.
+/// A classification task, shared by all ranks, each of which builds its own model.
 pub trait Task: Sync {
-    /// The model.
+    /// Model type.
     type Model: Module + 'static;
-    /// A model with weights drawn from the run's key.
+    /// Builds a model with weights drawn from the run's key.
     fn build(&self, device: &Device) -> Self::Model;
-    /// The class of every training sample.
+    /// Returns the class of every training sample.
     fn train_labels(&self) -> &[u8];
-    /// Test samples.
+    /// Returns the number of test samples.
     fn test_len(&self) -> usize;
-    /// The identity of the training and the test data: ranks, and parts of a run, must have the same.
+    /// Returns the fingerprints of the training and the test data. They must agree between ranks, and between parts of a run.
     fn fingerprints(&self) -> [String; 2];
-    /// The mean loss over some training samples.
+    /// Returns the mean loss over some training samples.
     fn loss(&self, model: &Self::Model, indices: &[usize], place: Place, device: &Device) -> Tensor<1>;
-    /// How an inference model does on some test samples.
+    /// Scores an inference model on some test samples.
     fn score(&self, model: &Self::Model, indices: &[usize], device: &Device) -> Score;
-    /// What a rank exchanges with: the settings as they are, unless an experiment puts something around them.
+    /// Returns the exchange of a rank: by default that of the settings, which an experiment may wrap.
     fn strategy(&self, config: Config, _rank: usize) -> impl BuildStrategy + 'static {
         config
     }
 }
 
-/// Images and a network for them.
+/// Images, and a network to classify them.
 #[derive(Debug)]
 pub struct ImageTask {
-    /// The data.
+    /// Data.
     pub images: Images,
-    /// The network.
+    /// Network.
     pub kind: ImageModelKind,
     /// Augmentation of training images.
     pub augment: Option<Augment>,
-    /// The run's key.
+    /// Key of the run.
     pub key: Key,
 }
 
 impl ImageTask {
-    /// The dataset and the network of a run's settings.
+    /// Loads the dataset and the network of a run's settings.
     ///
     /// # Errors
-    /// An unknown dataset or model, or files that cannot be had.
+    /// An unknown dataset or model, or files that are not available.
     pub fn load(settings: &Settings, control: &Control) -> Result<ImageTask> {
         let kind = match settings.dataset.as_str() {
             "cifar10" => ImageKind::Cifar10,
@@ -166,24 +166,24 @@ impl Task for ImageTask {
     }
 }
 
-/// Texts and a network for them.
+/// Texts, and a network to classify them.
 #[derive(Debug)]
 pub struct TextTask {
-    /// The data.
+    /// Data.
     pub texts: Texts,
-    /// The network.
+    /// Network.
     pub kind: TextModelKind,
-    /// Its sizes.
+    /// Sizes of the network.
     pub config: TextConfig,
-    /// The run's key.
+    /// Key of the run.
     pub key: Key,
 }
 
 impl TextTask {
-    /// The dataset and the network of a run's settings.
+    /// Loads the dataset and the network of a run's settings.
     ///
     /// # Errors
-    /// An unknown dataset or model, or files that cannot be had.
+    /// An unknown dataset or model, or files that are not available.
     pub fn load(settings: &Settings, control: &Control) -> Result<TextTask> {
         let kind = match settings.dataset.as_str() {
             "ag-news" => TextKind::AgNews,

@@ -1,5 +1,4 @@
-//! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a model, a shard and a
-//! session of its own.
+//! Data-parallel training of a [`Task`]: ranks are threads, or processes over TCP, each with a separate model, shard and session.
 
 mod common;
 mod compress_seconds;
@@ -43,47 +42,47 @@ use crate::settings::{OptimizerKind, Settings};
 use crate::spec::ClockSpec;
 use crate::task::Task;
 
-/// How a run is shown and ended.
+/// Control of a run's display, start and end.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
-    /// No progress bar.
+    /// Hides the progress bar.
     pub plain: bool,
-    /// Nothing at all on standard output.
+    /// Writes nothing to standard output.
     pub quiet: bool,
-    /// Continue the run whose directory this is.
+    /// Resumes the run in this directory.
     pub resume: bool,
-    /// Treatment of the ranks' own state if the run resumes with another number of ranks; `None` refuses such a resume.
+    /// Treatment of rank-local state if the run resumes with another number of ranks; `None` refuses such a resume.
     pub world_change: Option<WorldChange>,
-    /// Replace a run that is in the directory already.
+    /// Replaces a run that is already in the directory.
     pub overwrite: bool,
     /// Set by Ctrl-C: all ranks stop after the step, with a checkpoint.
     pub stop: Arc<AtomicBool>,
-    /// Where this process is one rank of many; none where the ranks are its threads.
+    /// Place of this process in its world, if it is one rank of many; `None` if the ranks are its threads.
     pub place: Option<Environment>,
-    /// Where it is shown.
+    /// Destination of the display.
     pub output: Output,
-    /// How far it is.
+    /// Stage of the run.
     pub stage: Stage,
 }
 
 impl Control {
-    /// A rank's number among those of its machine.
+    /// Returns a rank's number among those of its machine.
     pub(crate) fn local_rank(&self, rank: usize) -> usize {
         self.place.as_ref().map_or(rank, |place| place.local_rank)
     }
 
-    /// Shows a line on standard output, where anything is to be shown.
+    /// Writes a line to standard output, unless the run is quiet.
     pub fn say(&self, text: impl Display) {
         if !self.quiet {
             self.output.out(text);
         }
     }
 
-    /// Whether a run may begin, or go on, in this directory. Changes nothing.
+    /// Checks whether a run may start, or resume, in this directory. Changes nothing.
     ///
     /// # Errors
-    /// [`Refused`]: another process has the directory, or another run is there, and it was not said to replace or to continue
-    /// it; or there is nothing to continue.
+    /// [`Refused`]: another process uses the directory; or it holds another run, which is neither to be replaced nor to
+    /// be resumed; or there is nothing to resume.
     pub fn check_out(&self, out: &Path) -> Result<()> {
         if self.place.as_ref().is_some_and(|place| place.rank != 0) {
             return Ok(());
@@ -95,7 +94,7 @@ impl Control {
 /// Trains and writes the run's files.
 ///
 /// # Errors
-/// The first failing rank's own error: what the other ranks say is only that they were stopped.
+/// The first failing rank's own error; the other ranks only report that they were stopped.
 pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Result<Summary> {
     control.check_out(&settings.out)?;
     let key = Key::new(settings.seed);
@@ -147,7 +146,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     first_error(run_ranks(world, rank))
 }
 
-/// One session a rank, in threads.
+/// Creates one session per rank, for threads.
 fn threads(settings: &Settings) -> Result<Vec<Session>> {
     let clock = Arc::new(WallClock::start());
     let ranks = settings.ranks;
@@ -159,7 +158,7 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
     })
 }
 
-/// The session of a process that is one rank.
+/// Creates the session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
     let channels = settings.config.channels();
     // So that whoever started this rank knows from when on a signal to stop is not lost.
@@ -173,7 +172,7 @@ fn process(settings: &Settings, place: &Environment, control: &Control) -> Resul
     })
 }
 
-/// What all ranks share.
+/// State shared by all ranks.
 struct Run<'a, T: Task> {
     settings: &'a Settings,
     task: &'a T,
@@ -183,19 +182,19 @@ struct Run<'a, T: Task> {
     steps_per_epoch: u64,
     /// Steps of the run, if its world has always had this size.
     total: u64,
-    /// Of the training data and the test data.
+    /// Fingerprints of the training data and the test data.
     fingerprints: [String; 2],
     begin: Instant,
-    /// In the process of rank 0.
+    /// Present in the process of rank 0.
     endpoint: Option<Endpoint>,
 }
 
-/// Address space of a rank's two threads' stacks.
+/// Address space of the stacks of a rank's two threads.
 const STACK: u64 = 4 << 20;
 
 impl<T: Task> Run<'_, T> {
-    /// That the ranks of this process fit into memory. What they take at least: a model, its gradients, their average and a
-    /// momentum each, as one vector more on its way between model and exchange, and the queues between threads.
+    /// Checks that the ranks of this process fit into memory. The minimum for each is a model, its gradients, their
+    /// average and a momentum, one more vector in transit between model and exchange, and the queues between threads.
     fn check_memory(&self) -> Result<()> {
         let ranks = if self.control.place.is_some() { 1 } else { self.settings.ranks as u64 };
         let rank = self.control.place.as_ref().map_or(0, |place| place.rank);
@@ -207,7 +206,7 @@ impl<T: Task> Run<'_, T> {
         Ok(memory::check(&format!("--ranks {ranks}: that many models of {values} values take at least"), needed)?)
     }
 
-    /// Where rank 0's numbers are served, if they are to be.
+    /// Opens the endpoint that serves rank 0's numbers, if requested.
     fn open_endpoint(&self) -> Result<Option<Endpoint>> {
         let is_rank_0 = self.control.place.as_ref().is_none_or(|place| place.rank == 0);
         self.settings.metrics_addr.filter(|_| is_rank_0).map(Endpoint::open).transpose()

@@ -1,5 +1,5 @@
-//! Numbers that nobody means: every numeric flag of the trainers takes them, or refuses them in one line. The flags are those that
-//! clap has, so that a new one is tried too.
+//! Absurd numbers: every numeric flag of the trainers accepts them, or refuses them in one line. The flags are read
+//! from clap, so that a new one is tested too.
 
 mod common;
 
@@ -55,7 +55,7 @@ const TEXTS: [&str; 26] = [
     "--record-gradient=18446744073709551615",
 ];
 
-/// One step of a small run; what is tried comes in the place of its own flag.
+/// One step of a small run; the flag under test replaces its own.
 const SMALL: [&str; 8] = [
     "--dataset=generated",
     "--train-limit=4",
@@ -67,7 +67,7 @@ const SMALL: [&str; 8] = [
     "--plain",
 ];
 
-/// Every flag that takes a number.
+/// Returns every flag that takes a number.
 fn numeric() -> Vec<String> {
     let types = [TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<f64>()];
     let command = Options::augment_args(Command::new("trainer"));
@@ -76,7 +76,7 @@ fn numeric() -> Vec<String> {
     numeric.filter_map(|flag| flag.get_long().map(|name| format!("--{name}="))).collect()
 }
 
-/// The run ends well, or is refused with exit code 2 and one line.
+/// Checks that the run succeeds, or is refused with exit code 2 and one line.
 fn ends_or_is_refused(program: &str, given: &str) {
     let runs = Runs::default();
     let name = given.split_inclusive('=').next().unwrap_or_default();
@@ -115,7 +115,7 @@ fn numbers_that_nobody_means_are_taken_or_refused_in_a_line() {
     });
 }
 
-/// The flags are the same; what it does with samples is not.
+/// The flags are the same, but the text trainer handles samples differently.
 #[test]
 fn so_are_they_by_the_trainer_of_texts() {
     for flag in ["--train-limit=", "--test-limit=", "--batch="] {
@@ -123,7 +123,7 @@ fn so_are_they_by_the_trainer_of_texts() {
     }
 }
 
-/// Under a limit of the address space, as a batch system sets it.
+/// Runs under a limit of the address space, as a batch system sets it.
 #[cfg(target_os = "linux")]
 #[test]
 fn more_than_the_memory_there_is_is_refused_before_it_is_taken() {

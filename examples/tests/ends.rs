@@ -1,4 +1,4 @@
-//! How a trainer ends that is stopped, or was asked for what cannot be: exit codes, what is written, and what a launcher does.
+//! Ends of a trainer that is stopped or refused: exit codes, output, and the launcher's reaction.
 #![cfg(unix)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use briquette_cli::signals::hangup_is_ignored;
 use common::{CIFAR, Runs, SMALL, launcher};
 
-/// What a rank that is stopped before it trains may take, with the end of its process, on a busy machine.
+/// Time for a rank that is stopped before it trains, including the end of its process, on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -40,7 +40,8 @@ fn a_signal_to_stop_while_a_world_comes_together_ends_it_at_once_and_nothing_is_
     );
 }
 
-/// A script starts what runs in its background with SIGINT ignored: what is sent before the handler is there, the system throws away.
+/// A script starts background processes with SIGINT ignored: the system discards a signal that is sent before the
+/// handler is installed.
 #[test]
 fn a_rank_in_the_background_of_a_script_loses_no_signal_once_it_says_that_it_handles_them() {
     for round in 0..3 {

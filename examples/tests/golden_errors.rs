@@ -1,5 +1,5 @@
-//! What the trainers say to the mistakes of a newcomer, word for word: `golden_errors.txt` has the texts, and the test run with
-//! `BLESS=1` writes it anew.
+//! Error messages of the trainers for a newcomer's mistakes, word for word: `golden_errors.txt` has the texts, and the
+//! test run with `BLESS=1` rewrites it.
 #![cfg(unix)]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! Hybrid parallelism trains the same network as data parallelism and as one process, and sends what its formula says.
+//! Hybrid parallelism trains the same network as data parallelism and as one process, and sends as many bytes as its
+//! formula states.
 
 use std::num::NonZeroUsize;
 use std::process::{Command, Output};
@@ -13,7 +14,7 @@ use briquette_examples::models::trainable_parameters;
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 
-/// 48 features, 1 411 parameters in the convolutions; no width is a multiple of two or three.
+/// Returns a network with 48 features and 1 411 parameters in the convolutions; no width is a multiple of two or three.
 fn plan() -> Plan {
     Plan { stages: vec![(1, 6), (2, 8), (1, 3)], hidden: vec![11, 7], classes: 5 }
 }
@@ -66,7 +67,7 @@ fn hybrid_data_parallel_and_one_process_train_the_same_network() {
     }
 }
 
-/// A step header to every other rank: 105 bytes, and a bit for each slot, of which a layer has two.
+/// Returns the bytes of a step header to every other rank: 105 bytes, and a bit for each slot, of which a layer has two.
 fn header(layers: usize, ranks: usize) -> u64 {
     ((105 + (2 * layers).div_ceil(8)) * (ranks - 1)) as u64
 }

@@ -1,4 +1,4 @@
-//! The quickstart as a program: its table, its page, and how it ends.
+//! The quickstart as a program: its table, its page, and its exit code.
 #![cfg(unix)]
 
 mod common;
@@ -11,7 +11,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 
 const QUICKSTART: &str = env!("CARGO_BIN_EXE_quickstart");
 const SMALL: &str = "--ranks 2 --steps 17 --network 20mbit,5ms --plain --out run";
-/// More than ten times what it takes on a busy machine.
+/// More than ten times its duration on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn text(node: Node<'_, '_>) -> String {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::{CIFAR, Ended, Runs};
 
-/// Runs a program that Cargo builds beside the trainers where all targets of the package are built.
+/// Runs a program that Cargo builds next to the trainers when all targets of the package are built.
 #[track_caller]
 fn run(name: &str, flags: &str) -> Ended {
     let path = Path::new(CIFAR).with_file_name("examples").join(name);

@@ -1,4 +1,4 @@
-//! Writes `seeds/`, what every target starts from: the golden frames, and what representative settings look like.
+//! Writes `seeds/`, the initial inputs of every target: the golden frames, and representative settings.
 //!
 //! ```sh
 //! cd fuzz && cargo run --example seeds
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
     files(&seeds)
 }
 
-/// Frames as they are on a link, the list that makes some, openings, introductions and answers.
+/// Frames as they are on a link, the list that creates some, openings, introductions and answers.
 fn tcp(seeds: &Path) -> io::Result<()> {
     let frame = |kind, number, frame: &[u8]| {
         let scope = Scope { operation: "exchange", step: 3, bucket: Some(1) };
@@ -100,7 +100,8 @@ fn checkpoint(seeds: &Path) -> io::Result<()> {
     write(seeds, "state", "all", &briquette_fuzz::checkpoint::claims::write(&state))?;
     write(seeds, "step_header", "zeros", &[0; 300])?;
     write(seeds, "step_header", "ones", &[0x7f; 400])?;
-    // A worker of a model of one value is told to take a gradient; a server of one value gets version 0, a sample, loss 0, a gradient.
+    // A worker with a model of one value receives the task of a gradient; a server of one value gets version 0, a sample, loss
+    // 0, a gradient.
     let gradient = [&[1, 1, 0, 1][..], &[0; 14], &[3]].concat();
     write(seeds, "server", "assignment", &gradient)?;
     let said = [&[0; 8][..], &[1], &[0; 15], &[1, 0, 0, 0, 0]].concat();
@@ -121,20 +122,20 @@ fn files(seeds: &Path) -> io::Result<()> {
     write(seeds, "safetensors", "all", &safetensors(&all))
 }
 
-/// What `briquette_fuzz::compress` reads.
+/// Returns an input for `briquette_fuzz::compress`.
 fn input(compressor: &str, x: &[f32]) -> Vec<u8> {
     let values = x.iter().flat_map(|v| v.to_le_bytes());
     compressor.bytes().chain(*b"\n\x07\0\0\0").chain(values).collect()
 }
 
-/// One of each, and those of kinds with few seeds.
+/// Returns one of each, and additional ones of kinds with few seeds.
 fn compressors() -> Vec<CompressorConfig> {
     let more = ["topk:3x+qsgd:s127:7:l2:elias", "topk:3x+one-bit:5", "qsgd:8:20:l2:elias", "dither:1.1:127:30:l1"];
     let more = more.map(|text| text.parse().expect("the text of a compressor"));
     CompressorConfig::defaults().into_iter().chain(more).collect()
 }
 
-/// As few as show every setting.
+/// Returns a minimal set that includes every setting.
 fn settings() -> Vec<Config> {
     let mut seen = std::collections::BTreeSet::new();
     let words = |config: &Config| {

@@ -1,4 +1,4 @@
-//! Whole frames: as they are, and with a checksum put behind them.
+//! Whole frames: as they are, and with a checksum appended.
 #![no_main]
 
 use briquette_fuzz::*;

@@ -1,4 +1,4 @@
-//! What workers send a server, and a server its workers.
+//! Messages from workers to a server, and from a server to its workers.
 #![no_main]
 
 use briquette_fuzz::*;

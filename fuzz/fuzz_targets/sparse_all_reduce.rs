@@ -1,4 +1,4 @@
-//! What other ranks send in a sparse all-reduce: quantiles, pieces, results.
+//! Messages from other ranks in a sparse all-reduce: quantiles, pieces, results.
 #![no_main]
 
 use briquette_fuzz::*;

@@ -1,4 +1,4 @@
-//! Headers of a step: whatever numbers ranks say, and frames that no rank would send.
+//! Step headers: arbitrary numbers, and frames that no rank would send.
 #![no_main]
 
 use briquette_fuzz::*;

@@ -1,4 +1,4 @@
-//! Bytes said to a rank that takes calls, and to one that makes them.
+//! Bytes sent to a rank that accepts connections, and to one that opens them.
 #![no_main]
 
 use briquette_fuzz::*;

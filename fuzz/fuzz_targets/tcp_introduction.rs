@@ -1,4 +1,4 @@
-//! Introductions and answers of somebody who knows the token.
+//! Introductions and answers of a peer that knows the token.
 #![no_main]
 
 use briquette_fuzz::*;

@@ -1,4 +1,4 @@
-//! Bytes on a data link: as they are, and as a list of frames and lies.
+//! Bytes on a data link: as they are, and as a list of frames and invalid data.
 #![no_main]
 
 use briquette_fuzz::*;

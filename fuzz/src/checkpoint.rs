@@ -1,4 +1,4 @@
-//! The parts of a checkpoint that do without Burn, which would take minutes to build.
+//! The parts of a checkpoint that do not need Burn, which would take minutes to build.
 
 #[path = "../../crates/briquette/src/checkpoint/claims.rs"]
 pub mod claims;

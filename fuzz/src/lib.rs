@@ -1,6 +1,6 @@
-//! What the fuzz targets share. What they assert is asserted in `crates/briquette-core/tests/wire_format`, in
-//! `crates/briquette-tcp/tests/arbitrary`, in `crates/briquette-cli/tests/files` and beside `crates/briquette/src/checkpoint`, too:
-//! these are the same files.
+//! Shared code of the fuzz targets. `crates/briquette-core/tests/wire_format`, `crates/briquette-tcp/tests/arbitrary`,
+//! `crates/briquette-cli/tests/files` and the tests next to `crates/briquette/src/checkpoint` make the same assertions, from
+//! the same files.
 
 #[path = "../../crates/briquette-core/tests/wire_format/asked.rs"]
 pub mod asked;
@@ -19,7 +19,7 @@ pub mod tcp;
 use briquette_core::Key;
 use briquette_core::config::CompressorConfig;
 
-/// A target for the payloads of a kind: the input is length and payload, and gets a header and a right checksum.
+/// Defines a target for the payloads of a kind: the input is length and payload, and gets a header and a correct checksum.
 #[macro_export]
 macro_rules! payload {
     ($kind:literal) => {
@@ -29,7 +29,7 @@ macro_rules! payload {
     };
 }
 
-/// A check that takes at most a small multiple of the input's memory, and what errors and empty tables do.
+/// Runs a check that takes at most a small multiple of the input's memory, plus that of errors and empty tables.
 pub fn frugal(input: &[u8], check: impl Fn(&[u8])) {
     let before = asked::asked();
     check(input);
@@ -37,8 +37,8 @@ pub fn frugal(input: &[u8], check: impl Fn(&[u8])) {
     assert!(took <= 200 * input.len() as u64 + (64 << 10), "{} bytes took {took} of memory", input.len());
 }
 
-/// A line with a compressor's text, then values of four bytes each. The first says how often the others are repeated, so
-/// that a short input can be a long vector; it is the seed, too.
+/// Reads a line with a compressor's text, then values of four bytes each. The first value sets how often the others are
+/// repeated, so that a short input can be a long vector; it is also the seed.
 pub fn compress(input: &[u8]) {
     let Some(end) = input.iter().position(|&b| b == b'\n') else { return };
     let (text, rest) = (std::str::from_utf8(&input[..end]), &input[end + 1..]);
@@ -50,7 +50,7 @@ pub fn compress(input: &[u8]) {
     claims::check_compressor(&mut *config.build(), &x, Key::new(u64::from(seed)));
 }
 
-/// The number of these bits; where it would not be finite, one with a smaller exponent.
+/// Returns the number with these bits or, if it would not be finite, one with a smaller exponent.
 fn finite(bits: u32) -> f32 {
     let v = f32::from_bits(bits);
     if v.is_finite() { v } else { f32::from_bits(bits ^ 0x4000_0000) }

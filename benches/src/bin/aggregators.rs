@@ -1,4 +1,4 @@
-//! What combining contributions costs, beside a copy of them: by aggregator, number of ranks and compressor.
+//! Cost of aggregating contributions relative to copying them, by aggregator, number of ranks and compressor.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ struct Cli {
     /// Numbers of ranks
     #[arg(long, value_delimiter = ',', default_values = ["5", "10", "20", "40"])]
     ranks: Vec<usize>,
-    /// What they send
+    /// Compressors of the ranks' messages
     #[arg(long, value_delimiter = ';', default_values = ["dense", "qsgd:4", "topk:0.01", "sign"])]
     compressors: Vec<CompressorConfig>,
     /// Aggregators; F stands for a fifth of the ranks
@@ -40,14 +40,14 @@ struct Cli {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// As it was given: with F for a fifth of the ranks.
+    /// Aggregator as given: with F for a fifth of the ranks.
     rule: String,
     aggregator: String,
     compressor: String,
     ranks: usize,
     values: usize,
     milliseconds: f64,
-    /// To copy as many vectors.
+    /// Time to copy as many vectors.
     copy_milliseconds: f64,
     to_copy: f64,
     machine: String,
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
     write_csv(cli.csv.as_deref(), &rows)
 }
 
-/// Seconds to rate and combine whole vectors, and to copy them: medians of runs in turn.
+/// Returns the seconds to rate and combine whole vectors, and to copy them: medians of alternating runs.
 fn times(config: &AggregatorConfig, compressor: &CompressorConfig, ranks: usize, cli: &Cli) -> Result<(f64, f64)> {
     let x = Source::Gaussian.values(cli.values + 1000 * ranks)?;
     // Ranks' vectors differ: each begins elsewhere. As many as there are to read, so that caches hold no more of them than of the messages.
@@ -127,7 +127,7 @@ fn encoded(compressor: &CompressorConfig, x: &[f32], rank: u64) -> Message {
     message
 }
 
-/// A row for each aggregator and compressor: the time over the copy's, by ranks, and how it grows with them.
+/// Creates a row for each aggregator and compressor: the time relative to the copy's, by ranks, and its growth with them.
 fn table(cli: &Cli, rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);

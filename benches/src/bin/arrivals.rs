@@ -1,4 +1,5 @@
-//! When gradients come during the backward pass, and what it costs to exchange them then where there is nothing to hide.
+//! Arrival times of gradients during the backward pass, and the cost of exchanging them then if there is no
+//! communication to overlap.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::Parser;
 
-/// When which share of the gradient has come, as a part of the backward pass; and a step with the exchange after it and during it
+/// Arrival of the gradient's shares, as a part of the backward pass; and a step with the exchange after it and during it
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   RAYON_NUM_THREADS=1 arrivals --csv arrivals.csv")]
@@ -45,19 +46,19 @@ struct Row {
     model: String,
     values: usize,
     backward_ms: f64,
-    /// Percent of the backward pass after which 1, 25, 50, 75 and 90 percent of the values have come.
+    /// Percent of the backward pass after which 1, 25, 50, 75 and 90 percent of the values have arrived.
     share_1_at: f64,
     share_25_at: f64,
     share_50_at: f64,
     share_75_at: f64,
     share_90_at: f64,
-    /// Steps of two ranks in threads, nothing but memory between them.
+    /// Step times of two ranks in threads, connected by memory only.
     after_ms: f64,
     during_ms: f64,
     during_over_after: f64,
 }
 
-/// Layers of Burn's own LSTM one above the other, on 48 vectors of 64 numbers; 96 in each state.
+/// Stacked layers of Burn's own LSTM, on 48 vectors of 64 numbers, with states of 96 numbers.
 #[derive(Debug, Clone, Copy)]
 struct Stacked {
     layers: usize,
@@ -114,7 +115,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One rank's steps, each kind in turns.
+/// Steps of one rank, alternating between the kinds.
 #[derive(Default)]
 struct Seen {
     after: Vec<f64>,
@@ -189,7 +190,7 @@ fn measure<C: Case + Sync>(cli: &Cli, model: &str, case: C) -> Result<Row> {
     })
 }
 
-/// After which part of the backward pass these shares of the values have come.
+/// Returns the parts of the backward pass after which these shares of the values have arrived.
 fn shares(arrivals: &[Arrival], values: &[usize], backward: f64) -> [f64; SHARES.len()] {
     let all: usize = values.iter().sum();
     SHARES.map(|share| {

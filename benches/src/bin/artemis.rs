@@ -30,7 +30,7 @@ struct Arguments {
 const LEN: usize = 20;
 const RANKS: usize = 10;
 const COMPRESSED: &str = "artemis:qsgd:s1:512:l2,down=qsgd:s1:512:l2";
-/// What is added to the above; dense is without any.
+/// Variants and their additions to the settings above; dense is without any.
 const SETTINGS: [(&str, &str); 4] = [
     ("no memory", ",alpha=0"),
     ("memory", ""),
@@ -50,7 +50,7 @@ struct Row {
     cores: usize,
 }
 
-/// Curvatures in [½, 1½] and the least point of a rank's own loss.
+/// Returns curvatures in [½, 1½] and the minimizer of a rank's own loss.
 fn quadratic(rank: usize) -> [Vec<f64>; 2] {
     let wave = |i: usize, by: f64| (((i + 1) * (3 * rank + 2)) as f64 * by).sin();
     [(0..LEN).map(|i| 1.0 + 0.5 * wave(i, 0.7)).collect(), (0..LEN).map(|i| 2.0 * wave(i, 1.3)).collect()]
@@ -65,7 +65,7 @@ fn squared_distance(x: &[f32]) -> f64 {
     x.iter().enumerate().map(at).sum()
 }
 
-/// Distances after 0, 100, 200, … rounds.
+/// Returns the distances after 0, 100, 200, … rounds.
 fn descend(reducer: &str, arguments: &Arguments) -> Result<Vec<(u64, f64)>> {
     let exchange = Exchange { reducer: reducer.parse()?, ..Exchange::default() };
     let layout = Layout::flat(LEN);

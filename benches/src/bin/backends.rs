@@ -1,5 +1,5 @@
-//! A step of each model on each backend: plain Burn beside one wrapped rank (dense, top-k, 8-bit), all in turns, and several
-//! ranks sharing the device. A backend that finds no device here leaves rows that say so.
+//! Step time of each model on each backend: plain Burn against one wrapped rank (dense, top-k, 8-bit), in turn, and
+//! several ranks sharing the device. A backend that finds no device here leaves rows that say so.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ struct Cli {
     /// Measure GPUs only; a backend that would run on a CPU counts as not measured
     #[arg(long)]
     gpu: bool,
-    /// What else a reader should know: driver, build profile
+    /// Additional facts for a reader: driver, build profile
     #[arg(long, default_value = "")]
     note: String,
     /// Write the table here as CSV too
@@ -97,7 +97,7 @@ fn measure(cli: &Cli, backend: Backend, model: &str) -> Result<Vec<Row>> {
     }
 }
 
-/// The rows there would be.
+/// Returns the rows that a measurement would have given.
 fn not_measured(cli: &Cli, base: &Row, why: &str) -> Vec<Row> {
     let note = format!("not measured: {why}");
     let row =

@@ -1,4 +1,4 @@
-//! Attacks, aggregators and compressors, on a net: what accuracy is left.
+//! Accuracy of a network under attacks, by aggregator and compressor.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -32,10 +32,10 @@ struct Cli {
     /// Ranks, and how many of them are Byzantine
     #[arg(long, value_delimiter = ',', default_values = ["5:1", "10:3"], value_parser = world)]
     worlds: Vec<(usize, usize)>,
-    /// What ranks send; signs and sparse messages with error feedback
+    /// Compressors of the ranks; signs and sparse messages with error feedback
     #[arg(long, value_delimiter = ';', default_values = ["dense", "qsgd:4", "topk:0.01", "sign"])]
     compressors: Vec<String>,
-    /// What Byzantine ranks send
+    /// Attacks of the Byzantine ranks
     #[arg(long, value_delimiter = ',', default_values = ["none", "large", "sign-flip", "inner-product:6", "little:1.5", "mimic", "crash", "stale:10"])]
     attacks: Vec<String>,
     /// Aggregators; F stands for the number of Byzantine ranks
@@ -56,7 +56,7 @@ struct Cli {
     /// Runs at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where runs are kept
+    /// Directory for runs
     #[arg(long, default_value = "runs/byzantine")]
     out: PathBuf,
     /// The table
@@ -64,7 +64,7 @@ struct Cli {
     csv: PathBuf,
 }
 
-/// `RANKS:BYZANTINE`.
+/// Parses `RANKS:BYZANTINE`.
 fn world(text: &str) -> Result<(usize, usize), String> {
     let parsed =
         text.split_once(':').and_then(|(ranks, byzantine)| Some((ranks.parse().ok()?, byzantine.parse().ok()?)));
@@ -87,7 +87,7 @@ struct Line {
     batch: usize,
     lr: f64,
     test_accuracy: f64,
-    /// How it ended: `whole`, or what training ended with.
+    /// End of the training: `whole`, or the error with which it ended.
     end: String,
     revision: String,
     machine: String,
@@ -96,7 +96,7 @@ struct Line {
 }
 
 impl Line {
-    /// What it is of.
+    /// Returns the name of the run.
     fn name(&self) -> String {
         let Line { ranks, byzantine, compressor, aggregator, attack, rank_momentum, seed, steps, batch, lr, .. } = self;
         let momentum = if *rank_momentum { " rank-momentum" } else { "" };
@@ -146,7 +146,7 @@ impl Line {
         options.resolve()
     }
 
-    /// Trains it.
+    /// Trains the run and fills in the results.
     fn run(mut self, cli: &Cli) -> Result<Line> {
         let settings = self.settings(cli)?;
         let source = ImageSource {

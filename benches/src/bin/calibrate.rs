@@ -1,4 +1,4 @@
-//! Codec seconds of every row of the tables, measured once and committed: parts of simulated seconds.
+//! Codec times of every row of the tables, measured once and committed: they are parts of simulated times.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ struct Cli {
     /// Steps that count; the median is taken
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(30..).map(|n| n as usize))]
     steps: usize,
-    /// Where they are written
+    /// CSV file to write
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/codec-seconds.csv"))]
     csv: PathBuf,
 }

@@ -1,8 +1,8 @@
-//! What a controller does where the link changes in mid-run: the ratio and the seconds of every step.
+//! Reaction of a controller to a link that changes during a run: ratio and time of every step.
 //!
-//! Ranks exchange a random vector every step and sleep as long as computing would take; nothing is learnt. Without a launcher the
-//! network is simulated. Under one (`scripts/two-machines.sh RATE target/release/changing_link --device v0,v1 …`) it is real, and each
-//! rank shapes its own end with `tc` when the link is to change.
+//! Ranks exchange a random vector every step and sleep for the compute time; nothing is trained. Without a launcher the
+//! network is simulated. Under one (`scripts/two-machines.sh RATE target/release/changing_link --device v0,v1 …`) it is
+//! real, and each rank shapes its own end with `tc` when the link is to change.
 //!
 //! `benches/results/2026-11-22-changing-link-simulated.*` and `2026-11-23-changing-link-tcp.*` were made with `--config` of a file that
 //! says `reducer = "ladder"`, `controller = "cost-aware:100x"`, `feedback = "error"`: the values are random, and `auto` would compress
@@ -31,7 +31,7 @@ use clap::Parser;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// What a controller does where the link changes in mid-run
+/// Reaction of a controller to a link that changes during a run
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
     /// The exchange as TOML, a file; `auto` if absent
@@ -63,7 +63,7 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
-/// A link, from a step on.
+/// A link, valid from a step on.
 #[derive(Debug, Clone)]
 struct Link {
     from: u64,
@@ -124,7 +124,7 @@ fn main() -> Result<()> {
     write_csv(arguments.csv.as_deref(), &rows)
 }
 
-/// A rank's failure, in words.
+/// Failure of a rank, as text.
 #[derive(Debug)]
 struct Failed(String);
 
@@ -140,7 +140,7 @@ fn config(arguments: &Arguments) -> Result<Config> {
     toml::from_str(&text).with_context(|| format!("--config {}", path.display()))
 }
 
-/// One rank's steps.
+/// Runs the steps of one rank.
 fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<Row>> {
     let layout = Layout::flat(arguments.values);
     let mut driver = Driver::new(Key::new(1));
@@ -205,7 +205,7 @@ fn shape(arguments: &Arguments, comm: &Session, link: &Link) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of every step, and above them the ratio.
+/// Draws the seconds of every step, and above them the ratio.
 fn draw(path: &std::path::Path, arguments: &Arguments, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::new(path, (900, 560)).into_drawing_area();
     area.fill(&WHITE)?;

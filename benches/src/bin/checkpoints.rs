@@ -1,9 +1,9 @@
-//! What a checkpoint costs, and what writing it in the background hides: a loop that saves every few steps, at once and in the
-//! background in turns, and the same loop without saving.
+//! Cost of checkpoints, and the part that background writing overlaps: a loop that saves every few steps, synchronously
+//! and in the background in turn, and the same loop without saving.
 //!
-//! Ranks are threads; each writes its own file, of the model and its momenta. `blocked` is what training waits inside `save`;
-//! in the background that includes waiting for the write before, where it is not done. `cycle` is the whole of the steps and
-//! the save. Medians over all cycles of rank 0 but the first.
+//! Ranks are threads; each writes its own file with the model and its momenta. `blocked` is the time for which training
+//! waits inside `save`; in the background that includes waiting for the previous write, if it is not complete. `cycle`
+//! covers the steps and the save. Medians over all cycles of rank 0 but the first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use clap::Parser;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// What a checkpoint costs, and what writing it in the background hides
+/// Cost of checkpoints, and the part that background writing overlaps
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Sizes of the model, in MiB of parameters
@@ -46,7 +46,7 @@ struct Arguments {
     csv: Option<PathBuf>,
 }
 
-/// How a loop saves.
+/// Mode of saving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Mode {
@@ -55,7 +55,7 @@ enum Mode {
     Background,
 }
 
-/// Milliseconds, but for the first four.
+/// Times in milliseconds, except the first four columns.
 #[derive(Debug, Serialize)]
 struct Row {
     model_mib: usize,
@@ -73,7 +73,7 @@ struct Row {
     cores: usize,
 }
 
-/// Seconds of one cycle: all of it, blocked, and the four of the report; and the bytes of the file.
+/// Seconds of one cycle: the whole, the blocked part, and the four of the report; and the bytes of the file.
 type Cycle = ([f64; 6], u64);
 
 fn main() -> Result<()> {
@@ -118,7 +118,7 @@ fn row(arguments: &Arguments, (model_mib, saving): (usize, Mode), cycles: &[Cycl
     }
 }
 
-/// Rank 0's cycles count, but for the first, whose files are new.
+/// Runs the cycles. Rank 0's cycles count, except the first, whose files are new.
 fn cycles(
     comm: Session,
     arguments: &Arguments,

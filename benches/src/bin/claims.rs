@@ -1,4 +1,5 @@
-//! Tries what the sources of the strategies claim: rows as CSV, a picture for each family, and a table of what holds and what does not.
+//! Tests the claims of the strategies' sources: rows as CSV, a picture for each family, and a table of the claims that
+//! hold and those that do not.
 
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};

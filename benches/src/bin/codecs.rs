@@ -1,4 +1,4 @@
-//! Every compressor on one long vector, beside `memcpy` of the same bytes: size, loss, speed.
+//! Every compressor on one long vector, compared with `memcpy` of the same bytes: size, loss, speed.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// What each compressor makes of a long vector, and how fast, beside memcpy.
+/// Size, loss and speed of each compressor on a long vector, next to memcpy.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Values of the vector.
     #[arg(long, default_value_t = 1 << 24)]
     values: usize,
-    /// Where they come from.
+    /// Source of the values.
     #[arg(long, value_enum, default_value_t = Source::Gaussian)]
     source: Source,
     /// A gradient instead: .safetensors, .npy, or raw little-endian f32.

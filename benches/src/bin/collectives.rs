@@ -1,7 +1,7 @@
-//! Times of an all-reduce over TCP, beside what the same bytes take over raw sockets and, if asked, under MPI.
+//! Times of an all-reduce over TCP, compared with the same bytes over raw sockets and, on request, with MPI.
 //!
-//! Every rank is a process, pinned to a core of its own where there are enough. `algbw` is the vector's bytes by seconds,
-//! `busbw` that times `2(W-1)/W`, as nccl-tests define them. All times of a row come from one run, in turns: an
+//! Every rank is a process, pinned to a separate core if there are enough. `algbw` is the vector's bytes divided by
+//! seconds, `busbw` that times `2(W-1)/W`, as nccl-tests define them. All times of a row come from one run, in turn: an
 //! all-reduce, the same bytes raw, the next all-reduce, …; medians are shown.
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ struct Row {
     seconds: f64,
     algbw_gb_s: f64,
     busbw_gb_s: f64,
-    /// What the same bytes take over raw sockets between the same processes.
+    /// Time of the same bytes over raw sockets between the same processes.
     raw_seconds: Option<f64>,
     raw_over_this: Option<f64>,
     round_trip_seconds: Option<f64>,
@@ -79,7 +79,7 @@ fn sizes(arguments: &Arguments) -> impl Iterator<Item = usize> + use<> {
     std::iter::successors(Some(arguments.from), |bytes| Some(4 * bytes)).take_while(move |bytes| *bytes <= to)
 }
 
-/// Starts the ranks and reads what rank 0 prints.
+/// Starts the ranks and reads rank 0's output.
 fn launch(arguments: &Arguments) -> Result<()> {
     let mut rows = Vec::new();
     for &ranks in &arguments.ranks {
@@ -98,7 +98,7 @@ fn tcp(ranks: usize) -> Result<Vec<Row>> {
     run(&(0..ranks).map(|rank| here(rank, ranks, port)).collect::<Vec<_>>())
 }
 
-/// One rank's part; rank 0 prints.
+/// Runs one rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     let cores = pin(environment.rank, 1)?;
     let checksums = !arguments.no_checksums;
@@ -146,7 +146,7 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-/// One rank's part of comparing [`Method`]s, each size's in turns.
+/// Runs one rank's part of comparing [`Method`]s, alternating between them for each size.
 fn methods(arguments: &Arguments, comm: &mut Session) -> Result<()> {
     let mut csv = csv::Writer::from_writer(std::io::stdout());
     let usable: Vec<_> = Method::ALL.into_iter().filter(|(_, method)| method.works(comm.world())).collect();
@@ -205,7 +205,7 @@ fn row(transport: &str, ranks: usize, bytes: usize, repeats: usize, seconds: f64
     }
 }
 
-/// The same all-reduces by an MPI of the system, driven by mpi4py.
+/// Runs the same all-reduces with an MPI of the system, driven by mpi4py.
 fn under_mpi(arguments: &Arguments, name: &str, python: &str, ranks: usize) -> Result<Vec<Row>> {
     let mpiexec = PathBuf::from(python).with_file_name("mpiexec");
     let mut command = Command::new(mpiexec);

@@ -1,4 +1,4 @@
-//! Loss curves of several runs beside the first one's: as CSV, as a picture, and the largest deviation.
+//! Loss curves of several runs compared with the first one's: as CSV, as a picture, and the largest deviation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), directory.into()))
 }
 
-/// A run's name and losses, step by step.
+/// Name of a run and its losses, step by step.
 type Curve = (String, Vec<f64>);
 
 fn main() -> Result<()> {

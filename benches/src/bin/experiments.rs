@@ -1,6 +1,6 @@
 //! Trains every row of a table with several seeds and compares each with dense, seed by seed.
 //!
-//! Resumable: a run that came to its end with the row's flags is not done again. The trainers are run as they are
+//! Resumable: a run that finished with the row's flags is not repeated. The trainers are used as built
 //! (`cargo build --release` first). Means are over the seeds that dense has too.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use comfy_table::{Table, presets::ASCII_MARKDOWN};
 /// Trains every row of a table with several seeds and compares each with dense, seed by seed
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which table
+    /// The table
     table: Which,
     /// Directory with the dataset
     #[arg(long)]
@@ -26,7 +26,7 @@ struct Cli {
     /// Runs at a time; each computes on one thread
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where runs are kept
+    /// Directory for runs
     #[arg(long, default_value = "runs/experiments")]
     out: PathBuf,
     /// Only rows whose name contains this
@@ -48,7 +48,7 @@ enum Which {
     AgNews,
 }
 
-/// The name and the flags that make the row.
+/// Name of the row, and its flags.
 type Row = (&'static str, &'static str);
 
 const CIFAR: &[Row] = &[

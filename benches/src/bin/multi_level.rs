@@ -1,5 +1,5 @@
-//! GraVAC's table 3: two messages of one vector, both made of the vector (direct), or the bolder one made of the safer
-//! (multi-level).
+//! GraVAC's table 3: two messages of one vector, either both made of the vector (direct), or the higher-ratio one made
+//! of the lower-ratio one (multi-level).
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ struct Arguments {
     /// Values of the vectors; by default those of the paper's ResNet101, VGG16 and LSTM
     #[arg(long, value_delimiter = ',', default_value = "44500000,132000000,63000000")]
     values: Vec<usize>,
-    /// Where they come from
+    /// Source of the values
     #[arg(long, value_enum, default_value_t = Source::Laplace)]
     source: Source,
     /// The safe factor
@@ -91,7 +91,7 @@ fn tune(compressor: &mut Box<dyn Compressor>, factor: CompressionFactor) -> Resu
     Ok(())
 }
 
-/// Both ways in turn, so that what else the machine does meets both.
+/// Times both ways in turn, so that other load on the machine affects both.
 fn row(arguments: &Arguments, name: &'static str, bold: CompressionFactor, x: &[f32]) -> Result<Row> {
     let (key, mut compressor) = (Key::new(7), name.parse::<CompressorConfig>()?.build());
     let [mut safe, mut direct, mut refined] = [(); 3].map(|()| Message::default());

@@ -1,4 +1,4 @@
-//! A trainer, CIFAR's or AG-News', that also writes what may be a signal of what compression costs: `signals.csv` in --out.
+//! The CIFAR or AG-News trainer, which also records candidate signals of the accuracy lost to compression: `signals.csv` in --out.
 
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
@@ -35,7 +35,7 @@ fn observe<T: Task>(settings: &Settings, control: &Control, task: T) -> Result<S
     Ok(summary)
 }
 
-/// A task whose rank 0 is observed.
+/// A task with observation of rank 0.
 struct Around<T> {
     task: T,
     signals: Signals,

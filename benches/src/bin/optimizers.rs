@@ -1,4 +1,4 @@
-//! What a step of the optimizers of `briquette::optim` costs, beside Burn's Adam and SGD.
+//! Step cost of the optimizers of `briquette::optim`, compared with Burn's Adam and SGD.
 
 use std::path::PathBuf;
 use std::time::Instant;

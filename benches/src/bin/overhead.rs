@@ -14,7 +14,7 @@ use briquette_cli::measure::median;
 use burn::tensor::Device;
 use clap::Parser;
 
-/// What a world of one costs over plain Burn: median step times, taken in turns, and their ratio
+/// Overhead of a world of one over plain Burn: median step times, taken in turns, and their ratio
 #[derive(Debug, Parser)]
 struct Cli {
     /// Steps of each
@@ -35,7 +35,7 @@ struct Cli {
     way: Option<String>,
 }
 
-/// Plain Burn, and what it is wrapped in.
+/// Plain Burn, and the wrapped variants.
 const WAYS: [&str; 4] = ["plain", "dense", "top-k 100x", "auto"];
 /// Samples of a batch of the large model.
 const BATCH: usize = 16;
@@ -84,14 +84,14 @@ struct Taken {
     seconds: f64,
     /// The process's peak memory in bytes.
     peak: u64,
-    /// Page faults of a step after warm-up: pages that the allocator had given back.
+    /// Page faults of a step after warm-up, caused by pages that the allocator had returned.
     faults: f64,
 }
 
-/// Steps before any is counted.
+/// Steps excluded from the measurement.
 const WARM_UP: usize = 3;
 
-/// Trains in a thread, as ranks do, and prints what it took.
+/// Trains in a thread, as ranks do, and prints the cost.
 fn one_way(case: Wide, way: &str, steps: usize) -> Result<()> {
     // A thread's heap is not the process's.
     let trained = std::thread::spawn({
@@ -129,7 +129,7 @@ fn taken(case: Wide, way: &str, steps: usize) -> Result<Taken> {
     Ok(Taken { seconds: median(seconds), peak: peak()?, faults })
 }
 
-/// Page faults of this process that took no disk.
+/// Returns the page faults of this process that needed no disk access.
 fn faults() -> Result<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // The name, in parentheses, may hold spaces; the eighth value after it is the number.
@@ -137,14 +137,14 @@ fn faults() -> Result<u64> {
     Ok(rest.split_whitespace().nth(7).context("no page faults in /proc/self/stat")?.parse()?)
 }
 
-/// The most memory that this process had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no peak memory in /proc")?;
     Ok(1024 * line.trim().trim_end_matches(" kB").parse::<u64>()?)
 }
 
-/// Returns the cost of one way in a process of its own.
+/// Measures the cost of one way in a separate process.
 fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<Taken> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--width", &width.to_string(), "--way", way, "--steps", &steps.to_string()]);
@@ -163,7 +163,7 @@ fn measure(width: usize, way: &str, steps: usize, keeps: bool) -> Result<Taken> 
     Ok(Taken { seconds: seconds.parse()?, peak: peak.parse()?, faults: faults.parse()? })
 }
 
-/// Every way, with and without the settings: medians over rounds, ratios to the better plain figure of the same round.
+/// Measures every way, with and without the settings: medians over rounds, ratios to the better plain figure of the same round.
 fn large(width: usize, cli: &Cli) -> Result<()> {
     let parameters = Wide { width, batch: BATCH }.parameters();
     let kinds: Vec<_> = [false, true].into_iter().flat_map(|keeps| WAYS.map(|way| (way, keeps))).collect();

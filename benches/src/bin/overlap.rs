@@ -1,11 +1,11 @@
-//! What overlapping buckets hides: seconds of an exchange over TCP with buckets one after another, and overlapped.
+//! Time hidden by overlapping buckets: an exchange over TCP with sequential and with overlapped buckets.
 //!
-//! Two ranks, each a process pinned to cores of its own where there are enough. Each rank has two threads, so
-//! on a single core there is little to hide. Between the ranks is a relay that lets bytes pass at a rate, and later, on
-//! each connection by itself: overlapped, two of them have that rate, which flatters dense exchanges; it needs cores, too, to keep
-//! that rate. Exchanges with and without overlap take turns; medians of the slower rank are shown.
-//! `hidden` is `1 − overlapped/sequential`, and `hideable` what it would be if the shorter of computing and exchanging were
-//! free; both give the same bits, which is checked.
+//! Two ranks, each a process pinned to separate cores if there are enough. Each rank has two threads, so on a single
+//! core little can be overlapped. Between the ranks is a relay that limits the rate and adds latency, on each
+//! connection separately. Overlapped exchanges use two connections and thus twice the rate, which flatters dense
+//! exchanges. The relay needs cores, too, to sustain the rate. Exchanges with and without overlap alternate; medians of
+//! the slower rank are shown. `hidden` is `1 − overlapped/sequential`, and `hideable` its value if the shorter of
+//! computing and exchanging were free. Both give the same bits, which is checked.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-/// What overlapping buckets hides
+/// Time hidden by overlapping buckets
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Compressors; none for a dense all-reduce
@@ -43,7 +43,7 @@ struct Arguments {
     /// Rates of the link, in Mbit/s each way; 0 for no relay at all
     #[arg(long, value_delimiter = ',', default_value = "1000,0")]
     mbit: Vec<u64>,
-    /// How much later bytes arrive over a relay, in microseconds
+    /// Additional latency of a relay, in microseconds
     #[arg(long, default_value_t = 100)]
     latency: u64,
     /// Cores of a rank
@@ -62,13 +62,13 @@ struct Row {
     compressor: String,
     values: usize,
     buckets: usize,
-    /// 0 where there is no relay.
+    /// 0 without a relay.
     mbit: u64,
     latency_us: u64,
     repeats: usize,
-    /// Encoding and decoding, buckets one after another: rank 0's median.
+    /// Encoding and decoding of sequential buckets: rank 0's median.
     compress_seconds: f64,
-    /// The session's calls, likewise.
+    /// Session calls of sequential buckets: rank 0's median.
     exchange_seconds: f64,
     sequential_seconds: f64,
     overlapped_seconds: f64,
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Starts the ranks and reads what rank 0 prints.
+/// Starts the ranks and reads rank 0's output.
 fn launch(arguments: &Arguments) -> Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     for &mbit in &arguments.mbit {
@@ -104,7 +104,7 @@ fn launch(arguments: &Arguments) -> Result<()> {
     write_csv(arguments.csv.as_deref(), &rows)
 }
 
-/// One rank's part; rank 0 prints.
+/// Runs one rank's part; rank 0 prints.
 fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     pin(environment.rank, arguments.cores)?;
     let join = || -> Result<Session> {
@@ -126,7 +126,7 @@ fn rank(arguments: &Arguments, environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-/// A reducer and what it made of the last exchange.
+/// A reducer and the result of its last exchange.
 struct Kind {
     reducer: Box<dyn Reducer>,
     average: Vec<f32>,
@@ -190,7 +190,7 @@ fn compare(arguments: &Arguments, compressor: &str, comm: &mut Session) -> Resul
     })
 }
 
-/// The compressor as it is used, with feedback where it needs it.
+/// Returns the exchange with a compressor in its usual configuration, with feedback if it needs it.
 fn exchange(compressor: &str, bucket_values: usize, overlap: bool) -> Result<Exchange> {
     let (reducer, feedback) = if compressor == "none" {
         (ReducerConfig::Dense, Feedback::None)

@@ -1,4 +1,4 @@
-//! Short runs of the larger models on real images: does the loss fall?
+//! Short runs of the larger models on real images, which check that the loss falls.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct Cli {
     /// Directory with CIFAR-100
     #[arg(long)]
     cifar100: PathBuf,
-    /// Where runs are kept
+    /// Directory for runs
     #[arg(long, default_value = "runs/short")]
     out: PathBuf,
     /// The table
@@ -26,10 +26,10 @@ struct Cli {
     csv: PathBuf,
 }
 
-/// Steps, and the learning rate of ResNet-20 and of VGG-11.
+/// Steps, and the learning rates of ResNet-20 and of VGG-11.
 const LENGTHS: [(usize, f64, f64); 2] = [(40, 0.1, 0.05), (100, 0.02, 0.005)];
 
-/// Losses that make a mean.
+/// Number of losses averaged into a mean.
 const WINDOW: usize = 10;
 
 /// A line of the CSV.
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The mean loss of the first and of the last steps.
+/// Returns the mean loss of the first and of the last steps.
 fn ends(out: &Path) -> Result<(f64, f64)> {
     let text = fs::read_to_string(out.join("metrics.jsonl"))?;
     let loss = |line| serde_json::from_str::<StepRecord>(line)?.loss.context("a step without a loss");

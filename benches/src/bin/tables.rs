@@ -1,7 +1,7 @@
-//! Tables of controllers beside static settings: trains what is not trained yet, and writes the CSVs.
+//! Tables of controllers compared with static settings: trains the missing runs, and writes the CSVs.
 //!
-//! The trainers are run as they are: build them in release mode first. To be run where the repository is: rows that read seconds take
-//! `benches/results/codec-seconds.csv` from there.
+//! The trainers are used as built: build them in release mode first. Must run in the repository root: rows that read
+//! seconds take `benches/results/codec-seconds.csv` from there.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use clap::{Parser, ValueEnum};
   tables signals --data datasets --seeds 1,2,3
   tables never-slower --data datasets --tune && tables never-slower --data datasets --tuned --csv tuned")]
 struct Cli {
-    /// Which
+    /// The table
     table: Which,
     /// Directory with cifar10/ and ag_news/
     #[arg(long)]
@@ -44,10 +44,10 @@ struct Cli {
     /// Runs at a time; each computes on one thread
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where runs are kept
+    /// Directory for runs
     #[arg(long, default_value = "runs/tables")]
     out: PathBuf,
-    /// Where CSVs are written
+    /// Directory for CSVs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
     csv: PathBuf,
     /// Run nothing, only write what is there
@@ -57,7 +57,7 @@ struct Cli {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Which {
-    /// Which number of the first third of training foretells the accuracy lost
+    /// Number of the first third of training that best predicts the accuracy lost
     Signals,
     /// Static levels and controllers on four networks
     NeverSlower,
@@ -83,7 +83,7 @@ impl Which {
         }
     }
 
-    /// The row that speed-ups are to.
+    /// Returns the reference row of speed-ups.
     fn reference(self) -> &'static str {
         if let Which::Gravac = self { "Top-k 10x" } else { tables::DENSE }
     }

@@ -1,5 +1,5 @@
-//! What telemetry adds to a step: the record of each step, the table of slots, and the numbers for Prometheus, as the trainers have
-//! them. One rank, top-k 1 % under error feedback; steps of all modes in turns.
+//! Cost of telemetry per step: the record of each step, the table of slots, and the numbers for Prometheus, as in the
+//! trainers. One rank, top-k 1 % under error feedback; steps of all modes alternate.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use burn::tensor::Device;
 use clap::Parser;
 use serde::Serialize;
 
-/// What telemetry adds to a step
+/// Cost of telemetry per step
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Blocks of steps of each mode; the median block counts
@@ -27,7 +27,7 @@ struct Arguments {
     /// Steps of a block; of the interval between tables of slots, or a multiple of it
     #[arg(long, default_value_t = 50)]
     steps: u64,
-    /// Where Prometheus finds the page meanwhile
+    /// Address at which Prometheus finds the page meanwhile
     #[arg(long, default_value = "127.0.0.1:0")]
     metrics_addr: std::net::SocketAddr,
     /// Write the table here as CSV too
@@ -51,13 +51,13 @@ enum Mode {
 impl Mode {
     const ALL: [Mode; 4] = [Mode::Off, Mode::Default, Mode::EveryStep, Mode::Prometheus];
 
-    /// Steps between tables of slots.
+    /// Returns the steps between tables of slots.
     fn slots_every(self) -> u64 {
         if self == Mode::EveryStep { 1 } else { 50 }
     }
 }
 
-/// Means over a block, the median block's.
+/// Means over a block, of the median block.
 #[derive(Debug, Serialize)]
 struct Row {
     model: &'static str,

@@ -1,6 +1,6 @@
-//! Strategies, compressors and optimizers beside each other on real data: trains what is not trained yet, and writes the CSVs.
+//! Strategies, compressors and optimizers compared on real data: trains the missing runs, and writes the CSVs.
 //!
-//! The trainers are run as they are: build them in release mode first.
+//! The trainers are used as built: build them in release mode first.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use clap::Parser;
 Runs that came to their end with the same flags are not done again, nor are those that the CSVs have (--afresh does these). Each task has CSVs of its own, and only those of the named tasks are
 written: TASK-rates.csv by --tune, TASK.csv and TASK-runs.csv otherwise, where every row has every seed.")]
 struct Cli {
-    /// Which; all if none is named
+    /// Tasks; all if none is named
     #[arg(value_enum)]
     tasks: Vec<Task>,
     /// Directory with cifar10/ and ag_news/
@@ -37,10 +37,10 @@ struct Cli {
     /// Runs at a time; each computes on one thread
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where runs are kept
+    /// Directory for runs
     #[arg(long, default_value = "runs/tuned")]
     out: PathBuf,
-    /// Where CSVs are written
+    /// Directory for CSVs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results/tuned"))]
     csv: PathBuf,
     /// Draw a picture of each task into this directory: tuned-TASK.svg
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// What is asked for and not done yet.
+/// Returns the requested runs that are missing.
 fn missing(cli: &Cli, tasks: &[Task], kept: &Kept) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for task in tasks {

@@ -1,9 +1,9 @@
 //! Bytes a rank sends in one exchange of a recorded gradient, by reducer and size of the world.
 //!
-//! Worlds of up to 64 ranks are whole exchanges, over threads; larger ones are counted from what each rank selects. The
-//! count is held to the exchanges where there are both. Ranks other than the first have the recorded gradient times
-//! `1 + z`, value by value, `z` uniform with mean 0 and variance 1: what minibatches do to it, and selections that overlap
-//! in part.
+//! Worlds of up to 64 ranks run complete exchanges, over threads; for larger ones the bytes are counted from each
+//! rank's selection. Where both exist, the count is checked against the exchange. Ranks other than the first have the
+//! recorded gradient times `1 + z`, value by value, `z` uniform with mean 0 and variance 1. This models the noise of
+//! minibatches: selections overlap in part.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ struct Arguments {
 
 const WORLDS: [usize; 9] = [2, 3, 4, 8, 16, 32, 64, 256, 1024];
 
-/// A frame of `Gather` has its length in front.
+/// Length prefix of a frame of `Gather`.
 const FRAME: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,14 +64,14 @@ struct Row {
     ranks: usize,
     reducer: String,
     how: &'static str,
-    /// The mean over ranks.
+    /// Mean over ranks.
     payload_bytes: f64,
     header_bytes: f64,
     fewer_than_dense: f64,
     machine: String,
 }
 
-/// A recorded gradient and what is done to it.
+/// A recorded gradient and the settings of its exchange.
 struct Setup {
     values: Vec<f32>,
     layout: Layout,
@@ -80,7 +80,7 @@ struct Setup {
 }
 
 impl Kind {
-    /// As settings write it.
+    /// Returns its name in settings.
     fn name(self) -> &'static str {
         match self {
             Kind::Dense => "dense",
@@ -117,7 +117,7 @@ impl Setup {
         message
     }
 
-    /// Bytes every rank sends, by making the exchange.
+    /// Returns the bytes that every rank sends, by running the exchange.
     fn exchange(&self, kind: Kind, world: usize) -> Result<Vec<u64>> {
         let config = Exchange { reducer: self.reducer(kind), ..Exchange::default() };
         let sent = Local::run(world, |mut comm| {
@@ -138,7 +138,7 @@ impl Setup {
         Ok(sent.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// Payload and header bytes every rank sends, without an exchange.
+    /// Returns the payload and header bytes that every rank sends, without an exchange.
     fn counted(&self, kind: Kind, selections: &[Message]) -> Result<Vec<(u64, u64)>> {
         let (world, len) = (selections.len(), self.values.len());
         let ring = |lens: &[usize]| {
@@ -162,7 +162,8 @@ impl Setup {
         })
     }
 
-    /// Values of PowerSGD's two all-reduces: left factors with what is no matrix worth factoring, and right factors.
+    /// Returns the number of values of PowerSGD's two all-reduces: left factors including everything not worth
+    /// factoring, and right factors.
     fn factors(&self) -> [usize; 2] {
         let (mut left, mut right) = (0, 0);
         for slot in self.layout.slots() {
@@ -220,7 +221,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// By how much each reducer's payload grows from 16 ranks to the largest world.
+/// Computes the growth of each reducer's payload from 16 ranks to the largest world.
 fn growth(rows: &[Row]) {
     for kind in KINDS {
         let of = |ranks| rows.iter().find(|row| row.ranks == ranks && row.reducer == kind.name());

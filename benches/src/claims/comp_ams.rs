@@ -35,17 +35,17 @@ pub(super) const CLAIM: Claim = Claim {
     log: true,
 };
 
-/// Names, reducers.
+/// Names and reducers.
 const EXCHANGES: [(&str, &str); 3] =
     [("full gradients", "dense"), ("top-k 1 %", "gather:topk:0.01"), ("block signs", "gather:sign")];
 
-/// At one rank; times √n at n.
+/// Learning rate at one rank; multiplied by √n at n.
 const RATE: f64 = 5e-4;
 /// Texts of a gradient, as in the source.
 const BATCH: usize = 32;
-/// Above the optimum's loss.
+/// Target above the optimum's loss.
 const TARGET: f64 = 0.2;
-/// Steps at most.
+/// Maximum number of steps.
 const STEPS: u64 = 16_000;
 
 #[derive(Module, Debug)]
@@ -53,7 +53,7 @@ struct Weights {
     x: Param<Tensor<1>>,
 }
 
-/// Steps to the target, of 1, 4 and 16 ranks.
+/// Steps to the target for 1, 4 and 16 ranks.
 fn comp_ams(seeds: u64, data: Option<&Path>) -> Result<Vec<Row>> {
     let texts = Texts::load(data)?;
     let target = texts.optimum().1 + TARGET;
@@ -85,7 +85,7 @@ fn rate(ranks: usize) -> f64 {
     RATE * (ranks as f64).sqrt()
 }
 
-/// One rank's steps until the loss of all texts is below the target.
+/// Returns one rank's steps until the loss of all texts is below the target.
 fn steps(texts: &Texts, session: Session, (reducer, ranks): (&str, usize), target: f64, seed: u64) -> Result<u64> {
     let rank = session.rank();
     let mut config = Config::dense();

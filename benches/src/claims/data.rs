@@ -1,4 +1,4 @@
-//! Ranks whose data differ: local steps, minibatches and accelerated minibatches, on a quadratic and on texts split by class.
+//! Ranks with different data: local steps, minibatches and accelerated minibatches, on a quadratic and on texts split by class.
 
 use std::path::Path;
 
@@ -61,7 +61,8 @@ const LOCAL: &str = "local-sgd:20";
 const ACCELERATED: &str = "minibatch:20,accelerate=true";
 const PLAIN: &str = "minibatch:20";
 
-/// Four ranks, 50 rounds of 20 full gradients, curvatures from 1.5 down to 1/2000 and optima `ζ` apart: the lowest loss over learning rates.
+/// Four ranks, 50 rounds of 20 full gradients, curvatures from 1.5 down to 1/2000 and optima `ζ` apart: the lowest loss
+/// over learning rates.
 fn different_data(seeds: u64) -> Result<Vec<Row>> {
     let curvature =
         |rank: usize, i: usize| 1e-3_f64.powf(1.0 - i as f64 / 49.0) * (1.0 + 0.5 * ((i + rank) as f64).sin());
@@ -113,7 +114,7 @@ fn different_data(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// How much of a class is one rank's; the rest is dealt out to all.
+/// Shares of a class that belong to one rank; the rest is distributed over all.
 const SHARES: [f64; 3] = [0.0, 0.5, 1.0];
 
 /// Texts of a gradient.

@@ -1,4 +1,4 @@
-//! Messages to neighbours: stochastic gradient push.
+//! Gossip between neighbors: stochastic gradient push.
 
 use anyhow::Result;
 
@@ -39,7 +39,7 @@ const OVERLAP: &str = "sgp:exponential,staleness=2";
 const LATE: &str = "sgp, 8 ranks, two steps late";
 const IRREGULAR: &str = "sgp:0>1;0>2;1>2;2>0, 3 ranks";
 
-/// How far any rank is from the mean of the starts.
+/// Distance of the farthest rank from the mean of the starting points.
 fn reaches_the_mean(_: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let settings = [

@@ -1,5 +1,5 @@
-//! Bytes and simulated time of a step as the world grows: run up to 64 ranks, beyond that counted and computed by the same formulas, which
-//! the runs are held to.
+//! Bytes and simulated time of a step as the world grows: measured up to 64 ranks, and computed beyond that by formulas
+//! that are checked against the measurements.
 
 use anyhow::{Result, ensure};
 use briquette::core::comm::{Network, all_reduce_traffic};
@@ -72,12 +72,12 @@ pub(super) const CLAIMS: &[Claim] = &[
     },
 ];
 
-/// What is run, on links that some ranks share.
+/// A configuration, on links that some ranks share.
 struct Setting {
     name: &'static str,
     strategy: &'static str,
     reducer: &'static str,
-    /// Ranks of a machine.
+    /// Ranks per machine.
     ranks: usize,
 }
 
@@ -104,23 +104,23 @@ const SHARED: [Setting; 5] = [
 
 const COMPUTE_MS: f64 = 10.0;
 const LATENCY_MS: f64 = 1.0;
-/// An agreed header of one slot, to each other rank.
+/// Bytes of the step header of one slot, to each other rank.
 const HEADER: u64 = 106;
-/// How far a run may be from what is computed.
+/// Maximum deviation of a run from the computed value.
 const TOLERANCE: f64 = 0.03;
 
 impl Setting {
-    /// Values of the model: enough that compressed ones take time on shared links.
+    /// Returns the number of values of the model: enough that compressed ones take time on shared links.
     fn len(&self) -> usize {
         if self.ranks == 1 { 20_000 } else { 200_000 }
     }
 
-    /// A period of DiLoCo's.
+    /// Returns the steps of a period of DiLoCo.
     fn steps(&self) -> u64 {
         if self.ranks == 1 { 100 } else { 10 }
     }
 
-    /// Steps with a header, which each rank sends to each other.
+    /// Returns the number of steps with a header, which each rank sends to each other.
     fn headers(&self) -> u64 {
         if matches!(self.name, SGP | DILOCO | LOCAL_TWO) { 1 } else { self.steps() }
     }
@@ -138,8 +138,9 @@ impl Setting {
         descent.run(&|_| vec![0.0; self.len()], &gradient, &|_| 0.0)
     }
 
-    /// Bytes in all steps, headers left out, which are small and go to every rank: what the busiest rank sends where each has a link of its own, else
-    /// what leaves the busiest machine. A gather's messages have `message` bytes.
+    /// Returns the bytes of all steps without headers, which are small and go to every rank: the bytes of the busiest
+    /// rank if each has a separate link, else those that leave the busiest machine. A gather's messages have `message`
+    /// bytes.
     fn bytes(&self, world: usize, message: f64) -> f64 {
         let ring = |ranks: usize| (0..ranks).map(|rank| all_reduce_traffic(self.len(), ranks, rank).sent).max();
         let ring = |ranks: usize| ring(ranks).unwrap_or_default() as f64;
@@ -155,13 +156,13 @@ impl Setting {
         }
     }
 
-    /// Of a run, as [`bytes`](Self::bytes) counts them.
+    /// Returns the bytes of a run, counted as by [`bytes`](Self::bytes).
     fn moved(&self, ended: &Ended, world: usize) -> f64 {
         let headers = self.headers() * HEADER * (self.ranks * (world - self.ranks)) as u64;
         (if self.ranks == 1 { ended.sent } else { ended.link }).saturating_sub(headers) as f64
     }
 
-    /// Simulated milliseconds of a step; nothing where there is no formula.
+    /// Returns the simulated milliseconds of a step; `None` if there is no formula.
     fn milliseconds(&self, world: usize, message: f64) -> Option<f64> {
         // A rank has its share of a link.
         let transfer = |bytes: f64| 8.0 * bytes * self.ranks as f64 / 1e6;

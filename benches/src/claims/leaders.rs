@@ -1,4 +1,4 @@
-//! Ranks of their own, pulled to a centre or a leader: EASGD, LSGD, Parle.
+//! Separate replicas pulled to a center or a leader: EASGD, LSGD, Parle.
 
 use anyhow::Result;
 
@@ -53,8 +53,9 @@ pub(super) fn two_wells(x: f32) -> (f64, f32) {
     (0.25 * (x * x - 1.0).powi(2) + 0.1 * x, (x * x * x - x + 0.1) as f32)
 }
 
-/// Four ranks from starts in [−1.5, 1.5], two on either side, pulled by some share of the way at each step. A run counts where what is
-/// evaluated is near the better minimum; without noise, how steep it is at worst where a rank ends.
+/// Four ranks from starts in [−1.5, 1.5], two on either side, pulled by a given share of the distance at each step. A
+/// run counts if the evaluated point is near the better minimum; without noise, the result is the largest slope at a
+/// rank's final position.
 fn two_wells_by_pull(claim: &'static str, seeds: u64) -> Result<Vec<Row>> {
     let with_noise = claim == "better well";
     let (amount, quantity) = if with_noise { (0.1, "share of runs") } else { (0.0, "largest slope where a rank ends") };

@@ -1,4 +1,4 @@
-//! Averages in turns: Local SGD, PRSGD, SlowMo, DiLoCo, and exchanges that travel while ranks go on.
+//! Periodic averaging: Local SGD, PRSGD, SlowMo, DiLoCo, and exchanges that overlap with local steps.
 
 use anyhow::Result;
 use briquette::core::comm::Network;
@@ -89,10 +89,10 @@ pub(super) const CLAIMS: &[Claim] = &[
     },
 ];
 
-/// Values of every problem here.
+/// Number of values of every problem here.
 const LEN: usize = 30;
 
-/// From 1 down to `least`.
+/// Returns curvatures from 1 down to `least`.
 fn curvature(i: usize, least: f32) -> f32 {
     least.powf(i as f32 / (LEN - 1) as f32)
 }
@@ -146,7 +146,7 @@ fn variance(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Full gradients of ranks with curvatures and optima of their own: what is left is bias.
+/// Full gradients of ranks with different curvatures and optima: the remaining error is bias.
 fn bias(_: u64) -> Result<Vec<Row>> {
     let own = |rank: usize, i: usize| {
         let wave = |by: f32| (((i + 1) * (3 * rank + 2)) as f32 * by).sin();

@@ -1,4 +1,5 @@
-//! What the sources of the strategies claim, on problems whose answer is known: rows of one table, and whether the claim holds in them.
+//! Claims of the strategies' sources, tested on problems with known answers: rows of one table, and whether the claim
+//! holds in them.
 
 mod comp_ams;
 mod data;
@@ -23,26 +24,26 @@ use serde::Serialize;
 
 use crate::picture::{Curve, Panel};
 
-/// One value, of one seed.
+/// One value for one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Which strategies it is about.
+    /// Family of strategies.
     pub family: Family,
-    /// The claim, by a short name.
+    /// Short name of the claim.
     pub claim: &'static str,
-    /// What was run.
+    /// Setting that was run.
     pub setting: String,
-    /// What `x` is.
+    /// Meaning of `x`.
     pub over: &'static str,
-    /// What the setting was run at.
+    /// Value of `x` for this run.
     pub x: f64,
-    /// Of noise and starts.
+    /// Seed of noise and starts.
     pub seed: u64,
-    /// What `value` is.
+    /// Meaning of `value`.
     pub quantity: &'static str,
-    /// The learning rate that `value` is the lowest at, where several were tried.
+    /// Learning rate with the lowest `value`, if several were tried.
     pub rate: Option<f64>,
-    /// The result.
+    /// Result.
     pub value: f64,
 }
 
@@ -71,7 +72,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The name of its files.
+    /// Returns the name of its files.
     pub fn name(self) -> &'static str {
         match self {
             Family::Local => "local",
@@ -86,7 +87,7 @@ impl Family {
         }
     }
 
-    /// Its claims, in the order of the table.
+    /// Returns its claims, in the order of the table.
     pub fn claims(self) -> &'static [Claim] {
         match self {
             Family::Local => local::CLAIMS,
@@ -102,22 +103,22 @@ impl Family {
     }
 }
 
-/// A claim: how it is tried, and what shows it.
+/// A claim, its experiment and its criterion.
 #[derive(Debug)]
 pub struct Claim {
-    /// A short name.
+    /// Short name.
     pub name: &'static str,
-    /// What the source says.
+    /// Statement of the source.
     pub says: &'static str,
-    /// Rows, of this many seeds; on the data of a directory where that is given.
+    /// Experiment: returns rows for this many seeds, on the data of a directory if one is given.
     pub run: fn(u64, Option<&Path>) -> Result<Vec<Row>>,
-    /// What is seen in the rows, and whether that is what the source says.
+    /// Criterion: returns whether the claim holds in the rows, and a summary.
     pub judge: fn(&[Row]) -> (bool, String),
-    /// Whether its picture has logarithmic axes.
+    /// Set if its picture has logarithmic axes.
     pub log: bool,
 }
 
-/// The panels of a family's claims, of those that have rows.
+/// Returns the panels of a family's claims that have rows.
 pub fn panels<'a>(claims: &'a [Claim], rows: &[Row]) -> Vec<Panel<'a>> {
     let panel = |claim: &'a Claim| {
         let rows: Vec<Row> = rows.iter().filter(|row| row.claim == claim.name).cloned().collect();
@@ -128,7 +129,7 @@ pub fn panels<'a>(claims: &'a [Claim], rows: &[Row]) -> Vec<Panel<'a>> {
     claims.iter().filter_map(panel).collect()
 }
 
-/// Means over seeds: each setting's values at each `x`, in the order in which they came.
+/// Returns means over seeds: each setting's values at each `x`, in the order in which they occur.
 pub fn means(rows: &[Row]) -> Vec<Curve<f64>> {
     let mut all: Vec<Curve<Vec<f64>>> = Vec::new();
     for row in rows {
@@ -146,14 +147,14 @@ pub fn means(rows: &[Row]) -> Vec<Curve<f64>> {
     all.into_iter().map(|(s, points)| (s, points.into_iter().map(|(x, v)| (x, mean(v))).collect())).collect()
 }
 
-/// The mean of a setting at an `x`; NaN where it was not run.
+/// Returns the mean of a setting at an `x`; NaN if it was not run.
 pub fn mean(rows: &[Row], setting: &str, x: f64) -> f64 {
     let points = means(rows).into_iter().find(|(own, _)| own == setting).map(|(_, points)| points);
     points.and_then(|points| points.into_iter().find(|(own, _)| *own == x)).map_or(f64::NAN, |(_, value)| value)
 }
 
-/// The learning rate at which a value is lowest, and that value: of rates by factors of two, so that it is higher at both neighbours of what comes
-/// out. A run that fails is at too high a rate.
+/// Returns the learning rate with the lowest value, and that value. Rates are searched by factors of two, until the
+/// value is higher at both neighbors of the result. A failed run means that the rate is too high.
 fn lowest(start: f64, mut value: impl FnMut(f64) -> Result<f64>) -> Result<(f64, f64)> {
     let mut at = |rate: f64| match value(rate) {
         Ok(own) if own.is_finite() => Ok((rate, own)),
@@ -185,7 +186,7 @@ fn lowest(start: f64, mut value: impl FnMut(f64) -> Result<f64>) -> Result<(f64,
     Ok(best)
 }
 
-/// The slope of `log value` over `log x`, by least squares.
+/// Returns the slope of `log value` over `log x`, by least squares.
 pub fn slope(rows: &[Row], setting: &str) -> f64 {
     let points = means(rows).into_iter().find(|(own, _)| own == setting).map(|(_, points)| points).unwrap_or_default();
     let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
@@ -227,7 +228,7 @@ mod tests {
         assert!(lowest(1.0, |_| Ok(f64::NAN)).is_err() && lowest(1.0, |_| Err(anyhow::anyhow!("no data"))).is_err());
     }
 
-    /// Those that take seconds; the others are the table's.
+    /// Covers the claims that take seconds; the table covers the others.
     #[test]
     fn claims_that_are_quickly_tried_hold() {
         let quick = [

@@ -89,7 +89,7 @@ impl Worst {
         Worst { a, b }
     }
 
-    /// The loss, and which of the `hᵢ` it is.
+    /// Returns the loss, and the index of the active `hᵢ`.
     fn at(&self, x: &[f32]) -> (f64, usize) {
         let (mut sum, mut most) = (0.0, (f64::NEG_INFINITY, 0));
         for (i, x) in x.iter().map(|x| f64::from(*x)).enumerate() {
@@ -110,7 +110,7 @@ impl Worst {
     }
 }
 
-/// At the rate `1/√t`.
+/// Runs at the rate `1/√t`.
 fn last_iterate() -> Result<Vec<Row>> {
     let sgd = |momentum: f64| {
         let config = MomentumConfig::new().with_momentum(momentum).with_dampening(momentum);
@@ -145,8 +145,8 @@ const LEN: usize = 10;
 const STEPS: [usize; 4] = [250, 1000, 4000, 16_000];
 const RATE: f64 = 0.05;
 
-/// `Σ aᵢ/2·xᵢ²/(1 + xᵢ²)` from 1.5, outside of where it is convex, `aᵢ` from 1 down to a tenth. All runs are stepped as one vector, as the
-/// optimizer works by coordinates.
+/// `Σ aᵢ/2·xᵢ²/(1 + xᵢ²)` from 1.5, outside of the convex region, `aᵢ` from 1 down to a tenth. All runs are stepped as
+/// one vector, since the optimizer works coordinate-wise.
 fn worst_run(seeds: u64) -> Result<Vec<Row>> {
     let slope = |i: usize, x: f64| 0.1_f64.powf(i as f64 / (LEN - 1) as f64) * x / (1.0 + x * x).powi(2);
     let mut rows = Vec::new();

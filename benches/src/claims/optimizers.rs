@@ -96,7 +96,7 @@ pub(super) const CLAIMS: &[Claim] = &[
 ];
 
 const SIGN: &str = "generalized SignSGD, β₂ = .9";
-/// Where a run ends that goes nowhere.
+/// Upper limit on the final value, reported for runs that diverge.
 const CAP: f64 = 1e12;
 /// Learning rates.
 const SIZES: [f64; 6] = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
@@ -179,7 +179,7 @@ const LEN: usize = 10;
 const STEPS: usize = 1000;
 const STEP_SIZES: [&str; 5] = ["exponential", "cosine", "1/√t", "constant", "delayed AdaGrad"];
 
-/// From 1 down to a tenth.
+/// Returns curvatures from 1 down to a tenth.
 fn curvature(i: usize) -> f32 {
     0.1_f32.powf(i as f32 / (LEN - 1) as f32)
 }
@@ -188,13 +188,13 @@ fn excess(x: &[f32]) -> f64 {
     x.iter().enumerate().map(|(i, x)| 0.5 * f64::from(curvature(i)) * f64::from(*x).powi(2)).sum()
 }
 
-/// The gradient of `½ Σ aᵢ·xᵢ²`, with noise.
+/// Returns the gradient of `½ Σ aᵢ·xᵢ²`, with noise.
 fn gradient(x: &[f32], sigma: f32, seed: u64, step: usize) -> Vec<f32> {
     let mut drawn = noise(seed, 0, step as u64);
     x.iter().enumerate().map(|(i, x)| curvature(i) * x + sigma * drawn()).collect()
 }
 
-/// At one learning rate of ½, times what the schedule says.
+/// One learning rate of ½, scaled by each schedule.
 fn unknown_noise(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {
@@ -296,7 +296,7 @@ fn counter_example(_: u64) -> Result<Vec<Row>> {
 const RANKS: &str = "n ranks, 2000 steps";
 const ALONE: &str = "one rank, n times 2000 steps";
 
-/// The mean of n gradients, and as many gradients one after the other.
+/// Compares the mean of n gradients with as many gradients one after the other.
 fn distributed_adam(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {

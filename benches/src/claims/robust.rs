@@ -1,4 +1,4 @@
-//! Aggregators against Byzantine ranks: least squares on 20 ranks, some of which send something else.
+//! Aggregators under Byzantine attacks: least squares on 20 ranks, some of which send other messages.
 
 use anyhow::Result;
 
@@ -54,7 +54,7 @@ pub(super) const CLAIMS: &[Claim] = &[
 
 const LEN: usize = 5;
 
-/// What a Byzantine rank sends of its gradient.
+/// Message of a Byzantine rank, derived from its gradient.
 #[derive(Debug, Clone, Copy)]
 enum Attack {
     Reverse,
@@ -63,7 +63,7 @@ enum Attack {
     Far,
 }
 
-/// How far 300 steps end from the optimum. The gradient of a batch of 10 with targets of noise 0.1.
+/// Returns the distance from the optimum after 300 steps, with gradients of batches of 10 and targets with noise 0.1.
 fn distance(aggregator: &str, attack: Attack, byzantine: usize, seed: u64) -> Result<f64> {
     let target = {
         let mut draw = noise(seed, 99, 0);

@@ -1,4 +1,4 @@
-//! No lock step: backup workers, Picky SGD, asynchronous Local SGD, SYNTHESIS.
+//! Asynchronous training with a server: backup workers, Picky SGD, asynchronous Local SGD, SYNTHESIS.
 
 use anyhow::{Context, Result};
 use briquette::core::compress::{Compressor, Dense};
@@ -95,7 +95,7 @@ pub(super) const CLAIMS: &[Claim] = &[
     workers::LEADER,
 ];
 
-/// Nothing: for times alone.
+/// A problem without gradients, for measuring times only.
 struct Still;
 
 impl Problem for Still {
@@ -109,8 +109,8 @@ impl Problem for Still {
 
 const SPARES: [f64; 9] = [0.0, 2.0, 4.0, 6.0, 10.0, 20.0, 30.0, 40.0, 80.0];
 
-/// 100 machines of log-normal times, 3 % of steps ten times as long: seconds of an update, for as many samples. A straggler is away for
-/// ten updates: at any time about a quarter of the machines are.
+/// Seconds of an update on 100 machines with log-normal times and 3 % of steps ten times as long, for the same number
+/// of samples. A straggler is away for ten updates: at any time about a quarter of the machines are.
 fn spares(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {
@@ -165,7 +165,7 @@ impl Problem for Noisy {
     }
 }
 
-/// Sixteen workers, 2 % of whose gradients take a hundred times as long. What is not finite has no row.
+/// Sixteen workers, 2 % of whose gradients take a hundred times as long. Non-finite results have no row.
 fn picky(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {
@@ -218,17 +218,17 @@ fn local_steps(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Least squares. Each of four workers takes full gradients of its quarter of the samples, and batches of one sample of all, so that how
-/// often each is heard makes no difference to where the mean leads.
+/// Least squares. Each of four workers takes full gradients of its quarter of the samples, and batches of one sample
+/// out of all, so that the frequency of each worker's contributions does not change the limit of the mean.
 struct Finite {
     samples: Vec<(Vec<f32>, f32)>,
-    /// Of the batches.
+    /// Seed of the batch draws.
     draws: u64,
 }
 
 const WORKERS: usize = 4;
 const LEN: usize = 8;
-/// What each worker takes for a gradient of a sample: one is twice as slow.
+/// Time that each worker takes for a gradient of a sample: one is twice as slow.
 const PACES: [u64; WORKERS] = [1, 1, 1, 2];
 
 impl Finite {
@@ -255,7 +255,7 @@ impl Finite {
         sum
     }
 
-    /// What a worker computes for a task.
+    /// Computes a worker's contribution to a task.
     fn compute(&self, worker: usize, doing: &Doing, batch: u64) -> Vec<f32> {
         if doing.task == Task::Full {
             return Finite::mean(&self.samples[worker * self.own()..][..self.own()], &doing.x);
@@ -270,7 +270,7 @@ impl Finite {
     }
 }
 
-/// What a worker is at.
+/// Current task of a worker.
 struct Doing {
     task: Task,
     version: u64,
@@ -281,10 +281,11 @@ struct Doing {
     until: u64,
 }
 
-/// Is shown what each update subtracts, the model before it and how many gradients of samples were taken, and says whether to go on.
+/// Callback with the step that each update subtracts, the model before it and the number of sample gradients so far;
+/// returns whether to continue.
 type Seen<'a> = &'a mut dyn FnMut(&[f32], &[f32], u64) -> bool;
 
-/// A server and its workers, one event after the other: the server is a state machine.
+/// Simulates a server and its workers, event by event: the server is a state machine.
 fn play(policy: &str, problem: &Finite, rate: f32, seen: Seen<'_>) -> Result<()> {
     let policy: ServerConfig = policy.parse()?;
     let mut server = Server::new(policy.get().build(WORKERS)?, vec![2.0; LEN], WORKERS);
@@ -324,7 +325,7 @@ fn squared(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(x, y)| f64::from(x - y).powi(2)).sum()
 }
 
-/// The mean over forty first epochs of 32 updates, whose batches differ: by position in the epoch.
+/// Mean over forty first epochs of 32 updates with different batches, by position in the epoch.
 fn variance(seeds: u64) -> Result<Vec<Row>> {
     const DRAWS: u64 = 40;
     let mut rows = Vec::new();
@@ -356,11 +357,12 @@ fn variance(seeds: u64) -> Result<Vec<Row>> {
 const SAMPLES: [u64; 3] = [256, 1024, 4096];
 const SGD_RATES: [f32; 5] = [1e-3, 5e-4, 2.5e-4, 1.25e-4, 6e-5];
 const TARGET: f64 = 1e-2;
-/// Gradients of samples after which a run has not got there.
+/// Number of sample gradients after which a run counts as not having reached the target.
 const MOST: u64 = 300_000;
 
-/// Gradients of samples until ‖∇f‖ is below the target, looked at every 16 updates: at epochs of √N updates and a rate of .02, and of
-/// asynchronous SGD at rates of which the best counts. What does not get there has the most as its value.
+/// Number of sample gradients until ‖∇f‖ is below the target, checked every 16 updates: with epochs of √N updates and a
+/// rate of .02, and for asynchronous SGD at the best of several rates. A run that does not reach the target has the
+/// maximum as its value.
 fn gradients(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {

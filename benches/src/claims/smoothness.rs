@@ -1,4 +1,4 @@
-//! Smoothness-aware sampling beside uniform sampling, on a quadratic that is steep in few coordinates.
+//! Smoothness-aware sampling compared with uniform sampling, on a quadratic that is steep in few coordinates.
 
 use anyhow::Result;
 use briquette::core::comm::{Local, Session};
@@ -34,19 +34,19 @@ const DIANA: &str = "DIANA, uniform";
 const DIANA_PLUS: &str = "DIANA+, by smoothness";
 const LEN: usize = 100;
 const RANKS: usize = 4;
-/// One value in so many is sent.
+/// One in this many values is sent.
 const FACTOR: f64 = 20.0;
-/// Of the loss at the start.
+/// Target relative to the loss at the start.
 const TARGET: f64 = 1e-4;
-/// Steps of a run at most.
+/// Maximum steps of a run.
 const STEPS: u64 = 20_000;
 
-/// From 1 down to 1/100.
+/// Returns curvatures from 1 down to 1/100.
 fn curvature(i: usize) -> f64 {
     0.01_f64.powf(i as f64 / (LEN - 1) as f64)
 }
 
-/// What the sources' bounds on the learning rate differ by, with `ρ` so that `Σ Lⱼ/(Lⱼ + ρ)` values are sent.
+/// Returns the ratio of the sources' bounds on the learning rate, with `ρ` such that `Σ Lⱼ/(Lⱼ + ρ)` values are sent.
 fn predicted() -> f64 {
     let sent = |rho: f64| (0..LEN).map(|i| curvature(i) / (curvature(i) + rho)).sum::<f64>();
     let (mut low, mut high) = (0.0, 100.0);
@@ -118,8 +118,9 @@ fn block_setting(what: &str, ranks: usize) -> String {
     format!("{what}, {ranks} ranks")
 }
 
-/// Bits a value that a rank sends until the loss is 1e-4 of the first, at the best of rates that differ by √2. The same quadratic on every rank, in
-/// coordinates in which its smoothness is 1, as DCGD+ compresses there. Elias codes; without what frames a message.
+/// Bits per value that a rank sends until the loss is 1e-4 of the first, at the best of rates that differ by √2. The
+/// same quadratic on every rank, in coordinates in which its smoothness is 1, as DCGD+ compresses there. Elias codes;
+/// without the framing of a message.
 fn blocks(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds.min(2) {
@@ -153,9 +154,9 @@ fn blocks(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Steps to the target and bits a value; nothing where it is not reached before a limit.
+/// Returns the steps to the target and the bits per value; `None` if it is not reached before a limit.
 fn block_steps(compressor: &str, ranks: usize, (rate, limit): (f64, u64), seed: u64) -> Result<Option<(u64, f64)>> {
-    /// Of a frame: what is no scale and no code.
+    /// Bytes of a frame other than scales and codes.
     const FRAME: usize = 17;
     let mut compressor = compressor.parse::<CompressorConfig>()?.build();
     let mut draw = noise(seed, 99, 1);
@@ -200,7 +201,7 @@ fn build(setting: &str) -> Result<Box<dyn Reducer>> {
     }
 }
 
-/// Steps to the target; nothing where it is not reached before a limit.
+/// Returns the steps to the target; `None` if it is not reached before a limit.
 fn steps(setting: &str, rate: f64, limit: u64, seed: u64) -> Result<Option<u64>> {
     let start: Vec<f64> = {
         let mut draw = noise(seed, 99, 0);

@@ -11,22 +11,22 @@ use super::world::noise;
 
 const BUCKETS: usize = 256;
 pub(super) const CLASSES: usize = 4;
-/// Texts of each class at least.
+/// Minimum number of texts of each class.
 const FEWEST: usize = 64;
-/// Of ½‖x‖²: small beside the curvature of the loss.
+/// Coefficient of ½‖x‖²: small relative to the curvature of the loss.
 const DECAY: f64 = 1e-4;
 
-/// Parameters.
+/// Number of parameters.
 pub(super) const LEN: usize = BUCKETS * CLASSES;
 
-/// Texts as unit vectors of hashed word counts, as many of each class.
+/// Texts as unit vectors of hashed word counts, with the same number in each class.
 pub(super) struct Texts {
     words: Vec<Vec<(usize, f64)>>,
     pub(super) labels: Vec<usize>,
 }
 
 impl Texts {
-    /// AG-News in a directory, else generated.
+    /// Loads AG-News from a directory, or generates texts.
     pub(super) fn load(data: Option<&Path>) -> Result<Texts> {
         let kind = if data.is_some() { TextKind::AgNews } else { TextKind::Generated };
         let download = Download { allowed: false, ..Download::default() };
@@ -51,7 +51,7 @@ impl Texts {
         Ok(Texts { words, labels })
     }
 
-    /// The mean loss of some texts with its decay, and its gradient.
+    /// Returns the mean loss of some texts with its decay, and writes its gradient.
     pub(super) fn loss(&self, texts: &[usize], x: &[f64], g: &mut [f64]) -> f64 {
         g.iter_mut().zip(x).for_each(|(g, x)| *g = DECAY * x);
         let mut sum = 0.0;
@@ -73,7 +73,7 @@ impl Texts {
         sum / texts.len() as f64 + 0.5 * DECAY * x.iter().map(|x| x * x).sum::<f64>()
     }
 
-    /// Where the loss of all texts is lowest, and that loss: accelerated, beginning anew where it would go up.
+    /// Returns the minimizer of the loss over all texts, and that loss: by acceleration, restarted when the loss would increase.
     pub(super) fn optimum(&self) -> (Vec<f64>, f64) {
         let all: Vec<usize> = (0..self.labels.len()).collect();
         let (mut x, mut g) = (vec![0.0; LEN], vec![0.0; LEN]);
@@ -94,7 +94,7 @@ impl Texts {
         (x, lowest)
     }
 
-    /// The gradient of a batch that a rank draws at a step, of its texts; written to `g`.
+    /// Writes the gradient of a batch that a rank draws from its texts at a step to `g`.
     pub(super) fn gradient(&self, own: &[usize], batch: usize, key: Key, x: &[f32], g: &mut [f32]) {
         let mut rng = key.block(1);
         let place = Uniform::new(0, own.len()).expect("a rank has texts");
@@ -104,7 +104,7 @@ impl Texts {
         g.iter_mut().zip(exact).for_each(|(g, exact)| *g = exact as f32);
     }
 
-    /// Each rank's texts, as many on every rank.
+    /// Returns each rank's texts, the same number on every rank.
     pub(super) fn split(&self, share: f64, seed: u64) -> Vec<Vec<usize>> {
         let mut ranks = vec![Vec::new(); CLASSES];
         for class in 0..CLASSES {

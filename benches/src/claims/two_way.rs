@@ -1,4 +1,4 @@
-//! Compressed both ways: majority vote, DoubleSqueeze, NEOLITHIC, MCM.
+//! Bidirectional compression: majority vote, DoubleSqueeze, NEOLITHIC, MCM.
 
 use anyhow::Result;
 use briquette::core::comm::Local;
@@ -96,7 +96,7 @@ const BOTH: &str = "two-way:sign, two memories";
 const RANKS_ONLY: &str = "two-way:sign, ranks' memories";
 const RATE: f32 = 0.005;
 const LARGE_RATE: f32 = 0.05;
-/// Of the quantizer downwards, from the least ω to the largest.
+/// Levels of the downlink quantizer, from the smallest ω to the largest.
 const LEVELS: [u32; 3] = [4, 2, 1];
 
 fn row(claim: &'static str, setting: &str, (over, x): (&'static str, f64), seed: u64, value: f64) -> Row {
@@ -127,8 +127,8 @@ fn votes(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Eight ranks with optima of their own, curvatures from 0.1 to 1 in 100 dimensions, gradients with noise of variance 1 over `batch`: what is
-/// above the least loss, the mean of the last quarter of the steps.
+/// Eight ranks with different optima, curvatures from 0.1 to 1 in 100 dimensions, gradients with noise of variance 1
+/// over `batch`: the excess over the minimum loss, averaged over the last quarter of the steps.
 fn excess(descent: &Descent<'_>, batch: usize, seed: u64) -> Result<f64> {
     const LEN: usize = 100;
     let curvature = |i: usize| 10_f64.powf(i as f64 / (LEN - 1) as f64 - 1.0) as f32;
@@ -246,7 +246,7 @@ fn absent_ranks(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Of what ranks train, or of the model to which the means of what they sent lead: the servers'.
+/// Returns the plateau of the ranks' models, or with `of_servers` of the model that follows from the means of what the ranks sent.
 fn plateau(exchange: &Exchange, rate: f32, of_servers: bool, seed: u64) -> Result<f64> {
     const LEN: usize = 20;
     const RANKS: usize = 10;

@@ -1,4 +1,4 @@
-//! A server's workers: QSVRG, and asynchronous LSGD.
+//! Workers of a server: QSVRG, and asynchronous LSGD.
 
 use anyhow::{Context, Result};
 use briquette::core::compress::{Compressor, Dense};
@@ -65,7 +65,7 @@ pub(super) const LEADER: Claim = Claim {
 
 const LEN: usize = 256;
 const WORKERS: usize = 4;
-/// Of each worker.
+/// Samples per worker.
 const SAMPLES: usize = 512;
 const BATCH: usize = 32;
 const EPOCH: u64 = 64;
@@ -74,7 +74,7 @@ const RATE: f32 = 0.015;
 /// `√n` levels of the norm, in Elias codes.
 const LEVELS: &str = "qsgd:s16:256:l2:elias";
 
-/// Least squares over samples of each worker's own, whose noise is such that workers' optima differ.
+/// Least squares over separate samples of each worker, with noise such that the workers' optima differ.
 struct Finite(Vec<Vec<(Vec<f32>, f32)>>);
 
 impl Finite {
@@ -101,7 +101,7 @@ impl Finite {
         out
     }
 
-    /// `‖∇f‖²`, in full precision.
+    /// Returns `‖∇f‖²`, in full precision.
     fn energy(&self, x: &[f32]) -> f64 {
         let mut sum = vec![0.0_f64; LEN];
         for (a, b) in self.0.iter().flatten() {
@@ -116,10 +116,10 @@ impl Finite {
     }
 }
 
-/// A server and workers in turn, as all of them are waited for. `‖∇f‖²` after each epoch, and the mean bits of a compressed message, without what
-/// frames it.
+/// Runs a server and its workers in turn, since all of them are waited for. Returns `‖∇f‖²` after each epoch, and the
+/// mean bits of a compressed message, without its framing.
 fn epochs(policy: &str, compressor: &str, problem: &Finite, seed: u64) -> Result<(Vec<f64>, f64)> {
-    /// Of a frame: what is not the scale and the codes.
+    /// Bytes of a frame other than the scale and the codes.
     const FRAME: usize = 17;
     let policy: ServerConfig = policy.parse()?;
     let mut server = Server::new(policy.get().build(WORKERS)?, vec![0.0; LEN], WORKERS);
@@ -189,8 +189,8 @@ const FAST: &str = "three workers";
 const SLOW: &str = "a worker five times slower";
 const PERIOD: u32 = 4;
 
-/// Four workers, one of them on the better side of the ridge between two wells, each with its own noise: whether each is near the better minimum in
-/// the end.
+/// Four workers, one of them on the better side of the ridge between two wells, each with separate noise: whether each
+/// ends near the better minimum.
 fn leader(seeds: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for seed in 1..=seeds {

@@ -1,4 +1,4 @@
-//! Plain or momentum SGD on ranks of a world, through a strategy of the user's words; and a server with its workers.
+//! Plain or momentum SGD on the ranks of a world, through a strategy in command-line syntax; and a server with its workers.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use briquette::core::sync::{Header, Momenta};
 use briquette::core::{Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
-/// A rank's gradient at a step, from where it is: rank, step, point, and where to write it.
+/// Gradient of a rank at a step: rank, step, point, and output.
 pub(super) type Gradient<'a> = &'a (dyn Fn(usize, u64, &[f32], &mut [f32]) + Sync);
 
-/// What a rank records at a point.
+/// Value that a rank records at a point.
 pub(super) type Loss<'a> = &'a (dyn Fn(&[f32]) -> f64 + Sync);
 
-/// What is run.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Descent<'a> {
-    /// As on a command line.
+    /// In command-line syntax.
     pub strategy: &'a str,
-    /// As on a command line.
+    /// In command-line syntax.
     pub reducer: &'a str,
-    /// As on a command line.
+    /// In command-line syntax.
     pub feedback: &'a str,
-    /// As on a command line.
+    /// In command-line syntax.
     pub aggregator: &'a str,
     pub ranks: usize,
     pub steps: u64,
     pub rate: f64,
-    /// Parts of the model, of one length.
+    /// Number of tensors of the model, all of one length.
     pub tensors: usize,
-    /// A network that is simulated, and how long ranks compute.
+    /// Simulated network, and the compute time of the ranks.
     pub on: Option<(Network, &'a str)>,
 }
 
@@ -46,20 +46,20 @@ impl Default for Descent<'_> {
     }
 }
 
-/// What it ends with.
+/// Results of a run.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// The model to evaluate: the mean of the ranks' views.
+    /// Model to evaluate: the mean of the ranks' views.
     pub model: Vec<f64>,
-    /// What each rank trains.
+    /// Parameters of each rank.
     pub ranks: Vec<Vec<f32>>,
-    /// On the slowest rank's clock.
+    /// Time on the slowest rank's clock.
     pub seconds: f64,
-    /// By the rank that sends most.
+    /// Bytes of the rank that sends most.
     pub sent: u64,
-    /// At the busiest step of any rank.
+    /// Bytes of any rank at its busiest step.
     pub peak: u64,
-    /// From the busiest machine to others, by what is not in the background.
+    /// Bytes from the busiest machine to others, without background communication.
     pub link: u64,
 }
 
@@ -79,7 +79,8 @@ impl Descent<'_> {
         })
     }
 
-    /// From `start(rank)`; `loss` is what a rank records. Strategies are told of one start, the same on every rank: the mean.
+    /// Runs from `start(rank)`; `loss` is the value that a rank records. Strategies receive one start, the same on
+    /// every rank: the mean.
     pub(super) fn run(
         &self,
         start: &(dyn Fn(usize) -> Vec<f32> + Sync),
@@ -148,14 +149,14 @@ impl Descent<'_> {
 }
 
 struct RankEnded {
-    /// What it trains.
+    /// Parameters.
     x: Vec<f32>,
     view: Vec<f32>,
     seconds: f64,
-    /// Bytes at each step, and in all to other machines.
+    /// Bytes at each step, and total bytes to other machines.
     sent: Vec<u64>,
     left: u64,
-    /// The first rank of its machine.
+    /// First rank of its machine.
     machine: usize,
 }
 
@@ -164,7 +165,7 @@ fn mean_over(ranks: &[impl AsRef<[f32]>]) -> Vec<f64> {
     (0..ranks.first().map_or(0, |rank| rank.as_ref().len())).map(at).collect()
 }
 
-/// Of a rank: in memory, by values that are not finite, or by another rank's.
+/// Failure of a rank: in memory, by non-finite values, or caused by another rank.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
     #[error(transparent)]
@@ -178,28 +179,28 @@ pub(super) fn simulated(ranks: usize, network: Network, paces: &str) -> Result<V
     Ok(Simulated::over(local, network, Compute::Paced(paces.parse::<Paces>()?)))
 }
 
-/// A problem of which every worker knows its part.
+/// A problem of which every worker has a part.
 pub(super) trait Problem: Sync {
     fn start(&self) -> Vec<f32>;
-    /// Of a batch of a rank, or of all its data; ranks of workers are from 1.
+    /// Writes the gradient of a batch of a rank, or of all its data; ranks of workers start at 1.
     fn gradient(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut [f32]);
-    /// Batches that all data of a rank are.
+    /// Returns the number of batches in a rank's data.
     fn batches(&self) -> u64 {
         1
     }
 }
 
-/// A server, and its workers on a network that takes no time.
+/// A server and its workers, on a network without delay.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Service<'a> {
-    /// As on a command line.
+    /// In command-line syntax.
     pub policy: &'a str,
     pub workers: usize,
     pub paces: &'a str,
     pub rate: f32,
 }
 
-/// A pause of a service: the server's seconds, the model, and bytes sent and received by the server.
+/// State at a pause of a service: the server's seconds, the model, and bytes sent and received by the server.
 #[derive(Debug, Clone)]
 pub(super) struct Pause {
     pub seconds: f64,
@@ -229,7 +230,8 @@ impl Trainer for Plain<'_> {
 }
 
 impl Service<'_> {
-    /// What there is at each of some numbers of updates, at which all workers are idle. A model that is not finite ends it: nothing then.
+    /// Returns the state at each of the given numbers of updates, at which all workers are idle. A model that is not
+    /// finite ends the run with `None`.
     pub(super) fn run(&self, problem: &dyn Problem, pauses: &[u64]) -> Result<Vec<Pause>> {
         let policy: ServerConfig = self.policy.parse()?;
         policy.get().build(self.workers)?;
@@ -262,7 +264,7 @@ impl Service<'_> {
     }
 }
 
-/// Noise of a seed's, a step's and a rank's own.
+/// Returns noise specific to a seed, a step and a rank.
 pub(super) fn noise(seed: u64, rank: usize, step: u64) -> impl FnMut() -> f32 {
     let mut rng = Key::new(seed).step(step).rank(rank).block(0);
     move || StandardNormal.sample(&mut rng)

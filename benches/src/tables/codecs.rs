@@ -1,7 +1,8 @@
-//! Seconds of encoding and decoding: every row's exchange in a world of four, on the processor's clock of each rank's thread.
+//! Encode and decode times of every row's exchange in a world of four, by the CPU clock of each rank's thread.
 //!
-//! What a rank computes inside of the session's calls counts too: a ring encodes and adds there. The network is unlimited, so that
-//! nothing else is in those seconds. Under a controller each of its levels is measured by itself, without what it measures to decide.
+//! Computation inside the session's calls counts too: a ring encodes and adds there. The network is unlimited, so it
+//! adds nothing to these times. Under a controller each of its levels is measured separately, without the controller's
+//! own measurements.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use super::results::RANKS;
 use super::{Model, Row};
 use crate::vectors::Source;
 
-/// The processor's time of the thread that asks.
+/// CPU time of the calling thread.
 struct ThreadClock;
 
 impl Clock for ThreadClock {
@@ -38,16 +39,16 @@ impl Clock for ThreadClock {
 /// Seconds of a step, the median of ranks and steps.
 #[derive(Debug, Clone, Copy)]
 pub struct Seconds {
-    /// All of them.
+    /// Total.
     pub all: f64,
-    /// Outside of the session's calls.
+    /// Part outside the session's calls.
     pub compress: f64,
 }
 
-/// What a row exchanges with.
+/// Returns the exchange of a row.
 ///
 /// # Errors
-/// When its flags are wrong.
+/// If its flags are wrong.
 pub fn exchange(model: Model, row: &Row) -> Result<Exchange> {
     let words = format!("cifar {} {}", model.flags(model.rate()), row.flags);
     let options = Flags::try_parse_from(words.split_whitespace())?.options;
@@ -60,15 +61,15 @@ struct Flags {
     options: Options,
 }
 
-/// Ratios that are measured under a controller that may decide them.
+/// Ratios measured for a controller that may select them.
 const LEVELS: [f64; 9] = [1.0, 2.0, 4.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
-/// The same of quantizers.
+/// Bit widths measured for quantizers.
 const BITS: [u8; 7] = [2, 3, 4, 5, 6, 7, 8];
 
-/// The row's exchange at each of its levels, without what decides.
+/// Returns the row's exchange at each of its levels, without the controller.
 ///
 /// # Errors
-/// When a level cannot be set.
+/// If a level cannot be set.
 pub fn levels(exchange: &Exchange) -> Result<Vec<Exchange>> {
     if exchange.controller == ControllerConfig::None {
         return Ok(vec![exchange.clone()]);
@@ -85,10 +86,10 @@ pub fn levels(exchange: &Exchange) -> Result<Vec<Exchange>> {
     Ok(within.map(level).collect())
 }
 
-/// The slots of a model.
+/// Returns the slots of a model.
 ///
 /// # Errors
-/// When it cannot be built.
+/// If it cannot be built.
 pub fn layout(model: Model) -> Result<Layout> {
     let device = Device::flex().autodiff();
     let comm = Local::world(1).remove(0);
@@ -103,7 +104,7 @@ pub fn layout(model: Model) -> Result<Layout> {
     Ok(optim.synchronizer().layout()?.clone())
 }
 
-/// Values as of a gradient: Laplace, and of an embedding seven rows of eight are 0.
+/// Draws values similar to a gradient's: Laplace, and for an embedding seven rows of eight are 0.
 fn gradient(layout: &Layout) -> Result<Vec<f32>> {
     let mut values = Source::Laplace.values(layout.len())?;
     for slot in layout.slots().iter().filter(|slot| slot.path().contains("embedding")) {
@@ -114,10 +115,10 @@ fn gradient(layout: &Layout) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// Measures an exchange over some steps, the first few not counted; and the ratio in force.
+/// Measures an exchange over some steps, excluding the first few; returns the seconds and the ratio in force.
 ///
 /// # Errors
-/// When it cannot be built or fails.
+/// If it cannot be built or fails.
 pub fn measure(exchange: &Exchange, layout: &Layout, steps: usize) -> Result<(Seconds, f64)> {
     let values = gradient(layout)?;
     let world = Simulated::world(RANKS, Network::unlimited(), Compute::Measured(Arc::new(ThreadClock)));
@@ -128,7 +129,7 @@ pub fn measure(exchange: &Exchange, layout: &Layout, steps: usize) -> Result<(Se
     Ok((Seconds { all: median(all), compress: median(compress) }, ratio))
 }
 
-/// Steps before any counts: storage is found, and residuals grow.
+/// Excluded steps, in which storage is allocated and residuals grow.
 const WARM_UP: usize = 5;
 
 type Measured = (Vec<(f64, f64)>, f64);

@@ -1,4 +1,4 @@
-//! DQ-SGD's table: accuracy and mean bits of quantizers of fixed and of chosen widths.
+//! DQ-SGD's table: accuracy and mean bits of quantizers with fixed and with adaptive widths.
 
 use super::{Model, Row, Table};
 

@@ -1,4 +1,4 @@
-//! GraVAC's tables 2 and 4: its compressors at fixed ratios, itself over each, and Accordion.
+//! GraVAC's tables 2 and 4: its compressors at fixed ratios, GraVAC over each, and Accordion.
 
 use super::{Model, Row, Table};
 
@@ -18,7 +18,7 @@ pub const TABLE: Table = Table {
     rate: None,
 };
 
-/// All with 32-bit values.
+/// Compressors, all with 32-bit values.
 const COMPRESSORS: [(&str, &str); 4] =
     [("Top-k", "topk"), ("DGC threshold", "threshold-topk"), ("Redsync", "redsync"), ("Random-k", "randk")];
 

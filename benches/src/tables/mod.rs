@@ -1,7 +1,7 @@
-//! The tables of controllers beside static settings: which runs each has, and what is read from them.
+//! Tables of controllers compared with static settings: their runs and their results.
 //!
-//! A run is a trainer's, on one thread, in a directory of its own; a run that came to its end with its flags is not done again.
-//! Runs whose decisions do not depend on seconds are made once and [replayed](results) on every network.
+//! A run is one trainer on one thread, in a separate directory; a run that finished with its flags is not repeated.
+//! Runs whose decisions do not depend on measured times are made once and [replayed](results) on every network.
 
 pub mod codecs;
 pub mod dq_sgd;
@@ -38,10 +38,10 @@ pub enum Model {
 }
 
 impl Model {
-    /// All of them.
+    /// All models.
     pub const ALL: [Model; 3] = [Model::ResNet8, Model::Vgg11Slim, Model::BiLstm];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Model::ResNet8 => "resnet8",
@@ -50,7 +50,7 @@ impl Model {
         }
     }
 
-    /// Values of its gradient.
+    /// Returns the number of values of its gradient.
     pub fn values(self) -> usize {
         match self {
             Model::ResNet8 => 77_850,
@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// The directory of its data.
+    /// Returns the directory of its data.
     pub fn data(self) -> &'static str {
         if self.is_adam() { "ag_news" } else { "cifar10" }
     }
@@ -68,12 +68,12 @@ impl Model {
         if self.is_adam() { "ag-news" } else { "cifar" }
     }
 
-    /// Whether its optimizer is Adam. The others' is SGD with momentum.
+    /// Returns whether its optimizer is Adam; otherwise it is SGD with momentum.
     pub fn is_adam(self) -> bool {
         self == Model::BiLstm
     }
 
-    /// The learning rate in the middle of the [grid](rates).
+    /// Returns the learning rate in the middle of the [grid](rates).
     pub fn rate(self) -> f64 {
         match self {
             Model::ResNet8 => 0.2,
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// What makes the runs of all tables alike.
+    /// Returns the flags that the runs of all tables share.
     fn flags(self, rate: f64) -> String {
         let (name, common) = (self.name(), "--ranks 4 --batch 32");
         match self.is_adam() {
@@ -97,49 +97,49 @@ impl Model {
     }
 }
 
-/// What is compared: a name, and the flags of its exchange.
+/// A compared setting: a name, and the flags of its exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// Its name.
     pub name: String,
     /// Its flags.
     pub flags: String,
-    /// Whether what it decides depends on seconds: it must be run on each network.
+    /// Set if its decisions depend on measured times: it must be run on each network.
     pub reads_seconds: bool,
 }
 
-/// The row that others are compared with.
+/// Name of the row to which others are compared.
 pub const DENSE: &str = "dense";
 
 impl Row {
-    /// With what is not sent remembered in one of these ways.
+    /// Creates a row from its name and flags.
     pub fn new(name: impl Into<String>, flags: impl Into<String>) -> Row {
         Row { name: name.into(), flags: flags.into(), reads_seconds: false }
     }
 
-    /// One that must be run on each network.
+    /// Marks a row that must be run on each network.
     #[must_use]
     pub fn reading_seconds(mut self) -> Row {
         self.reads_seconds = true;
         self
     }
 
-    /// The exact mean.
+    /// Returns the row of the exact mean.
     pub fn dense() -> Row {
         Row::new(DENSE, "--reducer dense")
     }
 
-    /// What is used where no flag names an exchange.
+    /// Returns the row of the default exchange, used if no flag names one.
     pub fn auto() -> Row {
         Row::new("auto", "").reading_seconds()
     }
 
-    /// A compressor under error feedback.
+    /// Returns the row of a compressor under error feedback.
     pub fn error_feedback(compressor: &str) -> Row {
         Row::new(format!("{compressor}, error feedback"), format!("--compressor {compressor} --feedback error"))
     }
 
-    /// A compressor under momentum correction, where the optimizer is SGD with momentum; else under error feedback.
+    /// Returns the row of a compressor under momentum correction if the optimizer is SGD with momentum, else under error feedback.
     pub fn corrected(compressor: &str, model: Model) -> Row {
         if model.is_adam() {
             return Row::error_feedback(compressor);
@@ -148,28 +148,28 @@ impl Row {
         Row::new(name, format!("--compressor {compressor} --momentum-correction on"))
     }
 
-    /// A compressor without a memory.
+    /// Returns the row of a compressor without error feedback.
     pub fn forgetting(compressor: &str) -> Row {
         Row::new(format!("{compressor}, no memory"), format!("--compressor {compressor} --feedback none"))
     }
 }
 
-/// A table's runs.
+/// Runs of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Table {
-    /// Its name, and its directory among runs.
+    /// Its name, and its directory among the runs.
     pub name: &'static str,
-    /// The trainer, where it is not the model's own.
+    /// Trainer, if it is not the model's own.
     pub trainer: Option<&'static str>,
     /// Its models.
     pub models: &'static [Model],
     /// Its rows, dense first.
     pub rows: fn(Model) -> Vec<Row>,
-    /// The networks that times are of.
+    /// Networks for which times are computed.
     pub networks: fn(Model) -> Vec<&'static str>,
-    /// Seconds of computing a step.
+    /// Compute time of a step.
     pub compute: &'static str,
-    /// The learning rate of all rows, where it is not the model's.
+    /// Learning rate of all rows, if it is not the model's.
     pub rate: Option<f64>,
 }
 
@@ -184,18 +184,18 @@ pub struct Job {
     pub seed: u64,
     /// Its learning rate.
     pub rate: f64,
-    /// Where it runs, where its decisions depend on it.
+    /// Network, if its decisions depend on it.
     pub network: Option<&'static str>,
     /// All of its flags.
     pub flags: String,
-    /// Its files.
+    /// Directory of its files.
     pub directory: PathBuf,
     trainer: &'static str,
 }
 
 impl Table {
-    /// The runs of a seed: one for each row, and for each network where the row reads seconds. With dense's [tuned](rates) rate, or the
-    /// middle of the grid; the same in every row.
+    /// Returns the runs of a seed: one for each row, and one per network if the row reads seconds. With dense's
+    /// [tuned](rates) rate, or the middle of the grid; the same in every row.
     pub fn jobs(&self, out: &Path, models: &[Model], seed: u64, tuned: bool) -> Result<Vec<Job>> {
         let mut jobs = Vec::new();
         for &model in self.models.iter().filter(|model| models.contains(model)) {
@@ -216,7 +216,7 @@ impl Table {
         Ok(jobs)
     }
 
-    /// One run with a learning rate of its own.
+    /// Returns one run with a given learning rate.
     pub fn job(
         &self,
         out: &Path,
@@ -246,21 +246,21 @@ impl Table {
 }
 
 impl Job {
-    /// Its summary, where it came to its end.
+    /// Returns its summary, if it finished.
     pub fn finished(&self) -> Option<Summary> {
         trainer::finished(&self.directory, &self.flags)
     }
 
-    /// Its command.
+    /// Returns its command.
     pub fn command(&self) -> String {
         format!("{} {}", self.trainer, self.flags)
     }
 }
 
-/// Does what is not done yet, some runs at a time. A run that fails is reported, and the others go on.
+/// Makes the missing runs, several at a time. A failed run is reported, and the others continue.
 ///
 /// # Errors
-/// When runs failed: their number.
+/// If runs failed: their number.
 pub fn run(jobs: Vec<Job>, data: &Path, at_a_time: usize) -> Result<()> {
     let (queue, failed) = (Mutex::new(jobs.into_iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The learning rate that dense is tuned to, on a grid, with seeds that are in no table.
+//! Tuning of dense's learning rate, on a grid, with seeds that are in no table.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{Job, Model, Row, Table};
 use crate::trainer::{day, machine};
 
-/// Times the model's own rate.
+/// Factors on the model's own rate.
 pub const GRID: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 
-/// The seeds.
+/// Seeds of the grid.
 pub const SEEDS: [u64; 2] = [11, 12];
 
 /// A run of the grid.
@@ -23,25 +23,25 @@ pub struct Tuning {
     pub lr: f64,
     /// Its seed.
     pub seed: u64,
-    /// What came out.
+    /// Resulting accuracy.
     pub test_accuracy: f64,
-    /// Where, when and how it ran.
+    /// Machine on which it ran.
     pub machine: String,
-    /// Its cores.
+    /// Number of its cores.
     pub cores: usize,
-    /// The day.
+    /// Date.
     pub date: String,
-    /// The trainer's.
+    /// Command of the trainer.
     pub command: String,
 }
 
-/// The runs of the grid.
+/// Runs of the grid.
 const TUNED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/learning-rates.csv");
 
-/// The rate with the best mean accuracy of the grid.
+/// Returns the rate with the best mean accuracy of the grid.
 ///
 /// # Errors
-/// When the committed runs cannot be read, or have not all of this model's grid.
+/// If the committed runs cannot be read, or do not cover this model's grid.
 pub fn tuned(model: Model) -> Result<f64> {
     best(&read()?, model)
         .with_context(|| format!("{TUNED}: runs of {}'s grid are missing; --tune makes them", model.name()))
@@ -54,7 +54,7 @@ fn read() -> Result<Vec<Tuning>> {
     csv::Reader::from_path(TUNED)?.into_deserialize().collect::<Result<_, _>>().with_context(|| TUNED)
 }
 
-/// `None` where a run of the grid is missing: means over other seeds would be compared.
+/// Returns the best rate; `None` if a run of the grid is missing, since means over different seeds would be compared.
 fn best(runs: &[Tuning], model: Model) -> Option<f64> {
     let accuracy = |lr: f64, seed: u64| {
         let run = runs.iter().find(|run| (run.model.as_str(), run.lr, run.seed) == (model.name(), lr, seed));
@@ -65,17 +65,17 @@ fn best(runs: &[Tuning], model: Model) -> Option<f64> {
     sums?.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(lr, _)| lr)
 }
 
-/// The grid's runs.
+/// Returns the runs of the grid.
 pub fn jobs(table: &Table, out: &Path, models: &[Model]) -> Vec<Job> {
     let models = table.models.iter().filter(|model| models.contains(model));
     let grid = models.flat_map(|model| GRID.into_iter().flat_map(move |times| SEEDS.map(|seed| (*model, times, seed))));
     grid.map(|(model, times, seed)| table.job(out, model, &Row::dense(), (seed, times * model.rate(), None))).collect()
 }
 
-/// Adds the grid's runs that came to their end to the committed ones, in order.
+/// Adds the finished runs of the grid to the committed ones, in order.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn write(jobs: &[Job]) -> Result<()> {
     let mut runs = read()?;
     for job in jobs {

@@ -1,4 +1,4 @@
-//! What a run left: accuracy, bytes, ratios, and seconds on any network.
+//! Results of a run: accuracy, bytes, ratios, and times on any network.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,25 +14,25 @@ use briquette_examples::record::{StepRecord, Summary, read_frames};
 use super::codecs::exchange;
 use super::{Job, Table};
 
-/// Ranks of every run.
+/// Number of ranks of every run.
 pub const RANKS: usize = 4;
 
 /// One run's results.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its last line.
+    /// Its summary.
     pub summary: Summary,
     /// Its steps.
     pub steps: Vec<StepRecord>,
-    /// Steps done and test accuracy, of each evaluation.
+    /// Steps done and test accuracy, for each evaluation.
     pub evaluations: Vec<(usize, f64)>,
 }
 
 impl Outcome {
-    /// Of a run that came to its end.
+    /// Reads the results of a finished run.
     ///
     /// # Errors
-    /// When its files cannot be read.
+    /// If its files cannot be read.
     pub fn read(job: &Job) -> Result<Option<Outcome>> {
         let Some(summary) = job.finished() else { return Ok(None) };
         let text = |name: &str| {
@@ -44,7 +44,7 @@ impl Outcome {
         Ok(Some(Outcome { summary, steps, evaluations }))
     }
 
-    /// The ratios in force, and their shares of the steps: `1x 12 %, 10x 88 %`.
+    /// Returns the ratios in force, and their shares of the steps: `1x 12 %, 10x 88 %`.
     pub fn shares(&self) -> String {
         let mut counts = BTreeMap::<u64, usize>::new();
         self.ratios().for_each(|ratio| *counts.entry(ratio.to_bits()).or_default() += 1);
@@ -55,13 +55,13 @@ impl Outcome {
         counts.iter().map(share).collect::<Vec<_>>().join(", ")
     }
 
-    /// The nominal ratio of each step.
+    /// Returns the nominal ratio of each step.
     pub fn ratios(&self) -> impl Iterator<Item = f64> {
         self.steps.iter().map(|step| step.factor.unwrap_or(1.0))
     }
 
-    /// The gradient's norm at tenths of the run, as far as the controller's reasons state it: `0: 2.31e0, 24: 1.87e0`. Each is the last one
-    /// stated in its tenth. Empty under a controller that states none.
+    /// Returns the gradient's norm at tenths of the run, if the controller's reasons state it: `0: 2.31e0, 24: 1.87e0`.
+    /// Each is the last one stated in its tenth. Empty under a controller that states none.
     pub fn norms(&self) -> String {
         let stated = self.steps.iter().filter_map(|step| norm(step.reason.as_deref()?));
         let tenths: BTreeMap<u64, (u64, String)> = stated
@@ -70,16 +70,16 @@ impl Outcome {
         tenths.values().map(|(step, norm)| format!("{step}: {norm}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Mean bits a value, by the nominal ratios.
+    /// Returns the mean bits per value, by the nominal ratios.
     pub fn bits(&self) -> f64 {
         self.ratios().map(|ratio| 32.0 / ratio).sum::<f64>() / self.steps.len() as f64
     }
 
-    /// Rank 0's simulated seconds at the end of every step: its own where it was run on a network, replayed elsewhere, with the
-    /// codec's mean seconds a step as part of the computing.
+    /// Returns rank 0's simulated time at the end of every step: its own if it was run on a network, otherwise
+    /// replayed, with the codec's mean seconds per step as part of the compute time.
     ///
     /// # Errors
-    /// When its frames cannot be read, or replayed.
+    /// If its frames cannot be read, or replayed.
     pub fn seconds(&self, table: &Table, job: &Job, network: &str, codec: f64) -> Result<Vec<f64>> {
         if job.network.is_some() {
             let seconds = |step: &StepRecord| step.simulated_seconds.context("a step without simulated seconds");
@@ -91,25 +91,25 @@ impl Outcome {
         Ok(seconds.into_iter().next().unwrap_or_default())
     }
 
-    /// Steps to the first evaluation that reaches this accuracy.
+    /// Returns the steps to the first evaluation that reaches this accuracy.
     pub fn steps_to(&self, target: f64) -> Option<usize> {
         self.evaluations.iter().find(|(_, accuracy)| *accuracy >= target).map(|(steps, _)| *steps)
     }
 
-    /// Bytes of all ranks after these steps, by rank 0's.
+    /// Returns the bytes of all ranks after these steps, extrapolated from rank 0's.
     pub fn bytes_to(&self, steps: usize) -> u64 {
         RANKS as u64 * self.steps.iter().take(steps).map(|step| step.bytes_sent).sum::<u64>()
     }
 }
 
-/// `gradient norm 2.31e0 at step 24: 5 bits a value`
+/// Parses `gradient norm 2.31e0 at step 24: 5 bits a value`.
 fn norm(reason: &str) -> Option<(u64, String)> {
     let (norm, rest) = reason.strip_prefix("gradient norm ")?.split_once(" at step ")?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
     Some((digits.parse().ok()?, norm.to_owned()))
 }
 
-/// `epoch   1  step     78  test accuracy 0.4012  test loss …`
+/// Parses `epoch   1  step     78  test accuracy 0.4012  test loss …`.
 fn evaluation(line: &str) -> Option<(usize, f64)> {
     let mut words = line.strip_prefix("epoch ")?.split_whitespace();
     let step = words.nth(2)?.parse().ok()?;
@@ -117,49 +117,50 @@ fn evaluation(line: &str) -> Option<(usize, f64)> {
     Some((step, accuracy))
 }
 
-/// Codec seconds of a step, measured once; a trainer reads the first four with `--compress-seconds`.
+/// Codec times of a step, measured once; a trainer reads the first four columns with `--compress-seconds`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Codec {
-    /// The reducer, as in a trainer's config.toml.
+    /// Reducer, as in a trainer's config.toml.
     pub reducer: String,
-    /// The ratio in force.
+    /// Ratio in force.
     pub ratio: f64,
-    /// The model's values.
+    /// Number of values of the model.
     pub values: usize,
-    /// Seconds of one rank's own in a step's exchange: encoding, decoding, adding.
+    /// One rank's own seconds of a step's exchange: encoding, decoding, adding.
     pub seconds: f64,
-    /// Of these, outside of the session's calls.
+    /// Part of these outside the session's calls.
     pub compress_seconds: f64,
-    /// The memory that was around it.
+    /// Feedback around the reducer.
     pub memory: String,
-    /// The processor.
+    /// Processor.
     pub machine: String,
-    /// Its threads.
+    /// Number of its threads.
     pub cores: usize,
-    /// When.
+    /// Date of the measurement.
     pub date: String,
-    /// How.
+    /// Command of the measurement.
     pub command: String,
 }
 
-/// All that were measured.
+/// All measured codec times.
 #[derive(Debug, Default)]
 pub struct Codecs(Vec<Codec>);
 
 impl Codecs {
-    /// As committed.
+    /// Reads the committed times.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn read(path: &Path) -> Result<Codecs> {
         let rows = csv::Reader::from_path(path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Codecs(rows.into_deserialize().collect::<Result<_, _>>()?))
     }
 
-    /// Mean seconds of a run's steps, each by its ratio, as a session adds them; nothing for a reducer that was not measured.
+    /// Returns the mean codec seconds of a run's steps, each by its ratio, summed as a session does; `None` for a
+    /// reducer that was not measured.
     ///
     /// # Errors
-    /// When the row's flags are wrong, or seconds that were measured are.
+    /// If the row's flags, or measured seconds, are invalid.
     pub fn mean(&self, job: &Job, outcome: &Outcome) -> Result<Option<f64>> {
         let reducer = exchange(job.model, &job.row)?.reducer.to_string();
         let of_row = self.0.iter().filter(|codec| codec.reducer == reducer && codec.values == job.model.values());

@@ -1,4 +1,4 @@
-//! Which number of the first third of training foretells the accuracy that compression loses in the end.
+//! Signals in the first third of training that predict the accuracy lost to compression.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::observed::Signal;
 use crate::ranks::write_csv;
 use crate::trainer::machine;
 
-/// Static settings of every kind, at the learning rate that dense was tuned to.
+/// Static settings of every kind, at the learning rate to which dense was tuned.
 pub const TABLE: Table = Table {
     name: "signals",
     trainer: Some("observe"),
@@ -42,11 +42,11 @@ fn rows(model: Model) -> Vec<Row> {
     rows
 }
 
-/// Numbers that are tried, and what each is over the first third of training.
+/// Candidate signals, each computed over the first third of training.
 pub const CANDIDATES: [&str; 7] =
     ["gain", "delay", "cosine_10", "cosine_30", "loss_slope", "loss_to_dense", "relative_error"];
 
-/// Rows that are compared with each other: all, and those with a memory of any or of one kind.
+/// Groups of rows that are compared: all, those with any feedback, and those with one kind of feedback.
 const GROUPS: [&str; 4] = ["all", "with a memory", "error feedback", "momentum correction"];
 
 /// One run.
@@ -55,20 +55,20 @@ pub struct Run {
     model: &'static str,
     row: String,
     seed: u64,
-    /// Dense's accuracy less this run's.
+    /// Dense's accuracy minus this run's.
     accuracy_lost: f64,
     test_accuracy: f64,
-    /// Means of the steps.
+    /// Means over the steps.
     gain: f64,
     delay: f64,
-    /// Means of the windows.
+    /// Means over the windows.
     cosine_10: f64,
     cosine_30: f64,
-    /// Of the least squares line through the losses, a step.
+    /// Slope per step of the least-squares line through the losses.
     loss_slope: f64,
-    /// Mean loss less dense's.
+    /// Mean loss minus dense's.
     loss_to_dense: f64,
-    /// `√(1 − gain)`, the mean of the steps.
+    /// `√(1 − gain)`, averaged over the steps.
     relative_error: f64,
     wire_factor: f64,
     revision: String,
@@ -92,10 +92,10 @@ impl Run {
     }
 }
 
-/// Every run that came to its end, where dense of its seed did too.
+/// Returns every finished run for whose seed dense finished too.
 ///
 /// # Errors
-/// When files cannot be read.
+/// If files cannot be read.
 pub fn runs(jobs: &[Job]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for job in jobs {
@@ -143,7 +143,7 @@ fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     crate::paired::Mean::of(&values.into_iter().collect::<Vec<_>>()).mean
 }
 
-/// Of the least squares line through values at 0, 1, 2, …
+/// Returns the slope of the least-squares line through values at 0, 1, 2, …
 fn slope(values: &[f64]) -> f64 {
     let middle = (values.len() as f64 - 1.0) / 2.0;
     let level = mean(values.iter().copied());
@@ -151,7 +151,7 @@ fn slope(values: &[f64]) -> f64 {
     at().zip(values).map(|(x, y)| x * (y - level)).sum::<f64>() / at().map(|x| x * x).sum::<f64>()
 }
 
-/// Ranks from 0, means where values are equal.
+/// Returns ranks from 0, with means for equal values.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let rank = |value: &f64| {
         let below = values.iter().filter(|other| *other < value).count();
@@ -161,14 +161,14 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     values.iter().map(rank).collect()
 }
 
-/// Pearson's correlation.
+/// Returns Pearson's correlation.
 fn correlation(pairs: &[(f64, f64)]) -> f64 {
     let (x, y) = (mean(pairs.iter().map(|p| p.0)), mean(pairs.iter().map(|p| p.1)));
     let sum = |of: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>();
     sum(&|p| (p.0 - x) * (p.1 - y)) / (sum(&|p| (p.0 - x).powi(2)) * sum(&|p| (p.1 - y).powi(2))).sqrt()
 }
 
-/// Ranks of both, each within 0 to 1.
+/// Replaces both coordinates by their ranks, scaled to 0 to 1.
 fn ranked(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let most = (pairs.len() as f64 - 1.0).max(1.0);
@@ -179,7 +179,7 @@ fn ranked(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
 #[derive(Debug, Serialize)]
 struct Correlation {
     signal: &'static str,
-    /// `pooled` is over ranks within each model and seed.
+    /// Model; `pooled` uses ranks within each model and seed.
     model: String,
     /// One of the groups.
     rows: &'static str,
@@ -187,7 +187,7 @@ struct Correlation {
     spearman: f64,
     machine: String,
     cores: usize,
-    /// Of the last run.
+    /// Date of the last run.
     date: String,
     command: &'static str,
 }
@@ -195,7 +195,7 @@ struct Correlation {
 /// Writes all runs and all correlations.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write(runs: &[Run], directory: &Path) -> Result<()> {
     write_csv(Some(&directory.join("signals-runs.csv")), runs)?;
     let mut all = Vec::new();

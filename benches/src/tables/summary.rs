@@ -1,4 +1,4 @@
-//! A table's CSVs: every run, and each row's means paired with dense over seeds.
+//! CSVs of a table: every run, and each row's means paired with dense over seeds.
 
 use std::path::Path;
 
@@ -23,17 +23,17 @@ pub struct Run {
     bytes_sent: u64,
     /// Bytes of the dense ring over bytes sent.
     wire_factor: f64,
-    /// Mean bits a value, by the ratios in force.
+    /// Mean bits per value, by the ratios in force.
     nominal_bits: f64,
-    /// Sent bits a value to each other rank.
+    /// Bits sent per value to each other rank.
     sent_bits: f64,
     shares: String,
-    /// The gradient's norm at tenths of the run, where a controller states it.
+    /// Gradient norm at tenths of the run, if a controller states it.
     norms: String,
     simulated_seconds: f64,
-    /// Of each step, part of the above; empty where they were not measured.
+    /// Codec seconds of each step, part of the above; empty if not measured.
     codec_seconds: Option<f64>,
-    /// Accuracy, and seconds and bytes to it; empty where it was not reached.
+    /// Target accuracy, and seconds and bytes to it; empty if it was not reached.
     target: f64,
     seconds_to_target: Option<f64>,
     bytes_to_target: Option<u64>,
@@ -58,29 +58,29 @@ struct Line {
     wire_factor: f64,
     nominal_bits: f64,
     simulated_seconds: f64,
-    /// Over those of the fastest static row that loses no more than [`LOSS`].
+    /// Ratio to the seconds of the fastest static row that loses at most [`LOSS`].
     times_best_static: f64,
-    /// The reference's over this.
+    /// Seconds of the reference divided by this row's.
     speed_up: f64,
     seconds_to_target: Option<f64>,
     shares: String,
     machine: String,
     cores: usize,
-    /// Of the last run.
+    /// Date of the last run.
     date: String,
     command: String,
 }
 
-/// What a table's accuracy is aimed at, of the accuracy that dense has in the end.
+/// Target accuracy of a table, relative to dense's final accuracy.
 const TARGET: f64 = 0.95;
 
-/// What the best static row may lose to dense, to be a choice at all.
+/// Maximum accuracy that the best static row may lose to dense.
 const LOSS: f64 = 0.005;
 
-/// Every run of a table that came to its end.
+/// Returns every finished run of a table.
 ///
 /// # Errors
-/// When a run's files cannot be read.
+/// If a run's files cannot be read.
 pub fn runs(table: &Table, jobs: &[Job], codecs: &Codecs) -> Result<Vec<Run>> {
     let dense = |job: &Job| {
         let same = |other: &&Job| (other.model, other.seed, other.row.name.as_str()) == (job.model, job.seed, DENSE);
@@ -136,16 +136,16 @@ fn run(
     })
 }
 
-/// The day of a run.
+/// Returns the date of a run.
 fn date(job: &Job) -> Result<String> {
     let written = std::fs::metadata(job.directory.join("summary.json"))?.modified()?;
     crate::trainer::day(written)
 }
 
-/// Writes all runs, and the means; `reference` is the row that speed-ups are to.
+/// Writes all runs, and the means; `reference` is the reference row of speed-ups.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> Result<()> {
     write_csv(Some(&directory.join(format!("{}-runs.csv", table.name))), runs)?;
     let mut lines = Vec::new();
@@ -175,7 +175,7 @@ pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> 
     write_csv(Some(&directory.join(format!("{}.csv", table.name))), &lines)
 }
 
-/// Of all seeds together: `1x 25 %, 20x 75 %`.
+/// Returns the shares over all seeds together: `1x 25 %, 20x 75 %`.
 fn mean_shares(runs: &[&Run]) -> String {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     for part in runs.iter().flat_map(|run| run.shares.split(", ")) {
@@ -192,7 +192,7 @@ fn mean_shares(runs: &[&Run]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Of one model on one network.
+/// Returns the means of one model on one network.
 fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Line> {
     let of = |row: &str| runs.iter().filter(|run| run.row == row).copied().collect::<Vec<_>>();
     let mean = |runs: &[&Run], of: fn(&Run) -> f64| Mean::of(&runs.iter().map(|run| of(run)).collect::<Vec<_>>()).mean;

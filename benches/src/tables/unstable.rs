@@ -1,11 +1,11 @@
 //! An unstable case: a large learning rate and 1000x, unguarded, under the loss guard, and under `auto`.
 //!
-//! The guard has its default settings, which are those of the guard in `auto`. Seeds 1, 2 and 3 were looked at while it was designed:
-//! report others (`tables unstable --data DIR --seeds 21,22,23`).
+//! The guard has its default settings, which are those of the guard in `auto`. Seeds 1, 2 and 3 were used while it was
+//! designed: report others (`tables unstable --data DIR --seeds 21,22,23`).
 
 use super::{Model, Row, Table};
 
-/// Unguarded and guarded.
+/// Unguarded and guarded rows.
 pub const TABLE: Table = Table {
     name: "unstable",
     trainer: None,
@@ -16,7 +16,7 @@ pub const TABLE: Table = Table {
     rate: Some(1.6),
 };
 
-/// Dense for the first quarter of the run, then 1000x: a controller that takes too much.
+/// Dense for the first quarter of the run, then 1000x: a controller that compresses too much.
 const JUMP: &str = "schedule:1x,to=1000x,steps=60,stages=1";
 
 fn rows(_: Model) -> Vec<Row> {

@@ -1,9 +1,9 @@
-//! Strategies, compressors and optimizers beside each other on real data: accuracy, bytes and simulated time, each row at the best rate that
-//! a search found for it.
+//! Strategies, compressors and optimizers compared on real data: accuracy, bytes and simulated time, each row at its
+//! best learning rate.
 //!
-//! A run is a trainer's, on one thread, in a directory of its own; a run that came to its end with its flags, there or in the CSVs, is not done
-//! again. Rates are tried with a [seed](TUNING_SEED) that is in no table, for all rows by one rule: from two of them on by factors of two,
-//! until the best lies between two others.
+//! A run is one trainer on one thread, in a separate directory; a run that finished with its flags, there or in the
+//! CSVs, is not repeated. Rates are tuned with a [seed](TUNING_SEED) that is in no table, for all rows by one rule:
+//! starting from two rates, by factors of two, until the best lies between two others.
 
 mod outcome;
 mod picture;
@@ -23,7 +23,7 @@ use tuning::Tuning;
 pub use outcome::Kept;
 pub use write::{write, write_rates};
 
-/// What rates are tried with.
+/// Seed of the learning-rate search.
 pub const TUNING_SEED: u64 = 11;
 
 /// A model and data, over a link of 100 Mbit/s and 10 ms, 50 ms of computing a step.
@@ -45,16 +45,17 @@ pub enum Task {
     Optimizers,
 }
 
-/// What is compared, with its settings.
+/// A compared setting with its flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// Its name.
     pub name: &'static str,
     /// Its flags.
     pub flags: &'static str,
-    /// Learning rates that are tried first; one is taken without a search, none means that of the row's namesake in the first table.
+    /// Learning rates to try first. A single rate is used without a search; an empty list means the rate of the row's
+    /// namesake in the first table.
     pub rates: &'static [f64],
-    /// Flags that are tried in place of its own, at the best rate of these, and at others where they are better.
+    /// Alternative flags, tried at the best rate of the row's own flags, and at other rates if they are better.
     pub instead: &'static [&'static str],
 }
 
@@ -65,22 +66,22 @@ pub struct Run {
     pub task: Task,
     /// Its row.
     pub row: Row,
-    /// The row's flags, or those in place of them.
+    /// The row's flags, or their alternative.
     pub flags: &'static str,
     /// Its learning rate.
     pub rate: f64,
     /// Its seed.
     pub seed: u64,
-    /// Its files.
+    /// Directory of its files.
     pub directory: PathBuf,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Task; 6] =
         [Task::ResNet8, Task::ByClass, Task::BiLstm, Task::Straggler, Task::Compressors, Task::Optimizers];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Task::ResNet8 => "resnet8",
@@ -92,7 +93,7 @@ impl Task {
         }
     }
 
-    /// Its rows, dense first.
+    /// Returns its rows, dense first.
     pub fn rows(self) -> &'static [Row] {
         match self {
             Task::ResNet8 => rows::RESNET8,
@@ -112,7 +113,7 @@ impl Task {
         if self == Task::BiLstm { "ag_news" } else { "cifar10" }
     }
 
-    /// What all its runs share, but for what a row has of its own.
+    /// Returns the flags that all its runs share, apart from those of a row.
     fn flags(self, row: &str) -> String {
         let schedule = if row.contains("--schedule") { "" } else { " --schedule one-cycle" };
         let images =
@@ -140,15 +141,16 @@ impl Task {
         self.rows().iter().filter(move |row| row.name.contains(only))
     }
 
-    /// What is to be tried next for rows whose name contains a text, with the seed for tuning; nothing where all searches are at their end.
+    /// Returns the next runs to try for rows whose name contains a text, with the seed for tuning; empty if all
+    /// searches are complete.
     pub fn tuning(self, only: &str, kept: &Kept) -> Vec<Run> {
         self.named(only).filter(|row| row.rates.len() > 1).flat_map(|row| self.search(row, kept).next).collect()
     }
 
-    /// A run of each row whose name contains a text, as the search for its settings ended.
+    /// Returns a run of each row whose name contains a text, with the settings found by the search.
     ///
     /// # Errors
-    /// Where a row's search is not at its end.
+    /// If a row's search is not complete.
     pub fn runs(self, seed: u64, only: &str, kept: &Kept) -> Result<Vec<Run>> {
         self.named(only).map(|row| self.tuned(row, seed, kept)).collect()
     }
@@ -160,13 +162,13 @@ impl Task {
         tuning::search(row.rates, row.instead, run, |run| Some(kept.outcome(run)?.test_accuracy))
     }
 
-    /// The row whose rate a row has.
+    /// Returns the row whose rate a row uses.
     fn namesake(self, row: &Row) -> (Task, Row) {
         let first = Task::ResNet8.rows().iter().find(|first| first.name == row.name);
         first.filter(|_| row.rates.is_empty()).map_or((self, *row), |first| (Task::ResNet8, *first))
     }
 
-    /// Whether a row's rate was searched, to the end.
+    /// Returns whether a row's rate search is complete.
     fn searched(self, row: &Row, kept: &Kept) -> bool {
         let (task, row) = self.namesake(row);
         row.rates.len() > 1 && task.search(&row, kept).best.is_some()
@@ -205,20 +207,20 @@ impl Run {
         Run { task, row, flags, rate, seed, directory }
     }
 
-    /// All of its flags.
+    /// Returns all of its flags.
     pub fn flags(&self) -> String {
         format!("{} --lr {} --seed {}", self.task.flags(self.flags), self.rate, self.seed)
     }
 
-    /// Its command.
+    /// Returns its command.
     pub fn command(&self) -> String {
         format!("{} {}", self.task.trainer(), self.flags())
     }
 
-    /// Does it.
+    /// Trains the run.
     ///
     /// # Errors
-    /// When the trainer cannot be run or does not succeed.
+    /// If the trainer cannot be run or does not succeed.
     pub fn train(&self, data: &Path) -> Result<()> {
         eprintln!("{} seed {} at {}: {}", self.task.name(), self.seed, self.rate, self.flags);
         trainer::run(self.task.trainer(), &self.flags(), &data.join(self.task.data()), &self.directory)

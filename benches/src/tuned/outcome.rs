@@ -1,4 +1,4 @@
-//! What runs came to: in their directories, and in the CSVs that earlier ones were written to.
+//! Results of runs: in their directories, and in the CSVs of earlier runs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use crate::trainer::{FLAGS, day, diverged, finished, machine};
 
-/// A run that came to its end: a line of `TASK-runs.csv` or `TASK-rates.csv`.
+/// A finished run: a line of `TASK-runs.csv` or `TASK-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) task: String,
     pub(super) row: String,
     pub(super) lr: f64,
     pub(super) seed: u64,
-    /// Where several were tried, whether it is the row's.
+    /// If several settings were tried, whether this one was chosen for the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) chosen: Option<bool>,
-    /// 0 where it diverged.
+    /// 0 if it diverged.
     pub(super) test_accuracy: f64,
     pub(super) bytes_sent: u64,
     pub(super) simulated_seconds: Option<f64>,
@@ -33,24 +33,24 @@ pub(super) struct Outcome {
     pub(super) command: String,
 }
 
-/// Where runs are kept, and what is known of them.
+/// Stored runs and their results.
 #[derive(Debug)]
 pub struct Kept {
-    /// A directory for each task.
+    /// Directory with a subdirectory for each task.
     pub directory: PathBuf,
-    /// Whether a row takes the best rate so far where its search is not at its end.
+    /// Set if a row uses the best rate so far when its search is not complete.
     pub so_far: bool,
-    /// By command: of the CSVs.
+    /// Results from the CSVs, by command.
     written: HashMap<String, Outcome>,
 }
 
 impl Kept {
-    /// Runs in a directory, with no others.
+    /// Uses the runs in a directory only.
     pub fn new(directory: PathBuf, so_far: bool) -> Self {
         Kept { directory, so_far, written: HashMap::new() }
     }
 
-    /// With what the CSVs of another directory, `*-runs.csv` and `*-rates.csv`, have of earlier runs; there may be none.
+    /// Adds results of earlier runs from the CSVs of another directory, `*-runs.csv` and `*-rates.csv`, if there are any.
     ///
     /// # Errors
     /// For a CSV with other columns.
@@ -69,7 +69,7 @@ impl Kept {
         Ok(self)
     }
 
-    /// Of a run that came to its end, or diverged.
+    /// Returns the outcome of a run that finished or diverged.
     pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
         self.in_directory(run).or_else(|| {
             let written = self.written.get(&run.command())?.clone();
@@ -103,7 +103,7 @@ impl Kept {
         })
     }
 
-    /// Whether a run came to its end.
+    /// Returns whether a run finished.
     pub fn has(&self, run: &Run) -> bool {
         self.outcome(run).is_some()
     }

@@ -1,4 +1,4 @@
-//! Accuracy against bytes and against simulated time, a point for each row.
+//! Plots of accuracy against bytes and against simulated time, with a point for each row.
 
 use std::path::Path;
 

@@ -1,27 +1,27 @@
-//! What is compared.
+//! Compared rows of each task.
 
 use super::Row;
 
-/// Where the search for a rate of momentum SGD begins; it goes on to where the best lies between two others.
+/// First rates of the search for momentum SGD; it continues until the best lies between two others.
 const SGD: &[f64] = &[0.2, 0.4];
 
 // Rates of rows that have not been searched: SGD would do so.
-/// Dense's.
+/// Rates of dense.
 const DENSE_S: &[f64] = &[0.4];
-/// Of local steps: half of dense's.
+/// Rates of local steps: half of dense's.
 const HALF: &[f64] = &[0.2];
-/// Adam's, of rows that have not been searched: the best of dense's in `learning-rates.csv`, in another number of steps.
+/// Adam's rate for rows without a search: the best of dense's in `learning-rates.csv`, found for another number of steps.
 const ADAM: &[f64] = &[0.004];
-/// Where the search begins for Adam.
+/// First rates of the search for Adam.
 const ADAMS: &[f64] = &[0.002, 0.004];
-/// Where it begins for Adam with a root of higher order.
+/// First rates of the search for Adam with a root of higher order.
 const PADAMS: &[f64] = &[0.1, 0.2];
 
 const fn row(name: &'static str, flags: &'static str, rates: &'static [f64]) -> Row {
     Row { name, flags, rates, instead: &[] }
 }
 
-/// On data that ranks have alike.
+/// Rows on IID data.
 pub(super) const RESNET8: &[Row] = &[
     row("dense", "--reducer dense", SGD),
     row("Local SGD, H = 4", "--strategy local-sgd:4", HALF),
@@ -41,7 +41,7 @@ pub(super) const RESNET8: &[Row] = &[
     row("asynchronous, 4 workers", "--server async-sgd --ranks 5", &[0.1, 0.2]),
 ];
 
-/// On data that differ by class.
+/// Rows on data that differ by class.
 pub(super) const BY_CLASS: &[Row] = &[
     row("dense", "--reducer dense", SGD),
     row("Local SGD, H = 4", "--strategy local-sgd:4", SGD),
@@ -49,7 +49,7 @@ pub(super) const BY_CLASS: &[Row] = &[
     row("CoCoD-SGD, H = 4", "--strategy cocod:4", SGD),
 ];
 
-/// Long periods, and what goes with Adam.
+/// Rows with long periods, and methods for Adam.
 pub(super) const BILSTM: &[Row] = &[
     row("dense", "--reducer dense", ADAMS),
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
@@ -69,7 +69,7 @@ pub(super) const BILSTM: &[Row] = &[
     row("GadamX, mean from step 300", "--reducer dense --optimizer padamw --average-from 300", &[2.56, 5.12]),
 ];
 
-/// Means of the second half's iterates beside last iterates; what is exchanged is exact but where a row says so.
+/// Means of the second half's iterates compared with last iterates. The exchange is exact unless a row says otherwise.
 pub(super) const OPTIMIZERS: &[Row] = &[
     row("dense", "--reducer dense", &[0.1, 0.2]),
     row("SGD, mean of iterates", "--reducer dense --schedule constant --average-from 158", &[0.1, 0.2]),
@@ -86,7 +86,7 @@ pub(super) const OPTIMIZERS: &[Row] = &[
     row("Comp-AMS, signs", "--optimizer comp-ams --compressor sign --feedback error", ADAMS),
 ];
 
-/// A compressor or reducer that wants feedback: of errors, else the momentum correction.
+/// A compressor or reducer that needs feedback: error feedback, otherwise momentum correction.
 macro_rules! biased {
     ($name:literal, $flags:literal, $rates:expr) => {
         Row {
@@ -98,21 +98,21 @@ macro_rules! biased {
     };
 }
 
-/// As it is.
+/// A compressor or reducer without feedback.
 macro_rules! unbiased {
     ($name:literal, $flags:literal, $rates:expr) => {
         row($name, concat!($flags, " --feedback none"), $rates)
     };
 }
 
-/// Where the search begins for what moves every value by the learning rate.
+/// First rates for methods that move every value by the learning rate.
 const SIGNS: &[f64] = &[0.002, 0.004];
-/// For signs with a scale.
+/// First rates for signs with a scale.
 const SCALED: &[f64] = &[0.1, 0.2];
-/// For SGD without momentum.
+/// First rates for SGD without momentum.
 const PLAIN: &[f64] = &[0.8, 1.6];
 
-/// Compressors and reducers; sparsifiers at 10x, what has no factor as it is.
+/// Compressors and reducers: sparsifiers at 10x, those without a factor as they are.
 pub(super) const COMPRESSORS: &[Row] = &[
     // With the seeds of the table the better of this rate and of what the search's one seed finds: no row is compared with less.
     row("dense", "--reducer dense", &[0.05]),
@@ -172,7 +172,7 @@ pub(super) const COMPRESSORS: &[Row] = &[
     row("MCM, qsgd:4", "--reducer mcm:qsgd:4 --momentum 0", PLAIN),
 ];
 
-/// Rows of the first table where one rank takes ten times as long, at that table's rates: a clock changes nothing that these compute.
+/// Rows of the first table with one rank that takes ten times as long, at that table's rates: time does not change their results.
 pub(super) const STRAGGLER: &[Row] = &[
     row("dense", "--reducer dense --clock fixed:500ms,50ms", &[]),
     row("Local SGD, H = 4", "--strategy local-sgd:4 --clock fixed:500ms,50ms", &[]),

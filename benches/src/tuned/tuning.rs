@@ -1,25 +1,26 @@
-//! Which learning rate a row takes: rates double or halve until the best lies between two others.
+//! Learning-rate search of a row: rates are doubled or halved until the best lies between two others.
 
 use super::Run;
 
-/// Rates that are tried at most.
+/// Maximum number of rates to try.
 const MOST: usize = 10;
 
-/// How far the search for a row's settings has come.
+/// State of the search for a row's settings.
 #[derive(Debug)]
 pub(super) struct Tuning {
-    /// What has been tried.
+    /// Runs tried so far.
     pub tried: Vec<Run>,
-    /// What is to be tried next; nothing where the search is at its end.
+    /// Runs to try next; empty if the search is complete.
     pub next: Vec<Run>,
-    /// The most accurate of what has been tried.
+    /// Most accurate run so far.
     pub so_far: Option<Run>,
-    /// The same, at the end.
+    /// Most accurate run of a complete search.
     pub best: Option<Run>,
 }
 
-/// Begins at some rates and goes on beyond the lowest or the highest while that is the best. `instead` are other settings, which are then tried
-/// at the best rate of these; where one of them is better, its own rate is searched from there on.
+/// Starts with some rates and extends beyond the lowest or the highest while that is the best. `instead` are
+/// alternative settings, which are then tried at the best rate of the original ones; if an alternative is better, its
+/// own rate is searched from there on.
 pub(super) fn search(
     rates: &[f64],
     instead: &[&'static str],
@@ -38,7 +39,7 @@ pub(super) fn search(
     Tuning { tried: all.tried.into_iter().chain(more).collect(), ..further }
 }
 
-/// The best of rates, of which there are more until it lies between two others.
+/// Searches for the best rate, adding rates until it lies between two others.
 fn climb(rates: &[f64], run: impl Fn(f64) -> Run, accuracy: impl Fn(&Run) -> Option<f64>) -> Tuning {
     let mut rates = rates.to_vec();
     loop {
@@ -57,7 +58,7 @@ fn climb(rates: &[f64], run: impl Fn(f64) -> Run, accuracy: impl Fn(&Run) -> Opt
     }
 }
 
-/// The best, where all of them were run; of equals the first.
+/// Returns the best, if all of them were run; the first of equals.
 fn compare(runs: Vec<Run>, accuracy: impl Fn(&Run) -> Option<f64>) -> Tuning {
     let (mut tried, mut next, mut best) = (Vec::new(), Vec::new(), None::<(f64, Run)>);
     for run in runs {
@@ -88,7 +89,7 @@ mod tests {
         Run::new(Task::ResNet8, ROW, instead.unwrap_or(ROW.flags), (rate, 11), Path::new("o"))
     }
 
-    /// Runs what is to be run next until nothing is.
+    /// Runs the next runs until there are none.
     fn to_the_end(instead: &[&'static str], accuracy: impl Fn(&Run) -> f64) -> Tuning {
         let mut done: Vec<Run> = Vec::new();
         loop {

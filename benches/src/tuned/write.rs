@@ -1,4 +1,4 @@
-//! What came out: every run, the rates that were tried, and each row's means paired with dense.
+//! CSVs of the results: every run, the rates that were tried, and each row's means paired with dense.
 
 use std::path::Path;
 
@@ -19,13 +19,13 @@ pub(super) struct Line {
     flags: &'static str,
     seeds: usize,
     lr: f64,
-    /// Whether that rate was searched to the end, in this task or the first.
+    /// Set if that rate's search is complete, in this task or the first.
     searched: bool,
     pub(super) test_accuracy: f64,
     to_dense: f64,
     standard_error: f64,
     pub(super) bytes_sent: f64,
-    /// Dense's over these.
+    /// Dense's bytes divided by these.
     fewer_bytes: f64,
     pub(super) simulated_seconds: f64,
     machine: String,
@@ -34,10 +34,10 @@ pub(super) struct Line {
     command: String,
 }
 
-/// Writes what was tried for some tasks into a directory: `TASK-rates.csv`; [so far](Kept::so_far), where that is what is asked for.
+/// Writes the search results of some tasks into a directory, `TASK-rates.csv`; those [so far](Kept::so_far), if requested.
 ///
 /// # Errors
-/// When a search is not at its end, or a file cannot be read or written.
+/// If a search is not complete, or a file cannot be read or written.
 pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
     let mut files = Vec::new();
     for task in tasks {
@@ -58,10 +58,11 @@ pub fn write_rates(tasks: &[Task], kept: &Kept, csv: &Path) -> Result<()> {
     written.try_for_each(|(name, tried)| write_csv(Some(&csv.join(name)), &tried))
 }
 
-/// Writes the tables of some tasks into a directory, `TASK-runs.csv` and `TASK.csv`; into another one a picture of each, where that is asked for.
+/// Writes the tables of some tasks into a directory, `TASK-runs.csv` and `TASK.csv`; and a picture of each into another
+/// one, if requested.
 ///
 /// # Errors
-/// When a row was not run with every seed, or a file cannot be read or written: nothing is written then.
+/// If a row was not run with every seed, or a file cannot be read or written: nothing is written then.
 pub fn write(tasks: &[Task], seeds: &[u64], kept: &Kept, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
     let mut tables = Vec::new();
     for task in tasks {
@@ -161,7 +162,7 @@ fn print(task: Task, lines: &[Line]) {
 mod tests {
     use super::*;
 
-    /// As if it had come to its end: the more accurate, the nearer its rate is to 0.1.
+    /// Simulates a finished run: the accuracy is higher the nearer its rate is to 0.1.
     fn finish(run: &Run) {
         let accuracy = 1.0 / (1.0 + (run.rate / 0.1).ln().abs());
         let summary = format!(

@@ -1,4 +1,4 @@
-//! Kills a trainer at every system call on its files, and lets each of them fail: `scripts/kill-io.sh`.
+//! Kills a trainer at every system call on its files, and injects a failure into each call: `scripts/kill-io.sh`.
 
 use std::process::ExitCode;
 
@@ -39,10 +39,10 @@ mod kill_io {
         /// Beginning with this one
         #[arg(long, default_value_t = 0)]
         from: usize,
-        /// Where briquette, cifar and ag-news are; beside this program if absent
+        /// Directory of briquette, cifar and ag-news; that of this program if absent
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
-        /// Where runs go
+        /// Directory for runs
         #[arg(long, value_name = "DIR", default_value = "kill-io")]
         out: PathBuf,
     }

@@ -34,10 +34,10 @@ mod soak {
     /// Disturbs runs at random and asserts that each ends with the bits of one that was left alone.
     #[derive(Debug, Parser)]
     struct Arguments {
-        /// How long; the episode under way is brought to its end
+        /// Duration in hours; the episode under way is brought to its end
         #[arg(value_name = "HOURS")]
         hours: f64,
-        /// Where episodes are drawn from; the time of day if absent. An episode has a seed of its own, which is printed
+        /// Seed from which episodes are drawn; the time of day if absent. An episode has a seed of its own, which is printed
         seed: Option<u64>,
         /// Only the episode with this seed
         #[arg(long, value_name = "SEED")]
@@ -48,13 +48,13 @@ mod soak {
         /// Events an episode has
         #[arg(long, default_value_t = 6)]
         events: usize,
-        /// Where briquette, cifar and ag-news are; beside this program if absent
+        /// Directory of briquette, cifar and ag-news; that of this program if absent
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
-        /// Where runs and the record go
+        /// Directory for runs and the record
         #[arg(long, value_name = "DIR", default_value = "soak")]
         out: PathBuf,
-        /// What the record says was tested
+        /// Revision under test, for the record
         #[arg(long, default_value = "unknown")]
         revision: String,
     }
@@ -89,7 +89,7 @@ mod soak {
         Ok(soak)
     }
 
-    /// What all episodes did together.
+    /// Totals over all episodes.
     #[derive(Default)]
     struct Totals {
         episodes: usize,
@@ -142,7 +142,7 @@ mod soak {
         Ok(findings == 0)
     }
 
-    /// An episode in a directory of its own, which is kept if something was found.
+    /// Runs an episode in a separate directory, which is kept if something was found.
     fn episode(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> Result<Outcome> {
         let _ = fs::remove_dir_all(directory);
         let outcome = episode::run(soak, plan, record, directory)?;

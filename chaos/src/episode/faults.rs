@@ -1,4 +1,4 @@
-//! What each fault does to an episode's run, and what must come of it.
+//! Injection of each fault into an episode's run, and its expected outcome.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::plan::{Damage, Fault, Target};
 use crate::world::signal;
 
 impl Episode<'_> {
-    /// Does it, and waits for what comes of it.
+    /// Injects the fault, and waits for its outcome.
     pub(super) fn inflict(&mut self, fault: Fault) -> Result<String> {
         let (before, restarts) = (self.world.ranks(), self.restarts());
         match fault {
@@ -50,7 +50,7 @@ impl Episode<'_> {
         self.survives(restarts)
     }
 
-    /// Waits for others than those of which one was killed: until they notice they may take another step.
+    /// Waits for ranks other than those of which one was killed: the latter may take another step before they notice.
     fn new_ranks(&self, before: &[u32]) {
         let begin = Instant::now();
         let any = |ranks: Vec<u32>| ranks.iter().any(|rank| before.contains(rank));
@@ -98,7 +98,7 @@ impl Episode<'_> {
         self.no_process_is_left()
     }
 
-    /// Asks the launcher to stop: it must, in time and with the right code, and what it leaves must be resumed.
+    /// Asks the launcher to stop. It must do so in time and with the right exit code, and the run must be resumable.
     fn stop(&mut self, with: Signal) -> Result<String> {
         signal(self.world.id(), with);
         let expected = 128 + with as i32;
@@ -132,7 +132,7 @@ impl Episode<'_> {
         self.goes_on(&what)
     }
 
-    /// Names that begin as a checkpoint's do, and are a user's own.
+    /// Creates directories whose names begin as a checkpoint's do, but belong to the user.
     fn stray(&mut self) -> Result<String> {
         for name in ["step-best", "step-00000001-keep-me", "step-"] {
             let directory = self.home().join("checkpoints").join(name);

@@ -1,9 +1,10 @@
 //! Settings of the C library's allocator with which a rank keeps the memory of one step for the next.
 //!
-//! A training step on the CPU makes and drops blocks of the model's size. By default glibc hands each back to the system, and every
-//! step takes new pages for it: at 71 million parameters, half of a step's seconds. In threads other than the first it always
-//! does so for blocks above 64 MiB, whatever its thresholds are: a thread's own heap holds no larger ones. With
-//! [these settings](KEEP) all threads use one heap, and what is freed stays in it: a rank's memory stays at its peak.
+//! A training step on the CPU allocates and frees blocks of the model's size. By default glibc returns each to the
+//! system, and every step faults new pages in: at 71 million parameters, this takes half of a step's time. In threads
+//! other than the first it always does so for blocks above 64 MiB, whatever its thresholds are, since a thread's own
+//! heap holds no larger blocks. With [these settings](KEEP) all threads use one heap, and freed memory stays in it: a
+//! rank's memory stays at its peak.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,10 +19,10 @@ pub const KEEP: [(&str, &str); 3] = [
     ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
 ];
 
-/// Variables by which somebody has chosen an allocator, or its settings.
+/// Variables that already select an allocator or its settings.
 const CHOSEN: [&str; 3] = ["MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD"];
 
-/// Returns the variables to set for a rank: [`KEEP`], or none where the environment already configures the allocator.
+/// Returns the variables to set for a rank: [`KEEP`], or none if the environment already configures the allocator.
 pub fn settings() -> &'static [(&'static str, &'static str)] {
     settings_beside(env::vars_os().map(|(name, _)| name))
 }

@@ -1,9 +1,9 @@
-//! `briquette cert`: the certificates with which ranks know each other.
+//! `briquette cert`: certificates with which ranks authenticate each other.
 //!
-//! Makes a certificate authority of the run's own and one certificate signed by it, which all ranks share: `ca.pem`,
-//! `cert.pem`, `key.pem`. Any process that has the directory can be a rank, and no other, whatever public authorities sign. The
-//! authority's key is deleted at once, so no further certificate can be signed. To let a machine no longer take part, make a new
-//! directory and copy it to the others.
+//! Creates a certificate authority for the run and one certificate signed by it, which all ranks share: `ca.pem`,
+//! `cert.pem`, `key.pem`. Any process that has the directory can be a rank, and no other process can, whatever public
+//! authorities sign. The authority's key is deleted at once, so no further certificate can be signed. To exclude a
+//! machine, make a new directory and copy it to the others.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -17,17 +17,17 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// The name that every rank's certificate is for, on whichever machine it runs.
+/// The name in every rank's certificate, on whichever machine it runs.
 pub const NAME: &str = "briquette";
 
-/// The certificate of the authority: what ranks trust, and nothing besides.
+/// The certificate of the authority, the only one that ranks trust.
 pub const AUTHORITY: &str = "ca.pem";
 /// The certificate of all ranks.
 pub const CERTIFICATE: &str = "cert.pem";
 /// Its key, which must stay secret.
 pub const KEY: &str = "key.pem";
 
-/// Clocks of machines differ: certificates are valid from this long before they are made.
+/// Time by which the validity begins before the certificates are made, since clocks of machines differ.
 const BEFORE: Duration = Duration::DAY;
 
 const HELP: &str = "\
@@ -43,10 +43,10 @@ thrown away, so nobody can sign another. Keep key.pem secret: whoever has it, an
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct Cert {
-    /// Where ca.pem, cert.pem and key.pem go; made if need be.
+    /// Directory for ca.pem, cert.pem and key.pem; created if needed.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// How long they are valid.
+    /// Days for which the certificates are valid.
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..))]
     pub days: u16,
     /// A further name or address that the certificate is for, besides `briquette`; may be given several times.
@@ -57,13 +57,13 @@ pub struct Cert {
     pub force: bool,
 }
 
-/// A name that a certificate can be for.
+/// Parses a name that a certificate can be issued for.
 fn name(text: &str) -> Result<String, String> {
     let is_none = text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control());
     if is_none { Err("it is not the name or address of a host".into()) } else { Ok(text.to_owned()) }
 }
 
-/// The three files' texts, and the last moment they are valid.
+/// Contents of the three files, and the end of their validity.
 struct Made {
     authority: String,
     certificate: String,
@@ -72,10 +72,10 @@ struct Made {
 }
 
 impl Cert {
-    /// Writes the files; what to tell the user.
+    /// Writes the files, and returns the message for the user.
     ///
     /// # Errors
-    /// When files are there and `force` is not given, a name cannot be a certificate's, or a file cannot be written.
+    /// If files exist and `force` is not given, a name is invalid in a certificate, or a file cannot be written.
     pub fn run(&self) -> Result<String> {
         let files = [AUTHORITY, CERTIFICATE, KEY];
         let shown = self.out.display();
@@ -129,7 +129,7 @@ impl Cert {
     }
 }
 
-/// Writes a new file, in the place of an old one; a secret one can be read by its owner alone from the beginning.
+/// Writes a file, replacing an old one. A secret file is readable by its owner alone from the beginning.
 fn write(path: &Path, text: &str, secret: bool) -> std::io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),

@@ -1,7 +1,7 @@
 //! `briquette checkpoint`: the contents of a run's checkpoints.
 //!
-//! Reads the manifest, the checksums and the headers of the files; no tensor is decoded. A checkpoint without a manifest was
-//! interrupted and does not count; one with a damaged manifest or file is passed over by a resume.
+//! Reads the manifest, the checksums and the headers of the files; no tensor is decoded. A checkpoint without a
+//! manifest was interrupted and does not count. A resume skips a checkpoint with a damaged manifest or file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,17 +42,17 @@ pub struct Checkpoint {
     pub path: PathBuf,
     /// Reason for which it is incomplete; `None` with a manifest.
     pub incomplete: Option<String>,
-    /// The defect found in the manifest, if any.
+    /// Defect found in the manifest, if any.
     pub damaged: Option<String>,
     /// Steps that the run had made.
     pub step: Option<u64>,
-    /// Ranks that saved it.
+    /// Number of ranks that saved it.
     pub world: Option<usize>,
-    /// The training loop's notes.
+    /// Notes of the training loop.
     pub notes: BTreeMap<String, String>,
-    /// The run that saved it: version, configuration, seed, layout of the model.
+    /// Run that saved it: version, configuration, seed, layout of the model.
     pub run: BTreeMap<String, String>,
-    /// The files that the manifest lists.
+    /// Files listed in the manifest.
     pub files: Vec<File>,
 }
 
@@ -61,19 +61,19 @@ pub struct Checkpoint {
 pub struct File {
     /// Its name.
     pub name: String,
-    /// Its length in bytes; `None` where it is not there.
+    /// Its length in bytes; `None` if the file is missing.
     pub bytes: Option<u64>,
-    /// The defect found in the file, if any. A file that is not in this directory may be on another machine.
+    /// Defect found in the file, if any. A file that is not in this directory may be on another machine.
     pub problem: Option<String>,
     /// Bytes of each record and of the algorithms' state.
     pub contents: BTreeMap<String, u64>,
 }
 
 impl Show {
-    /// Prints the checkpoints, oldest first; whether all manifests and all files of the complete ones are whole.
+    /// Prints the checkpoints, oldest first. Returns whether all manifests, and all files of the complete checkpoints, are intact.
     ///
     /// # Errors
-    /// When the directory cannot be read, or holds no checkpoint.
+    /// If the directory cannot be read, or holds no checkpoint.
     pub fn run(&self) -> Result<bool> {
         let found = read(&self.directory)?;
         if self.json {
@@ -93,10 +93,11 @@ impl Checkpoint {
     }
 }
 
-/// The checkpoints of a run's directory, of its folder `checkpoints`, or the one of this directory; oldest first.
+/// Reads the checkpoints of a run's directory, of its folder `checkpoints`, or the single checkpoint that this
+/// directory is; oldest first.
 ///
 /// # Errors
-/// When a directory cannot be read, or there is no checkpoint.
+/// If a directory cannot be read, or there is no checkpoint.
 pub fn read(directory: &Path) -> Result<Vec<Checkpoint>> {
     let shown = directory.display();
     ensure!(directory.is_dir(), "{shown}: not a directory; give the directory of a run or of a checkpoint");
@@ -114,13 +115,13 @@ pub fn read(directory: &Path) -> Result<Vec<Checkpoint>> {
     anyhow::bail!("{shown}: no checkpoint here: no folder step-NUMBER or epoch-NUMBER, and none in checkpoints")
 }
 
-/// Of `step-00000390` and `epoch-00000002`.
+/// Parses the number of `step-00000390` and `epoch-00000002`.
 fn number(path: &Path) -> Option<u64> {
     let (series, number) = path.file_name()?.to_str()?.split_once('-')?;
     ["step", "epoch"].contains(&series).then(|| number.parse().ok())?
 }
 
-/// Of `step-00000390` alone: an epoch's directory does not say the step.
+/// Parses the step of `step-00000390` only: the name of an epoch's directory does not contain the step.
 fn step(path: &Path) -> Option<u64> {
     number(path).filter(|_| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-")))
 }
@@ -162,7 +163,7 @@ fn open(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// The manifest of this directory, or the reason for which a resume does not trust it.
+/// Parses the manifest of this directory, or returns the reason why a resume rejects it.
 fn parse(directory: &Path, file: &Path) -> Result<Manifest, String> {
     let text = files::read(file).map_err(|error| error.to_string())?;
     let manifest = Manifest::parse(&text)?;
@@ -172,12 +173,13 @@ fn parse(directory: &Path, file: &Path) -> Result<Manifest, String> {
     }
 }
 
-/// The bytes of a regular file.
+/// Reads the bytes of a regular file.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     files::read(path).context("cannot be read")
 }
 
-/// A file that the manifest lists, and the identity of its run. The file of an interrupted rename has its temporary name.
+/// Inspects a file listed in the manifest, and returns the identity of its run. The file of an interrupted rename has
+/// its temporary name.
 fn inspect(directory: &Path, name: String, checksum: u32) -> (File, BTreeMap<String, String>) {
     let candidates = [directory.join(&name), directory.join(format!(".partial-{name}"))];
     let read: Vec<Vec<u8>> = candidates.iter().filter_map(|path| read_file(path).ok()).collect();
@@ -204,7 +206,7 @@ fn inspect(directory: &Path, name: String, checksum: u32) -> (File, BTreeMap<Str
     (file, run)
 }
 
-/// Longer values are cut in the text.
+/// Width in characters at which values are cut in the text.
 const WIDTH: usize = 100;
 
 fn text(checkpoint: &Checkpoint) -> String {
@@ -243,7 +245,7 @@ mod tests {
     use safetensors::tensor::{Dtype, TensorView};
     use std::collections::HashMap;
 
-    /// A checkpoint of one rank with a common file, as a run of two steps saves it.
+    /// Saves a checkpoint of one rank with a common file, as a run of two steps does.
     fn save(directory: &Path) -> PathBuf {
         let path = directory.join("checkpoints/step-00000002");
         fs::create_dir_all(&path).unwrap();

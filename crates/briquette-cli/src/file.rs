@@ -17,25 +17,26 @@ pub use npy::parse_npy;
 use crate::memory;
 use format::Format;
 
-/// A vector, and the tensors it is made of.
+/// A vector, with the tensors from which it is concatenated.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vector {
-    /// Every value, tensor after tensor.
+    /// All values, tensor after tensor.
     pub values: Vec<f32>,
-    /// Name and shape of each tensor; their sizes add up to the values'.
+    /// Name and shape of each tensor; their sizes add up to the number of values.
     pub tensors: Vec<(String, Vec<usize>)>,
     /// Remarks for the reader, such as the tensors that were skipped.
     pub notes: Vec<String>,
 }
 
-/// Reads a vector. The first bytes of the file tell its format, whatever its name. A `.safetensors` file may hold several tensors,
-/// of `f16`, `bf16`, `f32` or `f64`: they are concatenated in the order of their names, and tensors of integers and booleans are
-/// skipped with a note. A `.npy` file holds one of `f16`, `f32` or `f64`, in C or Fortran order. Other content is raw little-endian `f32` where
-/// the name ends in `.f32`, `.bin`, `.raw` or `.dat`, or has no ending.
+/// Reads a vector. The first bytes of the file determine its format, whatever its name. A `.safetensors` file may hold
+/// several tensors, of `f16`, `bf16`, `f32` or `f64`: they are concatenated in the order of their names, and tensors of
+/// integers and booleans are skipped with a note. A `.npy` file holds one of `f16`, `f32` or `f64`, in C or Fortran
+/// order. Other content is raw little-endian `f32` if the name ends in `.f32`, `.bin`, `.raw` or `.dat`, or has no
+/// ending.
 ///
 /// # Errors
-/// When the file cannot be read, does not fit into the available memory, is empty, has another format or type, or a value that is
-/// not finite: the value and its place are named.
+/// If the file cannot be read, does not fit into the available memory, is empty, or has another format or type, or if a
+/// value is not finite: the error names the value and its position.
 pub fn read(path: &Path) -> Result<Vector> {
     let vector = read_bytes(path).and_then(|bytes| {
         let format = format::detect(path, &bytes)?;
@@ -55,7 +56,7 @@ pub fn read(path: &Path) -> Result<Vector> {
     vector.with_context(|| format!("{}", path.display()))
 }
 
-/// The whole file, if there is memory for it and for the values in it.
+/// Reads the whole file, if there is memory for it and for its values.
 fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let len = fs::metadata(path)?.len();
     memory::check("its bytes and the values in them take", len.saturating_mul(2))?;
@@ -63,7 +64,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(files::read(path)?)
 }
 
-/// Room for `len` values, or an error where there is none.
+/// Reserves room for `len` values, or fails if there is not enough memory.
 fn reserved(len: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(len).with_context(|| format!("{len} values do not fit into memory"))?;
@@ -89,11 +90,11 @@ fn is_discrete(dtype: Dtype) -> bool {
     matches!(dtype, BOOL | I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
 }
 
-/// A vector from the bytes of a safetensors file: its floating-point tensors, sorted by name. `f64` values are rounded to `f32`.
+/// Parses the bytes of a safetensors file: its floating-point tensors, sorted by name. `f64` values are rounded to `f32`.
 ///
 /// # Errors
-/// When the bytes are not such a file, a tensor is of another floating-point type than `f16`, `bf16`, `f32` and `f64`, or none has
-/// values of these.
+/// If the bytes are not such a file, a tensor is of another floating-point type than `f16`, `bf16`, `f32` and `f64`, or
+/// no tensor has values of these types.
 pub fn parse_safetensors(bytes: &[u8]) -> Result<Vector> {
     let file = SafeTensors::deserialize(bytes)?;
     let (skipped, mut tensors): (Vec<_>, Vec<_>) =
@@ -131,10 +132,11 @@ fn parse_raw(bytes: &[u8]) -> Result<Vector> {
     Ok(Vector { values, tensors: vec![("values".into(), shape)], notes: Vec::new() })
 }
 
-/// Writes a vector in the format of the name's ending, in upper or lower case: `.safetensors`, `.npy`, any other is raw `f32`.
+/// Writes a vector in the format given by the name's ending, in upper or lower case: `.safetensors`, `.npy`, and raw
+/// `f32` for any other.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, vector: &Vector) -> Result<()> {
     let bytes: Vec<u8> = vector.values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let encoded = match format::ending(path).as_str() {
@@ -204,7 +206,7 @@ mod tests {
         assert!(format!("{:#}", read(&directory.path().join("none")).unwrap_err()).contains("none"));
     }
 
-    /// A safetensors file of one-dimensional tensors: name, type, bytes of a value, values' bytes.
+    /// Builds a safetensors file of one-dimensional tensors: name, type, bytes of a value, values' bytes.
     fn safetensors(tensors: &[(&str, Dtype, usize, &[u8])]) -> Vec<u8> {
         let views = tensors.iter().map(|(name, dtype, size, bytes)| {
             (*name, TensorView::new(*dtype, vec![bytes.len() / size], bytes).unwrap())

@@ -1,12 +1,12 @@
-//! `briquette launch`: starts the ranks of a world as processes, shows what they say, and ends them together.
+//! `briquette launch`: starts the ranks of a world as processes, forwards their output, and ends them together.
 //!
 //! | module | what |
 //! |---|---|
 //! | `plan` | checks the command line; makes each rank's environment |
-//! | `world` | one start of the world: processes, signals, who is ended when |
+//! | `world` | one start of the world: processes, signals, termination |
 //! | `signals` | signals to the launcher |
 //! | `output` | the ranks' lines: terminal, log files, the last ones for an error |
-//! | `failure` | which rank failed first, and why |
+//! | `failure` | first failed rank, and the cause of its failure |
 //! | `child` | the step between launcher and rank that ties the rank's life to the launcher's |
 
 mod error;
@@ -69,14 +69,14 @@ docs/launching.md says more.";
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct Launch {
-    /// How many ranks run on this machine, and on each of --nodes.
+    /// Number of ranks on this machine, and on each of --nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub ranks: u16,
     /// All machines in the same order everywhere, separated by commas; rank 0 runs on the first. Without it, this machine
     /// alone.
     #[arg(long, value_name = "HOST,HOST", value_delimiter = ',', requires_all = ["node_rank", "port"])]
     pub nodes: Vec<String>,
-    /// Which of --nodes this machine is, from 0.
+    /// Index of this machine in --nodes, from 0.
     #[arg(long, value_name = "I", requires = "nodes")]
     pub node_rank: Option<u16>,
     /// The port rank 0 listens on. Without --nodes a free one is chosen if it is not given.
@@ -100,7 +100,7 @@ pub struct Launch {
     /// Also append each rank's lines, stdout and stderr together, to rank-N.log in this directory.
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
-    /// How long the other ranks have to end by themselves after one failed, and again between SIGTERM and SIGKILL.
+    /// Time for the other ranks to end by themselves after one failed, and again between SIGTERM and SIGKILL.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     pub grace: Duration,
     /// After a failure, end all ranks and start the world again, at most this often. Never after Ctrl-C.
@@ -114,7 +114,7 @@ pub struct Launch {
     pub command: Vec<OsString>,
 }
 
-/// A time that makes sense as `--grace`.
+/// Parses a valid time for `--grace`.
 fn grace(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e}; a time is written as in 500ms, 10s, 2m"))?;
     if time > Duration::from_hours(24) { Err("at most 24h".into()) } else { Ok(time) }
@@ -127,14 +127,14 @@ fn print(plan: &Plan) -> Result<u8, LaunchError> {
 }
 
 impl Launch {
-    /// Starts the ranks and waits for all of them; the launcher's exit code, unless a rank failed.
+    /// Starts the ranks and waits for all of them. Returns the launcher's exit code, unless a rank failed.
     ///
-    /// On Linux it starts ranks through its own program file: it is meant to be called once, by the command, which has listened to
-    /// signals from its first moment.
+    /// On Linux it starts ranks through its own program file. It is meant to be called once, by the command, which must
+    /// have listened to signals from its start.
     ///
     /// # Errors
-    /// [`LaunchError`] for what cannot be started, and for the rank that failed first. Its
-    /// [`exit_code`](LaunchError::exit_code) is what the command should end with.
+    /// [`LaunchError`] if a rank cannot be started, and for the rank that failed first. Its
+    /// [`exit_code`](LaunchError::exit_code) is the exit code that the command should return.
     #[cfg(unix)]
     pub fn run(&self, signals: &Listening) -> Result<u8, LaunchError> {
         let plan = Plan::new(self)?;
@@ -148,7 +148,7 @@ impl Launch {
         result
     }
 
-    /// Starts the world until it ends well or may not be started again.
+    /// Starts the world repeatedly, until it ends successfully or may not be restarted.
     #[cfg(unix)]
     fn worlds(&self, plan: &Plan, signals: &Listening, output: &output::Output) -> Result<u8, LaunchError> {
         let logs = output::open_logs(self.log_dir.as_deref(), plan.ranks())?;

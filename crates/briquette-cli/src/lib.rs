@@ -1,4 +1,4 @@
-//! What the `briquette` command is made of, for other programs that start ranks or measure compressors.
+//! Library of the `briquette` command, for other programs that start ranks or measure compressors.
 
 pub mod allocator;
 pub mod cert;

@@ -1,4 +1,4 @@
-//! `briquette`: starts ranks as processes, and shows what each compressor would make of a gradient.
+//! `briquette`: starts ranks as processes, and shows the effect of each compressor on a gradient.
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -63,7 +63,7 @@ struct Inspect {
     /// A compressor, such as topk:0.01 or qsgd:4; may be given several times. All of them if not given.
     #[arg(long = "compressor", value_name = "SPEC")]
     compressors: Vec<CompressorConfig>,
-    /// Where random bits begin.
+    /// Seed of the random bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Timed runs; the median is shown.
@@ -86,16 +86,16 @@ struct Codec {
     /// The compressor, such as topk:0.01 or qsgd:4.
     #[arg(long, value_name = "SPEC")]
     compressor: CompressorConfig,
-    /// Where random bits begin.
+    /// Seed of the random bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The vector: .safetensors, .npy, or raw little-endian f32.
     #[arg(long = "in", value_name = "FILE")]
     input: PathBuf,
-    /// Where the decoded vector goes, in the form its name asks for.
+    /// File for the decoded vector, in the format its name asks for.
     #[arg(long = "out", value_name = "FILE")]
     output: PathBuf,
-    /// Where the message goes (docs/wire.md specifies it).
+    /// File for the message (docs/wire.md specifies it).
     #[arg(long, value_name = "FILE")]
     message: Option<PathBuf>,
 }
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a command that did what it should.
+/// Runs the command and returns its exit code.
 fn run() -> Result<u8> {
     // Before anything else: a signal that comes before is lost where the launcher was started in the background of a script.
     #[cfg(unix)]
@@ -170,8 +170,8 @@ impl Inspect {
     }
 }
 
-/// The vector of a file, if there is memory to compress it: beside it there will be its sum or copy, two messages and the bytes
-/// of one, each of which may be as large.
+/// Reads the vector of a file, if there is memory to compress it. In addition to the vector, compression needs its sum
+/// or copy, two messages and the bytes of one, each of which may be as large.
 fn read(path: &std::path::Path) -> Result<Vector> {
     let vector = file::read(path)?;
     vector.notes.iter().for_each(|note| complain(format_args!("note: {}", printable(note))));

@@ -1,4 +1,4 @@
-//! What a compressor makes of a vector: size, loss, time.
+//! Measurements of a compressor on a vector: size, loss, time.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,9 +11,9 @@ use serde::Serialize;
 /// One compressor on one vector.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
-    /// As settings write it.
+    /// Compressor as written in settings.
     pub compressor: String,
-    /// The class it declares for this vector.
+    /// Compressor class that it declares for this vector.
     pub class: String,
     /// Dense size over compressed size, as the compressor counts it.
     pub nominal_factor: f64,
@@ -25,22 +25,22 @@ pub struct Measured {
     pub gain: f64,
     /// `‖x − C(x)‖/‖x‖`; 0 for a zero vector.
     pub relative_error: f64,
-    /// Seconds to compress and write the message, the median.
+    /// Median seconds to compress and write the message.
     pub encode_seconds: f64,
-    /// Seconds to read the message and add it to a vector, the median.
+    /// Median seconds to read the message and add it to a vector.
     pub decode_seconds: f64,
-    /// Seconds to copy the vector, the median; a copy before each run, as a machine is not always equally busy.
+    /// Median seconds to copy the vector; a copy precedes each run, since the load of a machine varies.
     pub copy_seconds: f64,
 }
 
 /// Measures with `key`, timing `repeats` runs (at least one), on the threads of the pool it is called from.
 ///
-/// What a training loop has as well is not counted: storage of the run before is used again, pages and all, by compressor,
-/// message, frame and copy alike. Bytes are: encoding ends with a frame that could be sent, and decoding begins with one that was
-/// received. What a transport does between the two is not.
+/// Costs that a training loop does not have are excluded: compressor, message, frame and copy all reuse the storage of
+/// the previous run, pages included. Byte conversion is included: encoding ends with a frame ready to be sent, and
+/// decoding begins with a received frame. The transport between the two is not measured.
 ///
 /// # Panics
-/// When a message does not survive its own wire form, which would be a fault of this library.
+/// If a message does not survive its own wire format, which would be a bug in this library.
 pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -> Measured {
     let mut compressor = config.build();
     let (mut message, mut read) = (Message::default(), Message::default());
@@ -84,10 +84,10 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
     }
 }
 
-/// What `work` gives on `threads` threads of a pool of its own; on the caller's where that is one.
+/// Runs `work` on a separate pool of `threads` threads; on the caller's thread if that is one.
 ///
 /// # Errors
-/// When threads cannot be started.
+/// If threads cannot be started.
 pub fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T, rayon::ThreadPoolBuildError> {
     match threads {
         1 => Ok(work()),
@@ -95,7 +95,7 @@ pub fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> R
     }
 }
 
-/// The middle one.
+/// Returns the median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! How much memory there is, to refuse what needs more: the system kills a program that takes too much, and a program whose
-//! allocation fails aborts, both without a word of what was too large.
+//! Available memory, and checks that refuse requests that exceed it. Without them, the system kills a program that
+//! takes too much, and a program whose allocation fails aborts, neither reporting the object that was too large.
 
 use std::fs;
 
@@ -7,34 +7,34 @@ use crate::terminal::bytes;
 
 briquette_core::debug_by_display!(TooLarge);
 
-/// Something needs more memory than there is.
+/// A request exceeds the available memory.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {} of memory, and {} are {}", bytes(*needed), bytes(*available), if *may_pass { "free now" } else { "available" })]
 pub struct TooLarge {
-    /// What it is, with a verb.
+    /// The object, with a verb.
     pub what: String,
-    /// Bytes that it takes.
+    /// Bytes it needs.
     pub needed: u64,
-    /// Bytes that there are.
+    /// Bytes available.
     pub available: u64,
-    /// Whether they would do if nothing else ran here; otherwise there is no use in another attempt.
+    /// Set if they would suffice if nothing else ran here; otherwise another attempt is useless.
     pub may_pass: bool,
 }
 
-/// That `needed` bytes are available; `what` takes them.
+/// Checks that `needed` bytes are available for `what`.
 ///
 /// # Errors
-/// Says how many there are. Where the system does not, nothing is refused.
+/// [`TooLarge`] with the bytes available. If the system does not report them, nothing is refused.
 pub fn check(what: &str, needed: u64) -> Result<(), TooLarge> {
     Memory::read().check(what, needed)
 }
 
-/// Bytes that a process can take; `None` where the system does not say.
+/// Bytes that a process can take; `None` if the system does not report them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
-    /// Of the machine's memory and swap, of its container's, and of its address space, whatever else runs.
+    /// Limit set by the machine's memory and swap, its container, and its address space, regardless of other processes.
     limit: Option<u64>,
-    /// Of the machine's memory and swap now.
+    /// Free memory and swap of the machine now.
     free: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ impl Memory {
     }
 }
 
-/// The bytes in the line of `text` that begins with `name`, which has them in kB.
+/// Returns the bytes in the line of `text` that begins with `name`, which gives them in kB.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)

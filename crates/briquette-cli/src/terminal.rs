@@ -1,13 +1,13 @@
-//! What may be written to a terminal, and to what stands in its place.
+//! Output to a terminal, or to the file or pipe in its place.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-/// Writes a line to standard output. A reader that has gone away has read what it wanted, which is no error.
+/// Writes a line to standard output. A closed reader is not an error.
 ///
 /// # Errors
-/// When it cannot be written for another reason, such as a full disk.
+/// If it cannot be written for another reason, such as a full disk.
 pub fn show(text: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -17,13 +17,14 @@ pub fn show(text: impl Display) -> io::Result<()> {
     }
 }
 
-/// Writes a line to standard error, where that is possible.
+/// Writes a line to standard error, if possible.
 pub fn complain(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// `text` with everything escaped that a terminal would take for a command, or that hides what the text says: control
-/// characters but for new lines, and those that turn the direction of writing. Names of tensors and files come from elsewhere.
+/// Escapes everything in `text` that a terminal would take for a command, or that disguises the text: control
+/// characters except newlines, and characters that change the writing direction. Names of tensors and files are
+/// untrusted.
 ///
 /// ```
 /// use briquette_cli::terminal::printable;
@@ -44,7 +45,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
-/// Bytes for people.
+/// Formats a number of bytes for people.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];

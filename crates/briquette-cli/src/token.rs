@@ -1,6 +1,6 @@
 //! Secrets that the ranks of a world share: 32 random bytes, as hexadecimal digits.
 
-/// A new secret from the system's source of randomness: 64 hexadecimal digits.
+/// Creates a secret from the system's source of randomness: 64 hexadecimal digits.
 ///
 /// ```
 /// let token = briquette_cli::token::new()?;
@@ -10,7 +10,7 @@
 /// ```
 ///
 /// # Errors
-/// When the system has no randomness to give, which a running system always has.
+/// If the system provides no randomness, which a running system always does.
 pub fn new() -> std::io::Result<String> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)

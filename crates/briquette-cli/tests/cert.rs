@@ -1,4 +1,4 @@
-//! `briquette cert` as a user runs it, and what TLS makes of its files.
+//! `briquette cert` as a user runs it, and TLS handshakes with its files.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -35,7 +35,7 @@ fn own(directory: &Path) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static
     (chain.map(Result::unwrap).collect(), PrivateKeyDer::from_pem_file(directory.join("key.pem")).unwrap())
 }
 
-/// Both sides as ranks are: each shows the certificate of its directory and wants one signed by its authority.
+/// Runs both sides as ranks do: each presents the certificate of its directory and requires one signed by its authority.
 fn handshake(server: &Path, client: &Path, name: &str) -> Result<(), rustls::Error> {
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(server), provider.clone()).build().unwrap();

@@ -11,7 +11,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// 1, −2, 3, … as raw floats.
+/// Writes 1, −2, 3, … as raw floats.
 fn gradient(directory: &std::path::Path) -> String {
     let path = directory.join("gradient.bin");
     let values = (1..=1000).map(|i| if i % 2 == 0 { -(i as f32) } else { i as f32 });
@@ -134,7 +134,7 @@ fn a_file_larger_than_memory_is_refused_before_it_is_read() {
     }
 }
 
-/// Every flag that takes a value, as the command's own help lists them.
+/// Covers every flag that takes a value, as listed by the command's own help.
 #[test]
 fn numbers_that_nobody_means_are_taken_or_refused_in_a_line() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What `briquette` says to the mistakes of a newcomer, word for word: `golden_errors.txt` has the texts, and the test run with
-//! `BLESS=1` writes it anew.
+//! Error messages of `briquette` for a newcomer's mistakes, word for word: `golden_errors.txt` has the texts, and the
+//! test run with `BLESS=1` rewrites it.
 #![cfg(unix)]
 
 use std::fs;
@@ -52,7 +52,7 @@ const LINES: [&str; 38] = [
     "briquette launch --ranks 1 -- sh -c 'echo error: no data >&2; exit 3'",
 ];
 
-/// A `.npy` file with this shape and one value.
+/// Builds a `.npy` file with this shape and one value.
 fn npy(descr: &str, shape: &str) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
     [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &[0; 4]].concat()

@@ -1,14 +1,14 @@
-//! IEEE binary16 in whole numbers and one addition, so that loops over it take many values at once on any machine; and the powers of two
-//! by which blocks are scaled that do not lie in its range.
+//! IEEE binary16 conversion in integer arithmetic and one addition, so that loops over it vectorize on any machine.
+//! Also the power-of-two scales of blocks outside its range.
 
-/// Values that share a scale.
+/// Number of values that share a scale.
 pub(crate) const SCALED: usize = 256;
-/// Exponents of scales: `2^e` is a normal `f32`, and the largest number of 16 bits times it finite.
+/// Exponents of scales: `2^e` is a normal `f32`, and its product with the largest 16-bit number is finite.
 pub(crate) const EXPONENTS: std::ops::RangeInclusive<i8> = -126..=112;
-/// Exponents of a block's largest magnitude at which its values travel as they are: from 2⁻¹⁷ on, where the largest errs by no more than in
-/// bfloat16, to 65504.
+/// Exponents of a block's largest magnitude for which its values are sent unscaled: from 2⁻¹⁷, where the largest value
+/// has no larger error than in bfloat16, to 65504.
 const AS_IT_IS: std::ops::RangeInclusive<i32> = -17..=15;
-/// To which exponent the largest magnitude of any other block is brought.
+/// Exponent to which the largest magnitude of any other block is scaled.
 const TARGET: i32 = 14;
 
 /// The largest finite number, 65504.
@@ -16,23 +16,23 @@ pub(crate) const LARGEST: u32 = 0x7bff;
 /// Infinity.
 pub(crate) const INFINITY: u32 = 0x7c00;
 
-/// To nearest, ties to even; what is larger than `most`, or no number, becomes `most`.
+/// Converts to nearest, ties to even. Values larger than `most` and NaN become `most`.
 #[inline(always)]
 pub(crate) fn from_f32(value: f32, most: u32) -> [u8; 2] {
     let magnitude = value.to_bits() & 0x7fff_ffff;
-    // The exponent's bias is 15, not 127; half of the last place is added, less a little where the last place is even.
+    // The exponent's bias is 15, not 127. Half of the last place is added, slightly less if the last place is even.
     let normal = (magnitude + 0xfff + (magnitude >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
-    // Beside ½ the last place is 2⁻²⁴, as below 2⁻¹⁴ in 16 bits.
+    // Next to ½, the last place is 2⁻²⁴, as for 16-bit numbers below 2⁻¹⁴.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let rounded = if magnitude < 113 << 23 { small } else { normal };
     ((rounded.min(most) | (value.to_bits() >> 16 & 0x8000)) as u16).to_le_bytes()
 }
 
-/// The exponent `e` of the scale `2^e` of these values, 0 where they travel as they are. It follows from the largest magnitude as 16 bits round
-/// it, so values that were decoded have the scale that they were encoded with.
+/// Returns the exponent `e` of the scale `2^e` of these values, 0 if they are sent unscaled. It depends on the largest
+/// magnitude rounded to 16 bits, so decoded values have the scale with which they were encoded.
 pub(crate) fn scale_of(values: &[f32]) -> i8 {
     let largest = values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
-    // To 11 significant bits, as far as it is normal.
+    // To 11 significant bits, if it is normal.
     let rounded = (largest + 0xfff + (largest >> 13 & 1)) >> 13 << 13;
     let exponent = (rounded >> 23) as i32 - 127;
     let is_number = largest < 0x7f80_0000;
@@ -42,13 +42,13 @@ pub(crate) fn scale_of(values: &[f32]) -> i8 {
     (exponent - TARGET).clamp(i32::from(*EXPONENTS.start()), i32::from(*EXPONENTS.end())) as i8
 }
 
-/// `2^e`, for the [exponents](EXPONENTS) and their opposites.
+/// Returns `2^e`, for the [exponents](EXPONENTS) and their negatives.
 #[inline(always)]
 pub(crate) fn power(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
-/// Exactly; infinity and what is no number stay so.
+/// Converts exactly; infinity and NaN are preserved.
 #[inline(always)]
 pub(crate) fn to_f32(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn numbers_of_32_bits_round_as_those_of_another_library() {
-        // Some of all magnitudes, and the neighbours of every middle between two numbers.
+        // A sample of all magnitudes, and the neighbors of every midpoint between two numbers.
         let some = (0..200_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)));
         let middles = (0..0x7bff_u16).flat_map(|bits| {
             let [a, b] = [bits, bits + 1].map(|bits| f16::from_bits(bits).to_f32());

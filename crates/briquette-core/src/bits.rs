@@ -1,6 +1,6 @@
-//! Bit streams: Rice codes for gaps between indices, and codes of a fixed width.
+//! Bit streams: Rice codes for gaps between indices, and fixed-width codes.
 //!
-//! Both fill bytes from the lowest bit up, so that a little-endian load yields the next bits in its low end.
+//! Both fill bytes from the lowest bit up, so that a little-endian load has the next bits in its low end.
 //!
 //! **Rice code** of a gap `g` with parameter `r`: `g >> r` zero bits, a one bit, then the low `r` bits of `g`, lowest
 //! first. For uniformly chosen indices at density `p` the gaps are geometric, and Rice codes with
@@ -19,7 +19,8 @@ use crate::error::WireError;
 /// The largest Rice parameter.
 pub(crate) const MAX_RICE: u8 = 31;
 
-/// Bits of the Rice code of all gaps: between ascending indices, how many positions lie between one and the one before.
+/// Returns the total bits of the Rice codes of all gaps. A gap is the number of positions between two consecutive
+/// indices.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn rice_bits(indices: &[u32], r: u8) -> u64 {
     let Some(&first) = indices.first() else { return 0 };
@@ -28,10 +29,10 @@ fn rice_bits(indices: &[u32], r: u8) -> u64 {
     u64::from(first >> r) + unary + indices.len() as u64 * (1 + u64::from(r))
 }
 
-/// The parameter with the fewest bits, and how many bits that is.
+/// Returns the parameter with the fewest bits, and that number of bits.
 ///
-/// `bits(r+1) − bits(r) = n − Σ ⌈(g >> r)/2⌉` grows with `r`: the count is convex, so walking downhill from any guess
-/// ends at the best of all parameters.
+/// `bits(r+1) − bits(r) = n − Σ ⌈(g >> r)/2⌉` grows with `r`. The count is convex, so descending from any initial guess
+/// ends at the global minimum.
 pub(crate) fn best_rice(indices: &[u32]) -> (u8, u64) {
     let Some(&last) = indices.last() else { return (0, 0) };
     let mean = (u64::from(last) + 1) / indices.len() as u64;
@@ -82,7 +83,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Appends the low `bits` bits of `value`, which has no others; at most 56.
+    /// Appends the low `bits` bits of `value`; its other bits must be zero. At most 56 bits.
     fn put(&mut self, value: u64, bits: u32) {
         self.window |= value << self.used;
         self.used += bits;
@@ -99,10 +100,10 @@ impl Writer<'_> {
     }
 }
 
-/// True bits of a [`window`].
+/// Number of valid bits of a [`window`].
 const WINDOW: u32 = 57;
 
-/// Bits from position `at` on, lowest first: at least [`WINDOW`] of them true, zeros past the end.
+/// Returns the bits from position `at` on, lowest first: at least [`WINDOW`] of them valid, zeros past the end.
 fn window(bytes: &[u8], at: u64) -> u64 {
     let byte = (at / 8) as usize;
     let word = match bytes.get(byte..).and_then(|b| b.first_chunk::<8>()) {
@@ -115,16 +116,16 @@ fn window(bytes: &[u8], at: u64) -> u64 {
     word >> (at % 8)
 }
 
-/// Reads `count` ascending indices below `len` that fill `bytes` to the last.
+/// Reads `count` ascending indices below `len`, which must fill `bytes` exactly.
 ///
 /// # Errors
-/// When the stream ends early or late, an index is too large, or a padding bit is set.
+/// [`WireError`] if the stream ends early or late, an index is too large, or a padding bit is set.
 pub(crate) fn rice_decode(
     bytes: &[u8],
     (r, count, len): (u8, usize, u32),
     out: &mut Vec<u32>,
 ) -> Result<(), WireError> {
-    // Every code has its one bit and its tail.
+    // Every code has its one bit and its low bits.
     let needed = (count as u64 * (1 + u64::from(r))).div_ceil(8);
     if needed > bytes.len() as u64 {
         return Err(WireError::Truncated { what: "indices", needed: needed as usize, left: bytes.len() });
@@ -132,8 +133,8 @@ pub(crate) fn rice_decode(
     out.reserve(count);
     let low = (1_u64 << r) - 1;
     let (mut at, mut next) = (0_u64, 0_u64);
-    // The bits from `at` on; the first `left` of them are true. Several codes are read of one window: finding the next
-    // window depends on the length of every code before, and waits for memory each time.
+    // The bits from `at` on; the first `left` of them are valid. Several codes are read from one window, because the
+    // position of the next window depends on the length of every code before, and each load waits for memory.
     let (mut word, mut left) = (0_u64, 0);
     for _ in 0..count {
         let mut zeros = word.trailing_zeros();
@@ -169,7 +170,7 @@ pub(crate) fn rice_decode(
     padding(bytes, at)
 }
 
-/// Counts zeros from `at` on; the count and the place of the one bit that ends them.
+/// Counts the zeros from `start` on. Returns the count, and the position of the one bit that ends them.
 fn long_run(bytes: &[u8], start: u64) -> Result<(u64, u64), WireError> {
     let mut at = start;
     while at < bytes.len() as u64 * 8 {
@@ -182,8 +183,10 @@ fn long_run(bytes: &[u8], start: u64) -> Result<(u64, u64), WireError> {
     Err(WireError::Truncated { what: "indices", needed: bytes.len() + 1, left: bytes.len() })
 }
 
+/// Checks the padding from position `at` to the end of the last byte.
+///
 /// # Errors
-/// When a bit from position `at` to the end of the last byte is set.
+/// [`WireError::Field`] if one of these bits is set.
 pub(crate) fn padding(bytes: &[u8], at: u64) -> Result<(), WireError> {
     match bytes.last() {
         Some(last) if !at.is_multiple_of(8) && last >> (at % 8) != 0 => {

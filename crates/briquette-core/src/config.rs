@@ -1,9 +1,9 @@
-//! Settings as values: in code, in TOML, and on a command line.
+//! Configuration values: in code, in TOML, and on a command line.
 //!
-//! [`Config`] is what all algorithms' settings make together, and builds them; every impossible setting is an error at
-//! [`build`](Config::build), before any rank talks. An algorithm's settings are in its own file, and in its family's list. From
-//! there they have a text (`name:first,key=value`), TOML (that text, or a table with the `kind`), and a place in
-//! [`representatives`], which the laws iterate over.
+//! [`Config`] combines the settings of all algorithms and builds them. Every impossible setting is an error at
+//! [`build`](Config::build), before any communication. The settings of an algorithm are defined in its own file and listed in its
+//! family. The list gives them a text (`name:first,key=value`), a TOML form (that text, or a table with the `kind`), and a place in
+//! [`representatives`], over which the laws iterate.
 //!
 //! ```
 //! use briquette_core::{Layout, config::Config};
@@ -54,15 +54,16 @@ use crate::sync::{LocalSgdConfig, SyncStrategy};
 use crate::wrapper::{InnerMomentumConfig, Momentum};
 use crate::{CompressionFactor, Layout};
 
-/// When ranks exchange, and what. In TOML, `strategy` stands beside the keys of the [exchange](Exchange).
+/// The complete configuration: the strategy, and the exchange. In TOML, `strategy` stands next to the keys of the [exchange](Exchange).
 ///
-/// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. Where some keys are given, the others are chosen by the
-/// [same rules](parts): naming one part changes no other. In code, [`Parts`] follows the same rules; an [`Exchange`] names all of its parts.
+/// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. If some keys are given, the others are chosen by the
+/// [same rules](parts): naming one part changes no other. In code, [`Parts`] follows the same rules. An [`Exchange`] names all of its
+/// parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
-    /// When, and what: gradients or parameters.
+    /// The strategy: decides when ranks exchange, and whether they exchange gradients or parameters.
     pub strategy: StrategyConfig,
-    /// How it travels.
+    /// The exchange: compresses and combines vectors.
     #[serde(flatten)]
     pub exchange: Exchange,
 }
@@ -74,12 +75,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Gradients at every step.
+    /// Exchanges gradients at every step.
     pub fn every_step(exchange: Exchange) -> Self {
         Config { strategy: StrategyConfig::EveryStep, exchange }
     }
 
-    /// Local SGD: parameters after every `period` steps.
+    /// Local SGD: averages parameters after every `period` steps.
     pub fn local_sgd(period: u64) -> Self {
         Config {
             strategy: LocalSgdConfig { period: Some(period), ..LocalSgdConfig::default() }.into(),
@@ -87,12 +88,12 @@ impl Config {
         }
     }
 
-    /// The exact mean at every step.
+    /// The exact mean of gradients at every step, without compression.
     pub fn dense() -> Self {
         Config::every_step(Exchange::default())
     }
 
-    /// The largest `fraction` of the values at every step, with error feedback.
+    /// Top-k: the largest `fraction` of the values at every step, with error feedback.
     ///
     /// # Errors
     /// [`ConfigError`] when `fraction` is outside (0, 1].
@@ -104,8 +105,8 @@ impl Config {
         }))
     }
 
-    /// The largest `fraction` of the values at every step, in 8 bits each, with error feedback: about three times fewer bytes than
-    /// [`top_k`](Self::top_k), for Adam and any other optimizer.
+    /// Top-k with 8-bit values: the largest `fraction` of the values at every step, with error feedback. It sends about three times
+    /// fewer bytes than [`top_k`](Self::top_k), for Adam and any other optimizer.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -120,8 +121,8 @@ impl Config {
         Ok(Config::top_k(fraction)?.with_reducer(ReducerConfig::gather(compressor)))
     }
 
-    /// The largest `fraction` of the values at every step, in 8 bits each, with momentum correction (`momentum` in [0, 1)): for SGD, whose
-    /// own momentum is left off then, and whose weight decay goes in front of the exchange.
+    /// Top-k with 8-bit values and momentum correction (`momentum` in [0, 1)): the largest `fraction` of the values at every step. It
+    /// is for SGD. The optimizer's own momentum must then be off, and weight decay is applied before the exchange.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -137,55 +138,55 @@ impl Config {
         Ok(Config::top_k_q8(fraction)?.with_feedback(feedback))
     }
 
-    /// Another strategy: when ranks exchange.
+    /// Sets the strategy, which decides when ranks exchange.
     #[must_use]
     pub fn with_strategy(self, strategy: impl Into<StrategyConfig>) -> Self {
         Config { strategy: strategy.into(), ..self }
     }
 
-    /// Another reducer: how vectors are combined.
+    /// Sets the reducer, which combines vectors.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Into<ReducerConfig>) -> Self {
         self.exchange.reducer = reducer.into();
         self
     }
 
-    /// Another feedback: what becomes of what was not sent.
+    /// Sets the feedback, which handles the residual.
     #[must_use]
     pub fn with_feedback(mut self, feedback: impl Into<Feedback>) -> Self {
         self.exchange.feedback = feedback.into();
         self
     }
 
-    /// Another controller: what decides the compression ratio.
+    /// Sets the controller, which chooses the compression ratio.
     #[must_use]
     pub fn with_controller(mut self, controller: impl Into<ControllerConfig>) -> Self {
         self.exchange.controller = controller.into();
         self
     }
 
-    /// Buckets of at least so many values.
+    /// Sets the minimum number of values per bucket.
     #[must_use]
     pub fn with_bucket_values(mut self, values: usize) -> Self {
         self.exchange.bucket_values = Some(values);
         self
     }
 
-    /// One more rule for slots that are exchanged another way; the first that matches decides.
+    /// Adds a rule for slots that are exchanged differently. The first matching rule applies.
     #[must_use]
     pub fn with_rule(mut self, rule: Rule) -> Self {
         self.exchange.rules.push(rule);
         self
     }
 
-    /// With [`during_backward`](Exchange::during_backward): buckets go while the backward pass computes the next ones.
+    /// Sets [`during_backward`](Exchange::during_backward): buckets are exchanged while the backward pass computes the next ones.
     #[must_use]
     pub fn during_backward(mut self) -> Self {
         self.exchange.during_backward = true;
         self
     }
 
-    /// Top-k with 8-bit values under GraVAC, with error feedback: works under any inner optimizer.
+    /// Top-k with 8-bit values, controlled by GraVAC, with error feedback. It works with any inner optimizer.
     pub fn gravac(settings: GraVacConfig) -> Self {
         Config::every_step(Exchange {
             reducer: ReducerConfig::gather(CompressorConfig::top_k_q8(settings.min)),
@@ -195,10 +196,10 @@ impl Config {
         })
     }
 
-    /// Decides by itself how much to compress, by what a step takes and how the loss falls: from dense through 16 and 8 bits to one
-    /// value in 100. What is not sent is remembered in the way that [suits the optimizer](Feedback::ByOptimizer): it works under any.
+    /// Chooses the compression ratio at run time from measured step times and the training loss: from dense through 16 and 8 bits to
+    /// one value in 100. The residual is kept in the way that [suits the optimizer](Feedback::ByOptimizer), so it works with any.
     ///
-    /// Needs a session with a clock: without one dense is sent.
+    /// Needs a session with a clock. Without one it sends dense.
     pub fn auto() -> Self {
         Config::every_step(Exchange {
             reducer: LadderConfig::default().into(),
@@ -208,9 +209,9 @@ impl Config {
         })
     }
 
-    /// For an optimizer that is SGD with heavy-ball momentum `momentum` in (0, 1), or any other one (`None`): a feedback that was left
-    /// [open](Feedback::ByOptimizer) is decided. Only where it steps with averages of gradients does the optimizer step with what the
-    /// feedback makes: under other strategies it becomes error feedback.
+    /// Chooses a feedback that was left [open](Feedback::ByOptimizer), for an optimizer that is SGD with heavy-ball momentum
+    /// `momentum` in (0, 1), or for any other optimizer (`None`). Under a strategy whose optimizer does not step with averages of
+    /// gradients, the choice is error feedback.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -228,29 +229,29 @@ impl Config {
         self
     }
 
-    /// Whether every step of the optimizer is one with an average of gradients, and nothing else is exchanged.
+    /// Returns whether every optimizer step uses an average of gradients, and nothing else is exchanged.
     pub fn steps_with_averages(&self) -> bool {
         self.strategy.get().steps_with_averages()
     }
 
-    /// Whether an average may have values where no rank has a gradient: where what was not sent before is remembered, or the average is
-    /// of an earlier step's gradients.
+    /// Returns whether an average may have values for slots in which no rank has a gradient. The values come from a residual, or from
+    /// the gradients of an earlier step.
     pub fn remembers(&self) -> bool {
         self.strategy.get().remembers() || self.exchange.feedback.get().asks().remembers()
     }
 
-    /// Whether a rank's vector counts by its samples. If not, every rank counts the same, whatever it states: see
+    /// Returns whether a rank's vector is weighted by its number of samples. If not, every rank has the same weight: see
     /// [`Aggregator::is_mean`](crate::aggregate::Aggregator::is_mean).
     pub fn weighs_samples(&self) -> bool {
         self.exchange.aggregator.get().is_mean()
     }
 
-    /// The fewest ranks that it works with.
+    /// Returns the minimum number of ranks.
     pub fn fewest_ranks(&self) -> usize {
         self.strategy.get().fewest_ranks(&self.exchange)
     }
 
-    /// The channels that it exchanges on in the background: transports must have them.
+    /// Returns the number of channels used for background exchanges. The transport must provide them.
     pub fn channels(&self) -> usize {
         self.strategy.get().channels().max(usize::from(self.exchange.overlap || self.exchange.during_backward))
     }
@@ -258,7 +259,7 @@ impl Config {
     /// Builds the strategy for a module and a world.
     ///
     /// # Errors
-    /// [`ConfigError`] for every setting that cannot work, before any rank talks.
+    /// [`ConfigError`] for every setting that cannot work, before any communication.
     pub fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         if world == 0 {
             return Err(ConfigError::range("ranks", "at least 1", world));

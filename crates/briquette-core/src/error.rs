@@ -1,4 +1,4 @@
-//! Errors that say who, what and where: rank, slot, step, expected, got.
+//! Error types. Each names the rank, slot and step, with the expected and the actual value.
 
 mod aggregate;
 mod comm;
@@ -10,8 +10,8 @@ pub use aggregate::AggregateError;
 pub use comm::CommError;
 pub use sync::SyncError;
 
-/// Makes `Debug` of an error what a person is to read, as `?` in `main` prints it: what it displays, then each cause that this does
-/// not quote already.
+/// Implements `Debug` for an error as readable text, since `?` in `main` prints `Debug`: its `Display` text, then each cause that this
+/// text does not already quote.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_by_display {
@@ -42,30 +42,30 @@ pub fn write_with_causes(error: &dyn std::error::Error, f: &mut fmt::Formatter<'
     Ok(())
 }
 
-/// Bytes that are not a message.
+/// Invalid bytes: not a message of this library.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The bytes end before the message does.
+    /// The message is truncated.
     #[error("message truncated: {what} needs {needed} bytes, {left} left")]
     Truncated {
         /// The field that did not fit.
         what: &'static str,
-        /// Bytes it needs.
+        /// Bytes that the field needs.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes left.
         left: usize,
     },
     /// Bytes remain after the message.
     #[error("message has {extra} bytes too many")]
     Trailing {
-        /// How many.
+        /// The number of extra bytes.
         extra: usize,
     },
-    /// Not this library's message, or another version's.
+    /// Not a message of this library, or one of another wire version.
     #[error("not a message of wire version {expected}: got {got:?}")]
     Version {
-        /// The version this build speaks.
+        /// The wire version of this build.
         expected: u8,
         /// Magic and version found.
         got: [u8; 3],
@@ -73,25 +73,25 @@ pub enum WireError {
     /// The checksum does not match.
     #[error("message damaged: checksum {got:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the message says.
+        /// The checksum stated in the message.
         expected: u32,
-        /// What its bytes give.
+        /// The checksum computed from the message's bytes.
         got: u32,
     },
     /// A field has a value that no encoder writes.
     #[error("message invalid: {what} is {value}")]
     Field {
-        /// Which field.
+        /// The field.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// The message describes a vector of another length.
+    /// The message encodes a vector of another length.
     #[error("message is for {got} values, expected {expected}")]
     Length {
-        /// Values of the receiving vector.
+        /// Length of the receiving vector.
         expected: usize,
-        /// Values of the message.
+        /// Length of the vector in the message.
         got: usize,
     },
 }
@@ -106,18 +106,18 @@ pub enum ReduceError {
     /// A contribution could not be decoded or combined.
     #[error(transparent)]
     Aggregate(#[from] AggregateError),
-    /// Adding what was not sent before gave a value that is not finite; nothing was exchanged.
+    /// Adding the residual to the gradient gave a value that is not finite. Nothing was exchanged.
     #[error(
         "rank {rank}: gradient and residual add up to a value that is not finite in `{slot}`. Lower the learning rate, or \
          clip gradients"
     )]
     NonFinite {
-        /// Whose vector.
+        /// The rank whose vector it is.
         rank: usize,
         /// The slot's path.
         slot: String,
     },
-    /// Error feedback inside the learning rate needs to know it.
+    /// The learning rate is unknown, and error feedback inside the learning rate needs it.
     #[error(
         "step {step}: the exchange needs the learning rate, and none was recorded. `DistributedOptimizer::step` records it; \
          with a `Synchronizer` call `record_learning_rate` before the exchange"
@@ -126,7 +126,7 @@ pub enum ReduceError {
         /// The optimizer step.
         step: u64,
     },
-    /// A strategy that compares the ranks' losses needs this rank's.
+    /// This rank has recorded no loss, and the strategy compares the losses of the ranks.
     #[error(
         "step {step}: rank {rank} has recorded no loss, by which ranks choose a leader: call `record_loss` before the step"
     )]
@@ -136,7 +136,7 @@ pub enum ReduceError {
         /// The rank.
         rank: usize,
     },
-    /// A memory cannot be kept in such a learning rate.
+    /// The learning rate is outside the range in which a residual can be stored in its units.
     #[error("step {step}: the learning rate is {rate}, and error feedback inside it needs 0 or one from 1e-30 to 1e30")]
     LearningRate {
         /// The optimizer step.
@@ -144,7 +144,7 @@ pub enum ReduceError {
         /// The rate.
         rate: f64,
     },
-    /// The average is not finite though every rank's vector was; every rank finds the same.
+    /// The average is not finite although every rank's vector was. Every rank reports the same error.
     #[error(
         "the average over ranks is not finite in `{slot}`: their sum exceeds the largest number. Lower the learning rate, \
          or clip gradients"
@@ -153,7 +153,7 @@ pub enum ReduceError {
         /// The slot's path.
         slot: String,
     },
-    /// The vector is not the one this reducer was built for.
+    /// The vector's length is not the one that this reducer was built for.
     #[error("vector has {got} values, expected {expected}")]
     Length {
         /// Values the reducer was built for.
@@ -163,7 +163,7 @@ pub enum ReduceError {
     },
 }
 
-/// A setting that cannot work, found before any rank talks.
+/// An invalid setting, found before any communication.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -172,22 +172,22 @@ pub enum ConfigError {
     Range {
         /// The setting.
         what: &'static str,
-        /// The values it may take.
+        /// The valid values.
         range: &'static str,
         /// The value given.
         got: String,
     },
-    /// An unknown name.
+    /// The name is unknown.
     #[error("unknown {what} `{got}`; valid are: {valid}")]
     Unknown {
         /// The setting.
         what: &'static str,
         /// The value given.
         got: String,
-        /// The values it may take.
+        /// The valid values.
         valid: String,
     },
-    /// Settings that do not go together.
+    /// The settings are incompatible.
     #[error("{0}")]
     Conflict(String),
 }
@@ -197,7 +197,7 @@ impl ConfigError {
         ConfigError::Range { what, range, got: got.to_string() }
     }
 
-    /// The same as a result: an error unless `valid`.
+    /// Returns an error unless `valid`.
     pub(crate) fn unless(
         valid: bool,
         what: &'static str,
@@ -208,11 +208,11 @@ impl ConfigError {
     }
 }
 
-/// Saved state does not fit.
+/// Saved state does not match the configuration.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// An entry is absent.
+    /// An entry is missing.
     #[error("saved state has no `{0}`: it was written by another configuration")]
     Missing(String),
     /// An entry has another type or length.
@@ -220,9 +220,9 @@ pub enum StateError {
     Mismatch {
         /// The entry.
         name: String,
-        /// What this configuration wants.
+        /// The type and length that this configuration expects.
         expected: String,
-        /// What was saved.
+        /// The saved type and length.
         got: String,
     },
 }

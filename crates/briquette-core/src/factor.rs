@@ -1,11 +1,12 @@
-//! The nominal compression ratio: dense size over compressed size. It is the unit in which controllers decide, and the only
-//! place where it becomes the unit of a knob: values kept, or bits a value.
+//! Nominal compression ratio: dense size over compressed size. Controllers decide in this unit. Only this module
+//! converts it to the unit of a knob: values kept, or bits per value.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 use crate::error::ConfigError;
 
-/// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. At least 1; 1 is dense.
+/// A nominal compression ratio, dense size over compressed size: `d/k` for sparsifiers, `32/bits` for quantizers. At
+/// least 1; 1 is dense.
 ///
 /// ```
 /// use briquette_core::CompressionFactor;
@@ -18,10 +19,10 @@ use crate::error::ConfigError;
 pub struct CompressionFactor(f64);
 
 impl CompressionFactor {
-    /// Everything travels.
+    /// No compression.
     pub const DENSE: CompressionFactor = CompressionFactor(1.0);
 
-    /// A finite number of at least 1.
+    /// Creates a factor from a finite number of at least 1.
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -33,15 +34,15 @@ impl CompressionFactor {
         }
     }
 
-    /// For defaults.
+    /// Creates a factor from a constant, for defaults.
     ///
     /// # Panics
-    /// When `factor` is none.
+    /// If `factor` is not a finite number of at least 1.
     pub(crate) fn constant(factor: f64) -> Self {
         CompressionFactor::new(factor).expect("a constant of at least 1")
     }
 
-    /// `1/share`; `what` is said to be kept.
+    /// Returns `1/share`; errors name the share `what`.
     ///
     /// # Errors
     /// [`ConfigError::Range`] for a share outside (0, 1].
@@ -52,7 +53,7 @@ impl CompressionFactor {
         CompressionFactor::new(1.0 / share)
     }
 
-    /// `32/bits`: how controllers name a number of bits a value, 1 to 32. [`bits`](Self::bits) gives them back.
+    /// Returns `32/bits`: the factor for a number of bits per value, 1 to 32. [`bits`](Self::bits) is its inverse.
     ///
     /// ```
     /// use briquette_core::CompressionFactor;
@@ -65,28 +66,28 @@ impl CompressionFactor {
         CompressionFactor(32.0 / f64::from(bits.clamp(1, 32)))
     }
 
-    /// Bits a value that a quantizer writes: `32/factor` rounded, within `range`.
+    /// Returns the bits per value of a quantizer: `32/factor` rounded, within `range`.
     pub fn bits(self, range: std::ops::RangeInclusive<u8>) -> u8 {
         (32.0 / self.0).round().clamp(f64::from(*range.start()), f64::from(*range.end())) as u8
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// Whether this is 1.
+    /// Returns whether the factor is 1.
     pub fn is_dense(self) -> bool {
         self.0 == 1.0
     }
 
-    /// How many of `len` values a sparsifier keeps: `len / factor` rounded, at least 1.
+    /// Returns the number of values, of `len`, that a sparsifier keeps: `len / factor` rounded, at least 1.
     pub fn keep(self, len: usize) -> usize {
         ((len as f64 / self.0).round() as usize).clamp(1.min(len), len)
     }
 }
 
-/// From a number, or a text such as `10x`.
+/// Deserializes from a number, or from a text such as `10x`.
 impl<'de> Deserialize<'de> for CompressionFactor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NumberOrText;

@@ -1,8 +1,9 @@
-//! Regular files, opened without waiting.
+//! Opening of regular files without blocking.
 //!
-//! Code that reads or writes the directory of a run opens its files here. A name there may have been given to something else: a FIFO, on which
-//! opening waits for a writer that never comes; a device, from which reading has no end; a directory. Only regular files, and links to
-//! them, are opened. For everything else the error says what it is, at once, and the caller treats it as a damaged file.
+//! Code that reads or writes a run's directory opens its files here. Another kind of file may have the expected name: a
+//! FIFO, on which opening blocks until a writer appears; a device, from which reading never ends; a directory. Only
+//! regular files, and links to them, are opened. For everything else, the error names the kind of file at once, and the
+//! caller treats it as a damaged file.
 //!
 //! ```
 //! use briquette_core::files;
@@ -17,20 +18,20 @@ use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// Error for a name that is not a regular file, with the kind of what it names.
+/// Error for a name that is not a regular file, with the kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 struct Irregular(&'static str);
 
-/// Opens a regular file to read it.
+/// Opens a regular file for reading.
 ///
 /// # Errors
-/// Those of the system, and one that is [irregular](is_irregular).
+/// System errors, and an [irregular](is_irregular) file.
 pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 
-/// Opens a regular file to read and write it, and makes it where the name is free. What is in it stays.
+/// Opens a regular file for reading and writing. Creates it if the name is free; existing content stays.
 ///
 /// # Errors
 /// As for [`open`].
@@ -38,10 +39,11 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))
 }
 
-/// Makes an empty regular file to write, in the place of whatever has the name, unless that is a directory. A link is replaced, not followed.
+/// Creates an empty regular file for writing, in place of any file with that name except a directory. A link is
+/// replaced, not followed.
 ///
 /// # Errors
-/// Those of the system.
+/// System errors.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() && !found.is_dir() => fs::remove_file(path)?,
@@ -53,7 +55,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     regular(options.open(path)?)
 }
 
-/// The bytes of a regular file.
+/// Returns the bytes of a regular file.
 ///
 /// # Errors
 /// As for [`open`].
@@ -63,26 +65,26 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a regular file.
+/// Returns the text of a regular file.
 ///
 /// # Errors
-/// As for [`open`], and [`ErrorKind::InvalidData`] where it is no UTF-8.
+/// As for [`open`], and [`ErrorKind::InvalidData`] if the file is not UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Returns whether an error of this module says that the name is not a regular file.
+/// Returns whether the error is that of this module for a name that is not a regular file.
 pub fn is_irregular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Irregular>)
 }
 
-/// Renames whatever has the name to the same with `.damaged` at its end, or the first of `.damaged-2`, `.damaged-3`, … that is free. The name is
-/// free then, and nothing is lost.
+/// Renames a file of any kind, to free its name without loss. The new name has the ending `.damaged`, or the first free
+/// one of `.damaged-2`, `.damaged-3`, ….
 ///
 /// # Errors
-/// Those of the system.
+/// System errors.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let mut aside = with_ending(path, ".damaged");
     for number in 2.. {
@@ -102,10 +104,11 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Gives a written file its name, in the place of whatever has it. A directory, which no file can replace, is [set aside](set_aside).
+/// Renames a written file, replacing any file with the new name. A directory cannot be replaced by a file, so it is
+/// [set aside](set_aside) first.
 ///
 /// # Errors
-/// Those of the system.
+/// System errors.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     if fs::symlink_metadata(to).is_ok_and(|found| found.is_dir()) {
         set_aside(to)?;
@@ -114,7 +117,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Asked first, as opening a device may do something.
+    // Check first, because opening a device may have side effects.
     match fs::metadata(path) {
         Ok(found) => check(found.file_type())?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -124,7 +127,7 @@ fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     regular(options.open(path)?)
 }
 
-/// It may be another one by now.
+/// Checks the opened file: the name may refer to another file by now.
 fn regular(file: File) -> io::Result<File> {
     check(file.metadata()?.file_type())?;
     Ok(file)
@@ -179,7 +182,7 @@ mod tests {
         path
     }
 
-    /// Each under its own name.
+    /// Creates one file of each irregular kind, each under its own name.
     fn special(directory: &Path) -> Vec<(PathBuf, &'static str)> {
         let at = |name: &str| directory.join(name);
         assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
@@ -245,7 +248,7 @@ mod tests {
         fs::remove_dir_all(at).unwrap();
     }
 
-    /// Two runs after one another each find something else in the place of their file.
+    /// Two consecutive runs each find a file of another kind at their file's name.
     #[test]
     fn what_was_set_aside_before_stays() {
         let at = directory("aside");

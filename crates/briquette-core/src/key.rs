@@ -1,9 +1,9 @@
-//! Keyed randomness: every random bit is a pure function of *where* it is used.
+//! Keyed randomness: every random bit is a pure function of the *position* where it is used.
 //!
-//! A [`Key`] names a place (seed, step, bucket, rank, purpose); [`Key::block`] turns it into a short, fast
-//! generator. Long vectors draw one generator per block of [`BLOCK`] values, so the bits depend neither on the
-//! number of threads nor on what was drawn before. There is nothing to checkpoint: a run resumed at step `k`
-//! makes the key of step `k` and draws the same bits.
+//! A [`Key`] names a position (seed, step, bucket, rank, purpose); [`Key::block`] turns it into a short, fast
+//! generator. Long vectors use one generator per block of [`BLOCK`] values, so the bits depend neither on the number of
+//! threads nor on earlier draws. No generator state is saved in checkpoints: a run resumed at step `k` makes the key of
+//! step `k` and draws the same bits.
 //!
 //! ```
 //! use briquette_core::Key;
@@ -18,17 +18,17 @@
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// Values drawn from one generator before the next block begins.
+/// Number of values drawn from one generator before the next block begins.
 pub const BLOCK: usize = 4096;
 
 /// The generator behind a [`Key`]: xoshiro256++ (D. Blackman, S. Vigna, 2019), specified bit for bit.
 pub type KeyRng = Xoshiro256PlusPlus;
 
-/// Names a place in a run; two different places give independent randomness.
+/// A position in a run; two different positions give independent randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
-/// Domain tags keep `step(1)` and `bucket(1)` apart.
+/// Domain tags, which keep `step(1)` and `bucket(1)` apart.
 #[derive(Clone, Copy)]
 enum Domain {
     Seed = 1,
@@ -40,30 +40,30 @@ enum Domain {
 }
 
 impl Key {
-    /// The root key of a run.
+    /// Returns the root key of a run.
     pub fn new(seed: u64) -> Self {
         Key(0x6272_6971_7565_7474).fold(Domain::Seed, seed)
     }
 
-    /// The key of one optimizer step (or of one epoch, for data order).
+    /// Returns the key of one optimizer step (or of one epoch, for data order).
     #[must_use]
     pub fn step(self, step: u64) -> Self {
         self.fold(Domain::Step, step)
     }
 
-    /// The key of one bucket of the flat vector.
+    /// Returns the key of one bucket of the flat vector.
     #[must_use]
     pub fn bucket(self, bucket: usize) -> Self {
         self.fold(Domain::Bucket, bucket as u64)
     }
 
-    /// Private randomness of one rank; without it the key is shared by all ranks.
+    /// Returns the rank-local key of one rank; without this call, the key is shared by all ranks.
     #[must_use]
     pub fn rank(self, rank: usize) -> Self {
         self.fold(Domain::Rank, rank as u64)
     }
 
-    /// Separates uses by name: `"shuffle"`, `"augment"`, `"init/conv1.weight"`.
+    /// Returns the key of one purpose: `"shuffle"`, `"augment"`, `"init/conv1.weight"`.
     #[must_use]
     pub fn purpose(self, name: &str) -> Self {
         // FNV-1a: stable across builds, unlike the standard library's hasher.
@@ -72,12 +72,12 @@ impl Key {
         self.fold(Domain::Purpose, hash)
     }
 
-    /// The generator of block `index`: values `index * BLOCK ..` of a vector.
+    /// Returns the generator of block `index`: values `index * BLOCK ..` of a vector.
     pub fn block(self, index: usize) -> KeyRng {
         KeyRng::seed_from_u64(self.fold(Domain::Block, index as u64).0)
     }
 
-    /// Many random bits fast: eight generators side by side for block `index`.
+    /// Returns eight parallel generators for block `index`, to draw many random bits fast.
     pub fn lanes(self, index: usize) -> Lanes {
         let mut seeds = self.fold(Domain::Block, index as u64).0;
         let mut next = || {
@@ -87,14 +87,14 @@ impl Key {
         let mut state = [[0; LANES]; 4];
         for lane in 0..LANES {
             let [low, high] = [next(), next()];
-            // Never all zero, from which the generator could not get away.
+            // Never all zero: the generator could not leave that state.
             let words = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32 | 1];
             words.iter().zip(&mut state).for_each(|(word, row)| row[lane] = *word);
         }
         Lanes(state)
     }
 
-    /// 64 random bits of one place: as few as are needed once in a long while.
+    /// Returns 64 random bits for one position, for rare and small draws.
     pub fn word(self, index: usize) -> u64 {
         self.fold(Domain::Block, index as u64).0
     }
@@ -104,22 +104,23 @@ impl Key {
     }
 }
 
-/// Vectors of 256 bits. Compiled for 512, two rows of the state share a register, and moving halves about takes longer.
+/// Number of lanes: 256-bit vectors. With 512 bits, two rows of the state share a register, and moving the halves costs
+/// more time.
 const LANES: usize = 8;
 
-/// Eight xoshiro128++ generators (D. Blackman, S. Vigna, 2019) that step together, so that compilers vectorise them. Lane
-/// `i` serves values `i`, `i + 8`, `i + 16`, … of its block.
+/// Eight xoshiro128++ generators (D. Blackman, S. Vigna, 2019) that step together, so that compilers vectorize them.
+/// Lane `i` serves values `i`, `i + 8`, `i + 16`, … of its block.
 #[derive(Debug, Clone)]
 pub struct Lanes([[u32; LANES]; 4]);
 
 impl Lanes {
-    /// 32 random bits a value.
+    /// Draws 32 random bits per value.
     pub fn fill(&mut self, out: &mut [u32]) {
         fill(&mut self.0, out);
     }
 
-    /// 16 random bits a value, half as much work. Of 16 values, the first eight take the low halves of the eight lanes'
-    /// next words, the others the high halves.
+    /// Draws 16 random bits per value, at half the cost. Of 16 values, the first eight take the low halves of the eight
+    /// lanes' next words, and the others take the high halves.
     pub fn halves(&mut self, out: &mut [u16]) {
         halves(&mut self.0, out);
     }

@@ -1,7 +1,7 @@
-//! Where each parameter tensor lies in the flat vector.
+//! Layout of the parameter tensors in the flat vector.
 //!
-//! Parameters are identified by their path in the module and their order, never by a framework's id, because only
-//! those are equal on every rank.
+//! Parameters are identified by their path in the module and their order, because only those are equal on every rank. A
+//! framework's parameter ID is not.
 //!
 //! ```
 //! use briquette_core::Layout;
@@ -24,39 +24,39 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The path in the module, `block1.conv2.weight`.
+    /// Returns the path in the module, such as `block1.conv2.weight`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The tensor's dimensions.
+    /// Returns the tensor's dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     #[allow(clippy::len_without_is_empty)] // a slot of a scalar still holds one value
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The values' place in the vector this slot describes.
+    /// Returns the range of the values in the vector that this slot describes.
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 
-    /// The same slot in a vector that begins at `offset` of this one (a bucket).
+    /// Returns the same slot for a vector that begins at `offset` of this one (a bucket).
     pub fn rebased(&self, offset: usize) -> Slot {
         Slot { start: self.start - offset, ..self.clone() }
     }
 
-    /// Returns whether no rank has a gradient for it at the step of the exchange that it is given to. Feedback then adds nothing in this
-    /// slot, and keeps its state.
+    /// Returns whether no rank has a gradient for this slot in the step of the exchange. Error feedback then adds
+    /// nothing in this slot, and keeps its state.
     pub fn is_absent(&self) -> bool {
         self.absent
     }
 
-    /// Rows and columns as PowerSGD sees the tensor: the first dimension against the rest. `None` for vectors.
+    /// Returns rows and columns for PowerSGD: the first dimension and the product of the others. `None` for vectors.
     pub fn matrix(&self) -> Option<(usize, usize)> {
         let rows = *self.shape.first()?;
         let cols: usize = self.shape[1..].iter().product();
@@ -72,7 +72,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Lays the tensors one after another.
+    /// Places the tensors one after another.
     pub fn new<P: Into<String>>(tensors: impl IntoIterator<Item = (P, Vec<usize>)>) -> Self {
         let mut layout = Layout::default();
         for (path, shape) in tensors {
@@ -83,17 +83,18 @@ impl Layout {
         layout
     }
 
-    /// One slot of `len` values: for vectors that have no inner structure.
+    /// Creates one slot of `len` values, for vectors without inner structure.
     pub fn flat(len: usize) -> Self {
         Layout::new([("x", vec![len])])
     }
 
-    /// The slots in order; their ranges tile `0..len()`.
+    /// Returns the slots in order; their ranges tile `0..len()`.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// The slots where `present` is false, marked as [absent](Slot::is_absent); nothing where there is none.
+    /// Returns all slots, with those where `present` is false marked as [absent](Slot::is_absent); `None` if all are
+    /// present.
     ///
     /// ```
     /// use briquette_core::Layout;
@@ -110,23 +111,23 @@ impl Layout {
         })
     }
 
-    /// Values in the flat vector.
+    /// Returns the number of values in the flat vector.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there is nothing to train.
+    /// Returns whether there is nothing to train.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slot that holds position `index` of the flat vector.
+    /// Returns the slot that holds position `index` of the flat vector.
     pub fn slot_at(&self, index: usize) -> Option<&Slot> {
         let i = self.slots.partition_point(|s| s.range().end <= index);
         self.slots.get(i)
     }
 
-    /// A number that differs when paths, shapes or order differ: compared when ranks join.
+    /// Returns a hash of paths, shapes and order, compared during rendezvous.
     pub fn fingerprint(&self) -> u64 {
         let mut text = String::new();
         for slot in &self.slots {
@@ -136,40 +137,40 @@ impl Layout {
     }
 }
 
-/// The slots of a step for some of which no rank has a gradient; see [`Layout::absent`].
+/// The slots of a step, some of which have a gradient on no rank; see [`Layout::absent`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentSlots {
-    /// All slots, with marks.
+    /// All slots, with the absent ones marked.
     pub slots: Vec<Slot>,
     /// Ranges of the absent slots, in order.
     pub ranges: Vec<Range<usize>>,
 }
 
 impl AbsentSlots {
-    /// Makes a vector zero there.
+    /// Sets a vector to zero in the absent slots.
     pub fn clear(&self, vector: &mut [f32]) {
         self.ranges.iter().for_each(|range| vector[range.clone()].fill(0.0));
     }
 }
 
-/// The slots, of which these are marked as absent.
+/// Returns the slots, marked as absent where `is_absent` holds for their index.
 pub(crate) fn with_absent(slots: &[Slot], is_absent: impl Fn(usize) -> bool) -> Vec<Slot> {
     slots.iter().enumerate().map(|(index, slot)| Slot { absent: is_absent(index), ..slot.clone() }).collect()
 }
 
-/// The places of slots that are marked as absent.
+/// Returns the ranges of the slots that are marked as absent.
 pub(crate) fn absent(slots: &[Slot]) -> Vec<Range<usize>> {
     slots.iter().filter(|slot| slot.absent).map(Slot::range).collect()
 }
 
-/// Of these places, in order, what lies inside `range`, from its start.
+/// Returns the parts of the ordered ranges `places` inside `range`, relative to its start.
 pub(crate) fn inside(places: &[Range<usize>], range: &Range<usize>) -> Vec<Range<usize>> {
     let cut = |place: &Range<usize>| place.start.max(range.start)..place.end.min(range.end);
     let cut = places.iter().map(cut).filter(|place| !place.is_empty());
     cut.map(|place| place.start - range.start..place.end - range.start).collect()
 }
 
-/// These places, `by` further on.
+/// Returns these ranges shifted by `by`.
 pub(crate) fn moved(places: &[Range<usize>], by: usize) -> Vec<Range<usize>> {
     places.iter().map(|place| place.start + by..place.end + by).collect()
 }

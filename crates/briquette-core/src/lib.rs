@@ -1,49 +1,57 @@
-//! Data-parallel training by pressing what ranks tell each other.
+//! Gradient compression, reducers, controllers and synchronization strategies for data-parallel training.
 //!
-//! Every rank has a gradient; all of them want the mean. This crate computes an agreed average of flat `f32` vectors
-//! while moving fewer bytes than the vectors have, and remembers what was not sent. It knows no framework, no sockets,
-//! no clock and no globals. The `briquette` crate puts it under Burn.
+//! Every rank has a gradient, and all ranks need the mean. This crate computes an agreed average of flat `f32` vectors.
+//! It moves fewer bytes than the vectors have, and keeps the part that was not sent as the residual. It depends on no
+//! framework, no sockets, no clock and no globals. The `briquette` crate integrates it with Burn.
 //!
 //! ```text
 //! flat vector → wrappers → compressor → message → session → aggregate → average
 //! ```
 //!
-//! # The map
+//! # Modules
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`config`] | settings as values, text and TOML; [`Config::build`](config::Config::build) makes everything below |
+//! | [`config`] | settings as values, text and TOML; [`Config::build`](config::Config::build) builds all the components below |
 //! | [`step`] | the protocol of a step: header, exchange, commit |
-//! | [`sync`] | when ranks exchange, gradients or parameters; the header all ranks agree on first |
-//! | [`wrapper`] | reducers around reducers: error feedback, momentum correction, control, buckets, meters |
-//! | [`reduce`] | vector in, agreed average out, and what this rank `sent` |
-//! | [`compress`], [`Message`] | vector to message; a message decodes by itself |
-//! | [`aggregate`] | the messages of all ranks to one vector |
-//! | [`control`] | agreed observations in, compression ratio out |
+//! | [`sync`] | synchronization strategies: the exchange schedule, of gradients or parameters; the step header that all ranks agree on first |
+//! | [`wrapper`] | wrappers around reducers: error feedback, momentum correction, ratio control, buckets, metering |
+//! | [`reduce`] | reducers: take a vector, return the agreed average and this rank's `sent` part |
+//! | [`compress`], [`Message`] | compressors: take a vector, return a self-describing message |
+//! | [`aggregate`] | aggregators: combine the messages of all ranks into one vector |
+//! | [`control`] | controllers: take agreed observations, return a compression ratio |
 //! | [`comm`] | byte frames between ranks: threads, a simulated network, a test double |
-//! | [`state`], [`report`], [`error`] | what is saved, what is shown, what can go wrong |
-//! | [`shards`] | who sees which sample in which step |
-//! | [`Layout`], [`Key`] | where each tensor lies; randomness that is a function of its place |
+//! | [`state`], [`report`], [`error`] | saved state, metrics of an exchange, errors |
+//! | [`shards`] | sharded sampling: assigns samples to ranks and steps |
+//! | [`Layout`], [`Key`] | positions of the tensors in the flat vector; keyed randomness, a function of its position |
 //!
-//! # Why it is cut like this
+//! # Design
 //!
 //! - A [`Reducer`](reduce::Reducer) owns its communication. An all-gather of messages, an all-reduce of shared coordinates
 //!   and PowerSGD's two all-reduces are all reducers; a compressor never communicates.
-//! - A reducer reports what it `sent`, so memory of what was not sent is a wrapper, written once.
-//! - A [`Controller`](control::Controller) sees only numbers all ranks agree on, so its copies decide alike.
-//! - State follows compute → communicate → commit: an error leaves it as it was.
+//! - A reducer reports what it `sent`, so error feedback is a wrapper, written once.
+//! - A [`Controller`](control::Controller) observes only numbers that all ranks agree on, so its replicas make the same
+//!   decisions.
+//! - State follows compute → communicate → commit: an error leaves the state unchanged.
 //!
 //! # The laws
 //!
-//! Every algorithm is held to them, in `tests/laws`, over [`config::representatives`]:
-//! 1 replicas declared equal have the same bits on every rank · 2 the mean of `sent` is the average · 3 input + residual = sent + new
-//! residual · 4 a failure leaves no trace · 5 a resumed run continues to the bit · 6 decode(encode(m)) = m, and no bytes make
-//! it panic · 7 the declared class holds · 8 traffic is what the transport counted · 9 same observations, same decision ·
-//! 10 a value that is not finite is refused on every rank.
+//! All algorithms are tested against these laws, in `tests/laws`, over [`config::representatives`]:
+//!
+//! 1. Replicas declared equal have the same bits on every rank.
+//! 2. The mean of `sent` is the average.
+//! 3. Input + residual = sent + new residual.
+//! 4. A failure leaves the state unchanged.
+//! 5. A resumed run is bit-identical.
+//! 6. `decode(encode(m)) = m`, and no bytes make the decoder panic.
+//! 7. The declared class holds.
+//! 8. The reported traffic equals the transport's count.
+//! 9. Same observations, same decision.
+//! 10. A non-finite value is rejected on every rank.
 //!
 //! # A complete exchange
 //!
-//! Two ranks, two parameters, one value sent each. What stays behind goes with the next step.
+//! Two ranks with two parameters send one value each. The residual is added to the next step's gradient.
 //!
 //! ```
 //! use briquette_core::error::ReduceError;
@@ -77,8 +85,9 @@
 //!
 //! # Where to start
 //!
-//! To use it: [`config::Config`], then [`sync::SyncStrategy`]. To add an algorithm: one of [`compress`], [`control`],
-//! [`reduce`], and `CONTRIBUTING.md`. The bytes are in `docs/wire.md`, the whole picture in `docs/architecture.md`.
+//! To use the crate, start at [`config::Config`], then [`sync::SyncStrategy`]. To add an algorithm, read one of
+//! [`compress`], [`control`], [`reduce`], and `CONTRIBUTING.md`. `docs/wire.md` specifies the wire format, and
+//! `docs/architecture.md` describes the architecture.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,4 +1,4 @@
-//! The manifest of a checkpoint, which makes it complete: `manifest.json`.
+//! Checkpoint manifest, `manifest.json`: a checkpoint with a manifest is complete.
 //!
 //! ```
 //! use briquette_core::manifest::Manifest;
@@ -14,22 +14,23 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Contents of `manifest.json`, which is written when every rank's file is in place.
+/// Contents of `manifest.json`, which is written after every rank's file is in place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Steps that the run had made.
+    /// Number of steps that the run had completed.
     pub step: u64,
     /// Number of ranks that saved.
     pub world: usize,
     /// CRC-32 of each rank's file.
     pub checksums: Vec<u32>,
-    /// CRC-32 of what is the same on every rank, by the rank that wrote it; absent in older files, where each rank's file has it.
+    /// CRC-32 of the files of replicated state, by the rank that wrote them. Absent in older checkpoints, which store
+    /// replicated state in each rank's file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub common: BTreeMap<usize, u32>,
-    /// Notes of the training loop, which can be read before a load.
+    /// Notes of the training loop, readable before a load.
     pub notes: BTreeMap<String, String>,
-    /// CRC-32 of all of the above, as JSON without white space; absent in older files.
+    /// CRC-32 of all fields above, as JSON without white space; absent in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32: Option<u32>,
 }
@@ -42,15 +43,15 @@ impl Manifest {
     /// Returns the text of the file, with the checksum.
     ///
     /// # Errors
-    /// Those of the JSON writer, which a manifest does not cause.
+    /// Errors of the JSON writer; a manifest causes none.
     pub fn to_text(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&Manifest { crc32: Some(self.checksum()?), ..self.clone() })
     }
 
-    /// Reads the text of the file. The step is not compared with the directory's name.
+    /// Parses the text of the file. It does not compare the step with the directory's name.
     ///
     /// # Errors
-    /// The reason for which the text cannot be trusted: not JSON, a field that is missing or unknown, another checksum than the one in it.
+    /// The reason why the text cannot be trusted: invalid JSON, a missing or unknown field, or a checksum mismatch.
     pub fn parse(text: &[u8]) -> Result<Manifest, String> {
         let manifest: Manifest = serde_json::from_slice(text).map_err(|e| e.to_string())?;
         let sum = manifest.checksum().map_err(|e| e.to_string())?;

@@ -1,11 +1,11 @@
-//! Sums in a fixed order: eight lanes a segment, so that they vectorise, folded in a tree that the length alone shapes,
-//! so that they replay, on however many threads.
+//! Reproducible vectorized sums. Each segment is summed in eight lanes, and the segments in a tree that depends on the
+//! length alone. The result does not depend on the number of threads.
 
 use crate::parallel::{self, Part, SEGMENT};
 use crate::reduce::Kept;
 
 const LANES: usize = 8;
-/// All set in NaN and infinities, and in no other number.
+/// Exponent bits: all set in NaN and infinities, and in no other number.
 const EXPONENT: u32 = 0x7f80_0000;
 
 #[inline(always)]
@@ -23,19 +23,19 @@ fn lanes(x: &[f32], term: impl Fn(f64) -> f64) -> f64 {
     sums.iter().sum()
 }
 
-/// `‖x‖²` of one segment.
+/// Returns `‖x‖²` of one segment.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn squares(x: &[f32]) -> f64 {
     lanes(x, |v| v * v)
 }
 
-/// `‖x‖₁` of one segment.
+/// Returns `‖x‖₁` of one segment.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn magnitudes(x: &[f32]) -> f64 {
     lanes(x, f64::abs)
 }
 
-/// The sum of one segment.
+/// Returns the sum of one segment.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn plain(x: &[f32]) -> f64 {
     lanes(x, |v| v)
@@ -62,29 +62,30 @@ fn highest(x: &[f32]) -> u32 {
     x.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff))
 }
 
-/// `‖x‖²` in f64.
+/// Returns `‖x‖²` in f64.
 pub(crate) fn norm2(x: &[f32]) -> f64 {
     parallel::sum(x, squares)
 }
 
-/// `‖x‖₁` in f64.
+/// Returns `‖x‖₁` in f64.
 pub(crate) fn norm1(x: &[f32]) -> f64 {
     parallel::sum(x, magnitudes)
 }
 
-/// The sum in f64.
+/// Returns the sum in f64.
 pub(crate) fn total(x: &[f32]) -> f64 {
     parallel::sum(x, plain)
 }
 
-/// The largest magnitude; 0 for the empty vector. As integers, which order alike and vectorise.
+/// Returns the largest magnitude; 0 for the empty vector. It compares integers, which have the same order and
+/// vectorize.
 pub(crate) fn largest(x: &[f32]) -> f32 {
     let segments = x.len().div_ceil(SEGMENT);
     let bits = parallel::fold(0..segments, Part(x, SEGMENT), &|_, x| highest(x.0), &u32::max);
     f32::from_bits(bits.unwrap_or(0))
 }
 
-/// `‖x − y‖²` in f64.
+/// Returns `‖x − y‖²` in f64.
 pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
     let work = (Part(x, SEGMENT), Part(&y[..x.len()], SEGMENT));
     let segments = x.len().div_ceil(SEGMENT);
@@ -108,8 +109,8 @@ fn add_scaled_segment(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f6
     [sums.iter().sum(), added.iter().sum()]
 }
 
-/// `out = weight·x + y`, and `‖out‖²` and `‖y‖²`: finite where all of the vector is, as no sum of squares of floats leaves the range
-/// of f64.
+/// Computes `out = weight·x + y`, and returns `‖out‖²` and `‖y‖²`. A sum is finite if all values of its vector are,
+/// because no sum of squares of f32 values overflows f64.
 pub(crate) fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f64; 2] {
     let segments = out.len().div_ceil(SEGMENT);
     let work = ((Part(x, SEGMENT), Part(y, SEGMENT)), Part(out, SEGMENT));
@@ -133,14 +134,14 @@ fn keep_unsent_segment(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
     sums.iter().sum()
 }
 
-/// `fed = (fed − sent)·rate`, and `‖fed‖²` of it: finite where all of it is.
+/// Computes `fed = (fed − sent)·rate`, and returns its `‖fed‖²`: finite if all values are.
 pub(crate) fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
     let (segments, work) = (fed.len().div_ceil(SEGMENT), (Part(fed, SEGMENT), Part(sent, SEGMENT)));
     let each = |_, (fed, sent): (Part<&mut [f32]>, Part<&[f32]>)| keep_unsent_segment(fed.0, sent.0, rate);
     parallel::fold(0..segments, work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 
-/// `out = x`, and `‖x‖²`: a segment is near when it is read again.
+/// Copies `out = x`, and returns `‖x‖²`. The second read of a segment hits the cache.
 pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
     let work = (Part(x, SEGMENT), Part(out, SEGMENT));
     let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
@@ -150,7 +151,7 @@ pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 
-/// `x ← weight·x`, and whether all of it is finite: a segment is near when it is looked at.
+/// Computes `x ← weight·x`, and returns whether all of it is finite. The check of a segment hits the cache.
 pub(crate) fn scale(x: &mut [f32], weight: f32) -> bool {
     let (segments, work) = (x.len().div_ceil(SEGMENT), Part(x, SEGMENT));
     let each = |_, x: Part<&mut [f32]>| {
@@ -160,7 +161,7 @@ pub(crate) fn scale(x: &mut [f32], weight: f32) -> bool {
     parallel::fold(0..segments, work, &each, &|a, b| a & b).unwrap_or(true)
 }
 
-/// `out = x`, and whether all of it is finite.
+/// Copies `out = x`, and returns whether all of it is finite.
 pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
     let work = (Part(x, SEGMENT), Part(out, SEGMENT));
     let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
@@ -170,8 +171,8 @@ pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &|a, b| a & b).unwrap_or(true)
 }
 
-/// `x ← x − sent`; what that was is added to `kept`, and whether all that stays behind is finite. For blocks that lie in the
-/// nearest cache: two loops, each of which vectorises.
+/// Computes `x ← x − sent`, adds the sent energy and count to `kept`, and returns whether the remainder is finite. For
+/// blocks in the first-level cache: two loops, each of which vectorizes.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn take_off(x: &mut [f32], sent: &[f32], kept: &mut Kept) -> bool {
     let mut energies = [0.0_f64; LANES];
@@ -197,7 +198,7 @@ pub(crate) fn take_off(x: &mut [f32], sent: &[f32], kept: &mut Kept) -> bool {
     bad == 0
 }
 
-/// `‖x‖²`, `‖x − sent‖²` and how many values of `sent` are not 0, in one pass over both.
+/// Returns `‖x‖²`, `‖x − sent‖²` and the number of nonzero values of `sent`, in one pass over both.
 pub(crate) fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
     let work = (Part(x, SEGMENT), Part(&sent[..x.len()], SEGMENT));
     let each = |_, (x, sent): (Part<&[f32]>, Part<&[f32]>)| {
@@ -208,12 +209,12 @@ pub(crate) fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &each, &join).unwrap_or_default()
 }
 
-/// Whether no value is NaN or infinite. Without a branch or an early end, so that it runs at the speed of memory.
+/// Returns whether no value is NaN or infinite. Without branches or early exit, it runs at memory bandwidth.
 pub(crate) fn all_finite(x: &[f32]) -> bool {
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
-/// The mean and the standard deviation of that mean, for tests of random draws.
+/// Returns the mean and its standard deviation, for tests of random draws.
 #[cfg(test)]
 pub(crate) fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
     let n = samples.len() as f64;
@@ -231,7 +232,7 @@ mod tests {
         for n in [0, 1, 7, 8, 9, 100] {
             let x: Vec<f32> = (0..n).map(|i| i as f32 - 3.0).collect();
             let y: Vec<f32> = (0..n).map(|i| (i * i) as f32).collect();
-            // Integers: both sums are exact, whatever the order.
+            // Integers: both sums are exact in any order.
             let plain: f64 = x.iter().map(|v| f64::from(v * v)).sum();
             assert_eq!(norm2(&x), plain);
             assert_eq!(norm1(&x), x.iter().map(|v| f64::from(v.abs())).sum::<f64>());

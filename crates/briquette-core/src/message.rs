@@ -1,7 +1,7 @@
-//! What a compressor makes of a vector: self-describing, so that decoding needs neither the compressor nor context.
+//! Compressed messages: self-describing, so that decoding needs neither the compressor nor context.
 //!
-//! A [`Message`] holds exactly what its wire form says (`docs/wire.md`), bit-packed where the wire is: a rank's own
-//! message and its encoded, sent and decoded copy are equal, and so is everything computed from them.
+//! A [`Message`] holds exactly the content of its wire form (`docs/wire.md`), with the same bit-packing. A rank's own
+//! message and its encoded, sent and decoded copy are therefore equal, and so is everything computed from them.
 //!
 //! ```
 //! use briquette_core::{Key, Message, compress::{Compressor, TopK}};
@@ -26,11 +26,11 @@ pub(crate) use payload::{Coding, Grid, Payload, Values, bucket_count, for_bucket
 use crate::error::WireError;
 use crate::math::{all_finite, distance2, norm2};
 
-/// Values decoded at a time, into a scratch on the stack.
+/// Number of values decoded at a time, into a buffer on the stack.
 pub(crate) const BLOCK: usize = 1024;
-/// Kept values that share a range in the [`ValueKind::Q8`] form.
+/// Number of kept values that share a range in the [`ValueKind::Q8`] form.
 pub(crate) const Q8_BLOCK: usize = 256;
-/// The largest vector a message can stand for; split longer ones into buckets.
+/// The longest vector that a message can represent; split longer ones into buckets.
 pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 
 /// A 16-bit number format.
@@ -43,7 +43,7 @@ pub enum HalfKind {
     Bf16,
 }
 
-/// How a sparse message writes its values.
+/// Encoding of the values of a sparse message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueKind {
@@ -57,33 +57,33 @@ pub enum ValueKind {
 }
 
 /// A compressed vector of fewer than 2³² values. Storage is reused: compressors and
-/// [`decode_from`](Message::decode_from) write into the vectors an earlier message of the same shape left.
+/// [`decode_from`](Message::decode_from) overwrite the vectors of an earlier message of the same shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Values of the vector this stands for.
+    /// Length of the vector that this message represents.
     pub(crate) len: usize,
     pub(crate) payload: Payload,
 }
 
 impl Default for Message {
-    /// The empty vector, dense.
+    /// Returns the message of the empty vector, dense.
     fn default() -> Self {
         Message { len: 0, payload: Payload::Dense(Vec::new()) }
     }
 }
 
 impl Message {
-    /// Values of the vector this stands for.
+    /// Returns the length of the vector that this message represents.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether this stands for the empty vector.
+    /// Returns whether this message represents the empty vector.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Coordinates carried: all, or those a sparsifier kept.
+    /// Returns the number of coordinates carried: all, or those that a sparsifier kept.
     pub fn kept(&self) -> usize {
         match &self.payload {
             Payload::Sparse { indices, .. } => indices.len(),
@@ -91,7 +91,7 @@ impl Message {
         }
     }
 
-    /// The kept coordinates of a sparse message, in ascending order; `None` for the other shapes.
+    /// Returns the kept coordinates of a sparse message, in ascending order; `None` for the other shapes.
     pub(crate) fn sparse_indices(&self) -> Option<&[u32]> {
         match &self.payload {
             Payload::Sparse { indices, .. } => Some(indices),
@@ -99,7 +99,7 @@ impl Message {
         }
     }
 
-    /// Indices and values of a sparse message that holds its values in f32.
+    /// Returns indices and values of a sparse message that holds its values in f32.
     pub(crate) fn sparse_f32(&self) -> Option<(&[u32], &[f32])> {
         match &self.payload {
             Payload::Sparse { indices, values: Values::F32(values) } => Some((indices, values)),
@@ -107,10 +107,10 @@ impl Message {
         }
     }
 
-    /// `out += weight · decoded`.
+    /// Computes `out += weight · decoded`.
     ///
     /// # Errors
-    /// [`WireError::Length`] when `out` has another length; `out` is then untouched.
+    /// [`WireError::Length`] if `out` has another length; `out` is then unchanged.
     pub fn add_to(&self, weight: f32, out: &mut [f32]) -> Result<(), WireError> {
         if out.len() != self.len {
             return Err(WireError::Length { expected: out.len(), got: self.len });
@@ -118,10 +118,11 @@ impl Message {
         self.add_range(0, weight, out)
     }
 
-    /// `out += weight · decoded[start .. start + out.len()]`, bit for bit what [`add_to`](Message::add_to) adds there.
+    /// Computes `out += weight · decoded[start .. start + out.len()]`, with the same bits as
+    /// [`add_to`](Message::add_to) there.
     ///
     /// # Errors
-    /// [`WireError::Length`] when the range ends beyond the vector; `out` is then untouched.
+    /// [`WireError::Length`] if the range ends beyond the vector; `out` is then unchanged.
     pub fn add_range(&self, start: usize, weight: f32, out: &mut [f32]) -> Result<(), WireError> {
         let end = start.saturating_add(out.len());
         if end > self.len {
@@ -138,7 +139,7 @@ impl Message {
         Ok(())
     }
 
-    /// Whether every value is finite.
+    /// Returns whether every value is finite.
     pub fn is_finite(&self) -> bool {
         let mut block = [0.0; BLOCK];
         (0..self.len).step_by(BLOCK).all(|start| {
@@ -159,15 +160,15 @@ impl Message {
         self.add_to(1.0, out)
     }
 
-    /// `‖x − decoded‖²`, summed in a fixed order.
+    /// Returns `‖x − decoded‖²`, summed in a fixed order.
     ///
     /// # Panics
-    /// When `x` has another length than the vector this was made of.
+    /// If the length of `x` differs from that of the compressed vector.
     pub fn error_energy(&self, x: &[f32]) -> f64 {
         assert_eq!(x.len(), self.len, "a message is compared with the vector it was made of");
         match &self.payload {
             Payload::Dense(values) => distance2(x, values),
-            // Rounding may leave a tiny negative number where everything is kept.
+            // Rounding may leave a tiny negative number if all values are kept.
             Payload::Sparse { .. } => (norm2(x) - self.kept_energy(x)).max(0.0),
             _ => {
                 let mut energy = 0.0;
@@ -177,7 +178,8 @@ impl Message {
         }
     }
 
-    /// `‖x‖² − ‖x − decoded‖²`; of a sparse message from the kept coordinates alone. Divided by `‖x‖²` it is the gain.
+    /// Returns `‖x‖² − ‖x − decoded‖²`. For a sparse message, it is computed from the kept coordinates alone. Divided
+    /// by `‖x‖²` it is the gain.
     ///
     /// # Panics
     /// As for [`error_energy`](Message::error_energy).

@@ -1,23 +1,23 @@
-//! Long vectors, a segment of [`SEGMENT`] values at a time, on as many threads as the caller brings.
+//! Parallel loops over long vectors, in segments of [`SEGMENT`] values, on the caller's threads.
 //!
-//! With the cargo feature `rayon`, work that is called from inside a rayon pool (`pool.install(|| …)`) is shared by the
-//! threads of that pool. Called from anywhere else, or without the feature, the caller does it all: no thread is started
-//! here and no pool is touched that was not asked for ([`Threaded`](crate::wrapper) brings one).
+//! With the cargo feature `rayon`, work called from inside a rayon pool (`pool.install(|| …)`) is shared by the threads
+//! of that pool. Called from anywhere else, or without the feature, the caller does all the work. This module starts no
+//! thread and uses no pool that the caller did not request ([`Threaded`](crate::wrapper) provides one).
 //!
-//! Results do not depend on which of these it is. Where a vector is cut depends on its length alone, random bits belong to
-//! places of the vector ([`Key::lanes`](crate::Key::lanes)), and what segments give is put together in a tree of fixed
-//! shape, never by completion.
+//! Results do not depend on the threads. The boundaries of segments depend on the vector's length alone, random bits
+//! depend on the position in the vector ([`Key::lanes`](crate::Key::lanes)), and partial results are combined in a tree
+//! of fixed shape, never in order of completion.
 
-/// Values of a segment: 256 KiB, read twice from a second-level cache rather than from memory.
+/// Values of a segment: 256 KiB, so that the second read comes from the second-level cache rather than from memory.
 pub(crate) const SEGMENT: usize = 1 << 16;
 
-/// Something that can be cut at the border of a segment.
+/// Work that can be split at a segment boundary.
 pub(crate) trait Cut: Send + Sized {
-    /// The first `segments` of it, and the others.
+    /// Returns the first `segments` segments, and the others.
     fn cut(self, segments: usize) -> (Self, Self);
 }
 
-/// A slice of which this many elements belong to each segment; the last one may have fewer.
+/// A slice with this many elements per segment; the last segment may have fewer.
 pub(crate) struct Part<S>(pub(crate) S, pub(crate) usize);
 
 impl<T: Sync> Cut for Part<&[T]> {
@@ -42,8 +42,8 @@ impl<A: Cut, B: Cut> Cut for (A, B) {
     }
 }
 
-/// Hands every segment of `work` and its number, from those of `range`, to `each`, and puts the results together with
-/// `join`: always in the same tree. `None` for no segments.
+/// Calls `each` with the number (from `range`) and the data of every segment of `work`, and combines the results with
+/// `join`, always in the same tree. `None` for no segments.
 pub(crate) fn fold<W: Cut, R: Send>(
     range: std::ops::Range<usize>,
     work: W,
@@ -63,18 +63,18 @@ pub(crate) fn fold<W: Cut, R: Send>(
     }
 }
 
-/// Hands every segment of a vector of `len` values and its number to `each`.
+/// Calls `each` with the number and the data of every segment of a vector of `len` values.
 pub(crate) fn for_each<W: Cut>(len: usize, work: W, each: impl Fn(usize, W) + Sync) {
     fold(0..len.div_ceil(SEGMENT), work, &each, &|(), ()| ());
 }
 
-/// The sum of what segments of `x` give, in a fixed order.
+/// Returns the sum of `of` over the segments of `x`, in a fixed order.
 pub(crate) fn sum(x: &[f32], of: impl Fn(&[f32]) -> f64 + Sync) -> f64 {
     let segments = x.len().div_ceil(SEGMENT);
     fold(0..segments, Part(x, SEGMENT), &|_, x: Part<&[f32]>| of(x.0), &|a, b| a + b).unwrap_or(0.0)
 }
 
-/// Does both, on two threads where the caller brought them.
+/// Runs both closures, on two threads if the caller runs in a pool.
 fn both<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
     #[cfg(feature = "rayon")]
     if rayon::current_thread_index().is_some() {

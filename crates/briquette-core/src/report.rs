@@ -1,39 +1,42 @@
-//! What the last exchange did, for metrics.
+//! Metrics of the last exchange.
 
 use crate::{CompressionFactor, Traffic};
 
-/// Filled by the wrappers of a strategy after an exchange, each with what it knows.
+/// A report that the wrappers of a strategy fill after an exchange, each with its own measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// The nominal factor in force; 1 when dense.
+    /// The nominal compression factor in force; 1 when dense.
     pub factor: Option<CompressionFactor>,
-    /// What carried it, where several carriers have the same ratio: `int8 ring`.
+    /// The carrier of the exchange, where several carriers have the same ratio: `int8 ring`.
     pub carrier: Option<&'static str>,
-    /// Why the controller changed it, when it just did.
+    /// The controller's reason for changing the factor, if it just did.
     pub reason: Option<String>,
-    /// Whether [`state`](Report::state) is asked for.
+    /// Set if the caller requests [`state`](Report::state).
     pub with_state: bool,
-    /// The controller's state in words, for people; only where it is asked for, and the controller describes it.
+    /// The controller's state in words, for people. Present only if requested and if the controller describes its
+    /// state.
     pub state: Option<String>,
     /// Share of this rank's vector (with its residual) that was sent: `1 − ‖x − sent‖²/‖x‖²`.
     pub gain: Option<f64>,
-    /// Each slot's share, in layout order.
+    /// Report of each slot, in layout order.
     pub slots: Vec<SlotReport>,
-    /// Where the time went.
+    /// Time spent in each phase of the exchange.
     pub seconds: Option<ExchangeSeconds>,
-    /// Seconds for compressing and exchanging that the controller predicts of a dense exchange, where it has a model of costs.
+    /// Predicted seconds for compression and communication of a dense exchange, where the controller has a cost model.
     pub dense_seconds: Option<f64>,
     /// Bytes that the exchange moved through this rank.
     pub traffic: Option<Traffic>,
-    /// What entered this rank's memory of what was not sent, and what waits in it, where there is one.
+    /// Energy that entered the residual and that remains in it, where there is a residual.
     pub waiting: Option<Waiting>,
-    /// Ranks whose contributions were not finite, or not readable, and did not count, ascending: only under an aggregator other than the mean.
+    /// Ranks whose contributions were excluded because they were not finite or not readable, ascending. Filled only by
+    /// an aggregator other than the mean.
     pub excluded: Vec<usize>,
-    /// What the controller needs for its next decision, of this rank's vector, where that is agreed with the next step header.
+    /// Measurements of this rank's vector for the controller's next decision, where they are agreed with the next step
+    /// header.
     pub measured: Measured,
 }
 
-/// A few numbers that ranks add up in the step header; most often there are none.
+/// Up to [`MOST`](Self::MOST) numbers that the step header sums over ranks; usually empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measured {
     numbers: [f64; Measured::MOST],
@@ -41,44 +44,45 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// As many as a header has room for.
+    /// The maximum count: a header has room for no more.
     pub const MOST: usize = 8;
 
-    /// These numbers; `None` where there are more than [`MOST`](Self::MOST).
+    /// Creates a value from these numbers; `None` for more than [`MOST`](Self::MOST).
     pub fn new(numbers: &[f64]) -> Option<Self> {
         let mut measured = Measured { count: numbers.len(), ..Measured::default() };
         measured.numbers.get_mut(..numbers.len())?.copy_from_slice(numbers);
         Some(measured)
     }
 
-    /// The numbers.
+    /// Returns the numbers.
     pub fn numbers(&self) -> &[f64] {
         &self.numbers[..self.count]
     }
 
-    /// Adds another rank's, number by number.
+    /// Adds another rank's numbers, element by element.
     pub(crate) fn add(&mut self, other: &Measured) {
         self.numbers.iter_mut().zip(other.numbers).for_each(|(sum, number)| *sum += number);
     }
 }
 
 impl Report {
-    /// Nothing yet, and asks for the controller's state.
+    /// Returns an empty report that requests the controller's state.
     pub fn with_state() -> Self {
         Report { with_state: true, ..Report::default() }
     }
 
-    /// `‖x − sent‖ / ‖x‖` of this rank's vector (with its residual), where the gain is measured.
+    /// Returns `‖x − sent‖ / ‖x‖` of this rank's vector (with its residual), where the gain is measured.
     pub fn relative_error(&self) -> Option<f64> {
         self.gain.map(relative_error)
     }
 
-    /// The effective delay in steps, where there is a memory: see [`Waiting::delay`].
+    /// Returns the effective delay in steps, where there is a residual: see [`Waiting::delay`].
     pub fn delay(&self) -> Option<f64> {
         self.waiting.as_ref().and_then(Waiting::delay)
     }
 
-    /// Has a reducer of the slots `members` report of them alone; those that it names no factor of have its own.
+    /// Lets the reducer of the slots `members` report on these slots alone. A slot without a factor gets this report's
+    /// own factor.
     pub(crate) fn narrowed(&mut self, members: impl Iterator<Item = usize> + Clone, report: impl FnOnce(&mut Report)) {
         let mut whole = std::mem::take(&mut self.slots);
         self.slots.extend(members.clone().filter_map(|member| whole.get(member)));
@@ -89,7 +93,8 @@ impl Report {
         self.slots = whole;
     }
 
-    /// The same, of which only the slots' part enters this report; the rest of what is reported.
+    /// Like [`narrowed`](Self::narrowed), but merges only the slots into this report, and returns the rest as a
+    /// separate report.
     pub(crate) fn part(
         &mut self,
         members: impl Iterator<Item = usize> + Clone,
@@ -101,35 +106,35 @@ impl Report {
         part
     }
 
-    /// Adds what a memory of what was not sent knows: in all, and the energy left of each slot.
+    /// Adds the residual's energies: in total, and the energy left in each slot.
     pub(crate) fn put_waiting(&mut self, waiting: Waiting, left: &[f64]) {
         self.waiting = Some(waiting);
         self.slots.iter_mut().zip(left).for_each(|(slot, left)| slot.left = Some(*left));
     }
 }
 
-/// `√(1 − gain)`: rounding may leave a gain above 1.
+/// Returns `√(1 − gain)`, clamped because rounding may leave a gain above 1.
 fn relative_error(gain: f64) -> f64 {
     (1.0 - gain).max(0.0).sqrt()
 }
 
-/// Energies (`‖x‖²`) around a memory of what was not sent, after an exchange. They add up over ranks.
+/// Energies (`‖x‖²`) of a residual after an exchange. They add up over ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Waiting {
-    /// Of what this step added: the gradient, or under momentum correction the velocity.
+    /// Energy of this step's addition: the gradient, or under momentum correction the velocity.
     pub entered: f64,
-    /// Of what stays behind: the residual.
+    /// Energy of the residual.
     pub left: f64,
 }
 
 impl Waiting {
-    /// `‖residual‖`, in the units of a gradient.
+    /// Returns `‖residual‖`, in the units of a gradient.
     pub fn residual_norm(&self) -> f64 {
         self.left.sqrt()
     }
 
-    /// The **effective delay** `‖residual‖ / ‖gradient‖`: how many steps' worth of gradient wait. 0 where all was sent; `None`
-    /// where nothing entered, or numbers are not finite.
+    /// Returns the **effective delay** `‖residual‖ / ‖gradient‖`: the residual in units of one step's gradient. 0 if
+    /// all was sent; `None` if nothing entered or the numbers are not finite.
     ///
     /// ```
     /// use briquette_core::report::Waiting;
@@ -141,21 +146,21 @@ impl Waiting {
     }
 }
 
-/// One slot's part of an exchange.
+/// Report of one slot in an exchange.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SlotReport {
     /// Share of the slot's energy that was sent.
     pub gain: f64,
-    /// Values that were sent as something other than 0.
+    /// Number of values sent as something other than 0.
     pub kept: usize,
-    /// Its nominal factor in force, where that is known.
+    /// The slot's nominal factor in force, where known.
     pub factor: Option<CompressionFactor>,
-    /// `‖residual‖²` of what stays behind of it, where there is a memory of what was not sent.
+    /// `‖residual‖²` of the slot, where there is a residual.
     pub left: Option<f64>,
 }
 
 impl SlotReport {
-    /// `‖x − sent‖ / ‖x‖` of the slot.
+    /// Returns `‖x − sent‖ / ‖x‖` of the slot.
     ///
     /// ```
     /// use briquette_core::report::SlotReport;
@@ -166,21 +171,22 @@ impl SlotReport {
     }
 }
 
-/// Where the time of an exchange went, on the session's clock.
+/// Breakdown of an exchange's time, on the session's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExchangeSeconds {
-    /// Probing, encoding, decoding, as far as no exchange went on meanwhile.
+    /// Compute time for probing, encoding and decoding that no exchange overlapped.
     pub compress: f64,
-    /// Of these, before anything was sent: probing and encoding. Under buckets, before the first one was.
+    /// Part of `compress` before anything was sent: probing and encoding. Under buckets, before the first bucket was
+    /// sent.
     pub encode: f64,
-    /// Waiting for other ranks and moving bytes.
+    /// Time spent waiting for other ranks and moving bytes.
     pub exchange: f64,
-    /// Of all these, in the background while the rank did something else: they took no time of the step.
+    /// Part of all these that overlapped with other work of the rank: it did not lengthen the step.
     pub hidden: f64,
 }
 
 impl ExchangeSeconds {
-    /// Of `compress`, after something was sent: decoding, and the encoding of later buckets.
+    /// Returns the part of `compress` after something was sent: decoding, and the encoding of later buckets.
     pub fn decode(&self) -> f64 {
         self.compress - self.encode
     }

@@ -1,4 +1,4 @@
-//! Who sees which sample in which step.
+//! Sharded sampling: assigns samples to ranks and steps.
 //!
 //! ```
 //! use briquette_core::Key;
@@ -17,20 +17,20 @@ use rand::RngCore;
 use crate::Key;
 use crate::error::ConfigError;
 
-/// How samples are divided among ranks, valid once made.
+/// Assignment of samples to ranks; a value of this type is always valid.
 ///
-/// Made by [`Shards::new`], every epoch is one shuffled list of all samples; step `s` uses the next
-/// `world * batch` of them and rank `r` the `r`-th part of these. So three ranks with batch `B` see in every step
-/// exactly the samples that one process with batch `3 B` sees. A last step with fewer samples is divided
-/// as evenly as possible; a rank may get none, and still takes part in the step.
+/// With [`Shards::new`], every epoch is one shuffled list of all samples. Step `s` uses the next `world * batch`
+/// samples, and rank `r` the `r`-th part of these. So in every step, three ranks with batch `B` see exactly the samples
+/// that one process with batch `3 B` sees. A last step with fewer samples is divided as evenly as possible. A rank may
+/// get no samples in it, and still takes part in the step.
 ///
-/// With [`Shards::with_own`] each rank keeps its own samples for the whole run instead.
+/// With [`Shards::with_own`], each rank keeps its own samples for the whole run instead.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shards {
     samples: usize,
     world: usize,
     batch: usize,
-    /// The samples of each rank, when it keeps its own.
+    /// The samples of each rank, if ranks keep their own samples.
     own: Option<Vec<Vec<usize>>>,
 }
 
@@ -38,7 +38,7 @@ impl Shards {
     /// Divides `samples` among `world` ranks, `batch` samples per rank and step.
     ///
     /// # Errors
-    /// [`ConfigError`] for no rank, no batch, or fewer samples than ranks.
+    /// [`ConfigError`] for zero ranks, a zero batch, or fewer samples than ranks.
     pub fn new(samples: usize, world: usize, batch: usize) -> Result<Self, ConfigError> {
         ConfigError::unless(world > 0, "number of ranks", "at least 1", world)?;
         ConfigError::unless(batch > 0, "batch of a rank", "at least 1", batch)?;
@@ -50,11 +50,12 @@ impl Shards {
         Ok(Self { samples, world, batch, own: None })
     }
 
-    /// Each rank keeps its own samples for the whole run: a list of sample numbers for every rank, in rank order. Ranks with fewer samples
-    /// run out before the epoch ends and get empty slices from then on; the number of steps is that of the rank with most.
+    /// Assigns fixed samples to each rank for the whole run: a list of sample numbers for every rank, in rank order.
+    /// Ranks with fewer samples run out before the epoch ends and get empty slices from then on. The rank with the most
+    /// samples determines the number of steps.
     ///
     /// # Errors
-    /// [`ConfigError`] when there is not one list for every rank, or a number is none of a sample's.
+    /// [`ConfigError`] if there is not one list for every rank, or if a number is not below the number of samples.
     pub fn with_own(mut self, own: Vec<Vec<usize>>) -> Result<Self, ConfigError> {
         ConfigError::unless(own.len() == self.world, "lists of samples", "one for every rank", own.len())?;
         let largest = own.iter().flatten().copied().max().unwrap_or(0);
@@ -63,17 +64,17 @@ impl Shards {
         Ok(self)
     }
 
-    /// How many samples there are, over all ranks.
+    /// Returns the number of samples, over all ranks.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world(&self) -> usize {
         self.world
     }
 
-    /// The plan of one epoch, shuffled. The same call gives the same plan: to resume, skip to the step.
+    /// Returns the shuffled plan of one epoch. The same call returns the same plan: to resume, skip to the step.
     pub fn epoch(&self, key: Key, epoch: u64) -> EpochPlan {
         let key = key.purpose("shuffle").step(epoch);
         match &self.own {
@@ -90,7 +91,7 @@ impl Shards {
         }
     }
 
-    /// A plan without shuffling, for a test set.
+    /// Returns a plan without shuffling, for a test set.
     pub fn in_order(&self) -> EpochPlan {
         match &self.own {
             None => self.shared((0..self.samples).collect()),
@@ -98,7 +99,7 @@ impl Shards {
         }
     }
 
-    /// The samples that belong to a rank for the whole run, if [`with_own`](Shards::with_own) gave it any.
+    /// Returns the fixed samples of a rank, if [`with_own`](Shards::with_own) assigned them.
     ///
     /// # Panics
     /// If `rank` is not below the number of ranks.
@@ -131,7 +132,7 @@ impl Shards {
         let slices = (0..steps)
             .flat_map(|step| ranges.iter().map(move |range| (step, range)))
             .map(|(step, range)| {
-                // A batch may be far larger than what there is.
+                // The batch may be far larger than the number of remaining samples.
                 let from = range.start.saturating_add(step.saturating_mul(self.batch)).min(range.end);
                 from..from.saturating_add(self.batch).min(range.end)
             })
@@ -140,7 +141,7 @@ impl Shards {
     }
 }
 
-/// One epoch: for every step and rank, the samples to use. Every sample occurs once.
+/// The plan of one epoch: the samples of every step and rank. Every sample occurs once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochPlan {
     order: Vec<usize>,
@@ -150,17 +151,17 @@ pub struct EpochPlan {
 }
 
 impl EpochPlan {
-    /// Steps in the epoch, the same for every rank.
+    /// Returns the number of steps in the epoch, the same for every rank.
     pub fn steps(&self) -> usize {
         self.slices.len() / self.world
     }
 
-    /// Samples in the epoch, over all ranks.
+    /// Returns the number of samples in the epoch, over all ranks.
     pub fn samples(&self) -> usize {
         self.order.len()
     }
 
-    /// The samples of one rank in one step; may be empty in the last steps.
+    /// Returns the samples of one rank in one step; may be empty in the last steps.
     ///
     /// # Panics
     /// If the step or the rank is not in the plan.
@@ -174,7 +175,7 @@ impl EpochPlan {
         &self.order[self.slices[step * self.world + rank].clone()]
     }
 
-    /// How many samples each rank has in a step, in rank order: the weights of a mean over ranks.
+    /// Returns the number of samples of each rank in a step, in rank order: the weights of a mean over ranks.
     ///
     /// # Panics
     /// If the step is not in the plan.
@@ -183,7 +184,8 @@ impl EpochPlan {
     }
 }
 
-/// Puts items in an order that follows from the key: Fisher-Yates, written out because the bits of a library's shuffle may change with its version.
+/// Shuffles items in an order determined by the key: Fisher-Yates, implemented here because the bits of a library's
+/// shuffle may change with its version.
 pub fn shuffle(items: &mut [usize], key: Key) {
     let mut rng = key.block(0);
     for last in (1..items.len()).rev() {

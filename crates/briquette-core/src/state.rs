@@ -1,11 +1,12 @@
-//! What a run must remember (residuals, momenta, controllers): staged while ranks exchange, saved, loaded.
+//! State that a resumed run needs (residuals, momenta, controllers): staging during an exchange, saving, loading.
 //!
-//! A [`State`] is a flat map from names (`residual`, `controller/level`) to values. It does not access files: the
-//! Burn glue writes it as safetensors. Wrappers nest by prefix, so that two of one kind do not collide. A vector has a
-//! [`Place`]: the same on every rank, or each rank's own. Files do not hold it, as the algorithm that loads knows it.
+//! A [`State`] is a flat map from names (`residual`, `controller/level`) to values. It does not access files: the Burn
+//! integration writes it as safetensors. Nested wrappers prefix their names, so that two wrappers of one kind do not
+//! collide. A vector has a [`Place`]: replicated or rank-local. Files do not store the place, because the algorithm
+//! that loads the vector knows it.
 //!
-//! [`Staged`] holds a memory between exchanges: an exchange writes the next value, and [`commit`](Stateful::commit) puts it
-//! in the place of the present one, after everything else in the step has succeeded.
+//! [`Staged`] holds a value between exchanges. An exchange writes the next value, and [`commit`](Stateful::commit)
+//! makes it the current value after everything else in the step has succeeded.
 //!
 //! ```
 //! use briquette_core::state::{State, Stateful};
@@ -22,34 +23,35 @@ use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
 
-/// Whose a saved vector is, and what becomes of it in a world of another size.
+/// Placement of a saved vector: replicated or rank-local.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Place {
-    /// The same bits on every rank; another world has them too.
+    /// The same bits on every rank, also after a change of the world size.
     #[default]
     Replicated,
-    /// A rank's own.
+    /// Rank-local, with the conversion for another world size.
     PerRank(OnResize),
 }
 
-/// What a world of another size does with a rank's own vector.
+/// Conversion of a rank-local vector when a run resumes with another world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnResize {
-    /// Every rank gets the mean over the ranks that saved: what the update, a mean over ranks, would have received of it.
+    /// Every rank gets the mean over the ranks that saved. The update is a mean over ranks, so it would have received
+    /// exactly this.
     Spread,
-    /// It is dropped: empty, as before the first exchange.
+    /// The vector is dropped: it is empty, as before the first exchange.
     Drop,
 }
 
-/// One saved value.
+/// A saved value.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
     /// A vector, such as a residual.
     F32s(Vec<f32>),
-    /// Numbers kept exactly.
+    /// Several numbers, stored exactly.
     F64s(Vec<f64>),
-    /// A number kept exactly.
+    /// A number, stored exactly.
     F64(f64),
     /// A counter.
     U64(u64),
@@ -73,19 +75,19 @@ macro_rules! from_value {
 }
 from_value!(Vec<f32> => F32s, Vec<f64> => F64s, f64 => F64, u64 => U64);
 
-/// Named values.
+/// A map from names to saved values.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
     entries: BTreeMap<String, (Value, Place)>,
 }
 
 impl State {
-    /// Stores a value that is the same on every rank; the name must be new.
+    /// Stores a replicated value; the name must be new.
     pub fn put(&mut self, name: &str, value: impl Into<Value>) {
         self.put_at(Place::Replicated, name, value);
     }
 
-    /// Stores a value; the name must be new.
+    /// Stores a value with its placement; the name must be new.
     pub fn put_at(&mut self, place: Place, name: &str, value: impl Into<Value>) {
         let old = self.entries.insert(name.to_owned(), (value.into(), place));
         debug_assert!(old.is_none(), "two values named {name}");
@@ -98,15 +100,15 @@ impl State {
         self.entries.extend(inner.entries.into_iter().map(|(k, v)| (format!("{prefix}/{k}"), v)));
     }
 
-    /// Stores what another state holds.
+    /// Copies all entries of another state.
     pub(crate) fn extend(&mut self, other: &State) {
         self.entries.extend(other.entries.iter().map(|(name, entry)| (name.clone(), entry.clone())));
     }
 
-    /// Loads `part` from what stands under `prefix/`.
+    /// Loads `part` from the entries under `prefix/`.
     ///
     /// # Errors
-    /// Whatever `part` finds missing or of another shape.
+    /// [`StateError`] from `part`, for an entry that is missing or has another shape.
     pub fn load_part(&self, prefix: &str, part: &mut dyn Stateful) -> Result<(), StateError> {
         let start = format!("{prefix}/");
         let entries =
@@ -114,19 +116,19 @@ impl State {
         part.load(&State { entries })
     }
 
-    /// All entries by name.
+    /// Returns all entries by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(k, (v, _))| (k.as_str(), v))
     }
 
-    /// The entries that are the same on every rank, by name.
+    /// Returns the replicated entries by name.
     pub fn replicated(&self) -> impl Iterator<Item = (&str, &Value)> {
         let replicated = self.entries.iter().filter(|(_, (_, place))| *place == Place::Replicated);
         replicated.map(|(k, (v, _))| (k.as_str(), v))
     }
 
-    /// Changes every vector that `own`, which the algorithm that is to load has saved, places on each rank: how a world of
-    /// another size spreads or drops them.
+    /// Calls `change` for every vector that is rank-local in `own`, to spread or drop it in a world of another size.
+    /// `own` is a state saved by the algorithm that is about to load.
     pub fn for_each_own(&mut self, own: &State, mut change: impl FnMut(&str, OnResize, &mut Vec<f32>)) {
         for (name, (value, _)) in &mut self.entries {
             let place = own.entries.get(name).map(|(_, place)| *place);
@@ -136,7 +138,7 @@ impl State {
         }
     }
 
-    /// A vector, of `len` values when that is known.
+    /// Returns a vector; checks that it has `len` values if `len` is given.
     ///
     /// # Errors
     /// [`StateError`] when the entry is absent, of another type, or of another length.
@@ -150,15 +152,15 @@ impl State {
         }
     }
 
-    /// A memory that is empty before its first exchange: as it was saved, and of the length that it has `here`, where
-    /// both have one.
+    /// Returns a vector that is empty before its first exchange. Its length must equal that of `here`, unless one of
+    /// the two is empty.
     pub(crate) fn memory(&self, name: &str, here: &[f32]) -> Result<Vec<f32>, StateError> {
         let len = self.f32s(name, None)?.len();
         let expected = if len == 0 || here.is_empty() { len } else { here.len() };
         self.f32s(name, Some(expected)).map(<[f32]>::to_vec)
     }
 
-    /// Exact numbers.
+    /// Returns a vector of exact numbers.
     ///
     /// # Errors
     /// [`StateError`] when the entry is absent or of another type.
@@ -169,7 +171,7 @@ impl State {
         }
     }
 
-    /// An exact number.
+    /// Returns an exact number.
     ///
     /// # Errors
     /// [`StateError`] when the entry is absent or of another type.
@@ -180,7 +182,7 @@ impl State {
         }
     }
 
-    /// A counter.
+    /// Returns a counter.
     ///
     /// # Errors
     /// [`StateError`] when the entry is absent or of another type.
@@ -191,7 +193,7 @@ impl State {
         }
     }
 
-    /// Whether there is an entry of this name.
+    /// Returns whether an entry of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
@@ -205,7 +207,7 @@ fn mismatch(name: &str, expected: String, got: &Value) -> StateError {
     StateError::Mismatch { name: name.to_owned(), expected, got: got.describe() }
 }
 
-/// A value, and the one that takes its place when the step has succeeded. Committing swaps them: nothing is cloned.
+/// A current value and the value that replaces it when the step succeeds. A commit swaps the two: nothing is cloned.
 ///
 /// ```
 /// use briquette_core::state::Staged;
@@ -221,49 +223,49 @@ pub struct Staged<T> {
     now: T,
     next: T,
     staged: bool,
-    /// `now` was given its length by an exchange that has not been committed: until then it counts as `empty`.
+    /// Set if an uncommitted exchange gave `now` its length: until the commit, it counts as `empty`.
     fresh: bool,
     empty: T,
 }
 
 impl<T: Default> Staged<T> {
-    /// Begins with `now`.
+    /// Creates a value with `now` as the current value.
     pub fn new(now: T) -> Self {
         Staged { now, ..Staged::default() }
     }
 
-    /// What was committed last.
+    /// Returns the value committed last.
     pub fn now(&self) -> &T {
         if self.fresh { &self.empty } else { &self.now }
     }
 
-    /// Whether a next value waits to be committed.
+    /// Returns whether a next value is staged for commit.
     pub fn is_staged(&self) -> bool {
         self.staged
     }
 
-    /// What later parts of the same step see: what is staged, or else what was committed last.
+    /// Returns the value for later parts of the same step: the staged value, or else the one committed last.
     pub fn latest(&self) -> &T {
         if self.staged { &self.next } else { &self.now }
     }
 
-    /// Storage for the next value, which holds whatever it was used for last.
+    /// Returns storage for the next value; it still holds an older value.
     pub fn next_mut(&mut self) -> &mut T {
         self.both().1
     }
 
-    /// What was committed last, in the length that [`fit`](Staged::fit) gave it, and storage for the next value.
+    /// Returns the value committed last, in the length set by [`fit`](Staged::fit), and storage for the next value.
     pub fn both(&mut self) -> (&T, &mut T) {
         self.staged = false;
         (&self.now, &mut self.next)
     }
 
-    /// What is in [`next_mut`](Staged::next_mut) is what [`commit`](Staged::commit) makes the present value.
+    /// Stages the value in [`next_mut`](Staged::next_mut): [`commit`](Staged::commit) makes it the current value.
     pub fn stage(&mut self) {
         self.staged = true;
     }
 
-    /// Puts the next value, where one is staged, in the place of the present one.
+    /// Makes the staged value, if any, the current one.
     pub fn commit(&mut self) {
         self.fresh = false;
         if std::mem::take(&mut self.staged) {
@@ -271,7 +273,7 @@ impl<T: Default> Staged<T> {
         }
     }
 
-    /// Drops what is staged.
+    /// Drops the staged value.
     pub fn discard(&mut self) {
         self.staged = false;
         if std::mem::take(&mut self.fresh) {
@@ -279,35 +281,36 @@ impl<T: Default> Staged<T> {
         }
     }
 
-    /// Replaces the present value at once, and drops what is staged: for loading.
+    /// Replaces the current value at once, and drops the staged value: for loading.
     pub fn set(&mut self, now: T) {
         (self.now, self.staged, self.fresh) = (now, false, false);
     }
 }
 
 impl Staged<Vec<f32>> {
-    /// Empties a memory at once, and drops what is staged; its storage is kept.
+    /// Empties the vector at once, and drops the staged value; its storage is kept.
     pub fn clear(&mut self) {
         self.now.clear();
         (self.staged, self.fresh) = (false, false);
     }
 
-    /// Takes back what is staged in these places: the next value is the present one there.
+    /// Reverts the staged value in these ranges: there, the next value equals the current one.
     pub fn hold(&mut self, places: &[Range<usize>]) {
         if self.staged {
             places.iter().for_each(|place| self.next[place.clone()].copy_from_slice(&self.now[place.clone()]));
         }
     }
 
-    /// The present value where [`fit`](Staged::fit) has just made it, in zeros: a memory that begins as something else.
+    /// Returns the current value if [`fit`](Staged::fit) has just filled it with zeros, for a vector with another
+    /// initial value.
     pub fn begins(&mut self) -> Option<&mut [f32]> {
         if self.fresh { Some(&mut self.now) } else { None }
     }
 
-    /// Gives a memory that is empty its length, in zeros, and the next one the same.
+    /// Gives an empty vector its length, filled with zeros, and resizes the next value to the same length.
     ///
     /// # Errors
-    /// [`ReduceError::Length`] when it has another one already.
+    /// [`ReduceError::Length`] when the vector already has another length.
     pub fn fit(&mut self, len: usize) -> Result<(), ReduceError> {
         if self.now.is_empty() {
             self.now.resize(len, 0.0);
@@ -318,24 +321,24 @@ impl Staged<Vec<f32>> {
     }
 }
 
-/// Something with state that a resumed run needs. Stateless things keep the empty defaults.
+/// A component with state that a resumed run needs. Stateless components keep the empty defaults.
 pub trait Stateful {
-    /// Writes everything needed to continue to the bit: what was committed last.
+    /// Writes the state needed for a bit-identical resume: the values committed last.
     fn save(&self, _state: &mut State) {}
 
-    /// Reads it back, and drops what is staged. On an error nothing has changed, but of several parts some may have been read:
-    /// load into a new one.
+    /// Reads the state back, and drops the staged values. On an error, this component is unchanged, but some parts of a
+    /// compound component may have been read: load into a new one.
     ///
     /// # Errors
-    /// [`StateError`] when the state was saved by something else.
+    /// [`StateError`] when the state was saved by another component.
     fn load(&mut self, _state: &State) -> Result<(), StateError> {
         Ok(())
     }
 
-    /// Makes what the last exchange has staged the present state. Never fails: everything that can fail comes before.
+    /// Makes the state staged by the last exchange the current state. It never fails: all checks come before.
     fn commit(&mut self) {}
 
-    /// Drops what the last exchange has staged. Afterwards everything is as if that exchange had not been.
+    /// Drops the state staged by the last exchange. The component is then as before that exchange.
     fn discard(&mut self) {}
 }
 
@@ -359,7 +362,7 @@ pub(crate) fn save_each<'a, S: Stateful + 'a>(kind: &str, parts: impl IntoIterat
     parts.into_iter().enumerate().for_each(|(index, part)| state.put_part(&format!("{kind}-{index}"), part));
 }
 
-/// Loads what [`save_each`] saved.
+/// Loads the parts that [`save_each`] saved.
 pub(crate) fn load_each<'a, S: Stateful + 'a>(
     kind: &str,
     parts: impl IntoIterator<Item = &'a mut S>,

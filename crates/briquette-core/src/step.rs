@@ -1,7 +1,7 @@
 //! Step driver: the protocol of a training step around a [`SyncStrategy`].
 //!
-//! The optimizer, the model and the data belong to a framework. Everything else of a step is here, once: the framework's glue, the
-//! [laws](crate::laws) and the benches call the same two functions.
+//! The optimizer, the model and the data belong to a framework. The driver implements everything else of a step; the
+//! framework's glue, the [laws](crate::laws) and the benches call the same two functions.
 //!
 //! ```text
 //! exchange_gradient    header ─► weigh ─► after_backward ─► hold ─┐
@@ -10,10 +10,12 @@
 //! end_step
 //! ```
 //!
-//! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is committed.
+//! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is
+//! committed.
 //!
-//! A step that exchanges gradients and parameters has one header, at the gradients. After an error the strategy has discarded what it staged
-//! and the vector is unchanged; where only some ranks know of the error, the driver aborts the session, so that no rank waits.
+//! A step that exchanges both gradients and parameters has one header, at the gradients. After an error the strategy has
+//! discarded its staged state and the vector is unchanged. Where only some ranks know of the error, the driver aborts the
+//! session, so that no rank waits.
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, config::Config, error::SyncError, step::Driver, sync::Header};
@@ -52,20 +54,20 @@ pub struct Driver {
     weighs_samples: bool,
     remembers: bool,
     step: u64,
-    /// The agreement of the step before, and this rank's part of its exchange.
+    /// Agreement of the last exchange, and this rank's part of it.
     last: (Option<AgreedStep>, Option<LastExchange>),
-    /// The agreement of a step between its exchange of gradients and that of parameters.
+    /// Agreement of a step between its gradient exchange and its parameter exchange.
     open: Option<Agreement>,
 }
 
 /// Result of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exchanged {
-    /// What the ranks agreed on; what this rank knows alone where [no rank agrees](Agrees::NoRank).
+    /// The agreement of the ranks; where [no rank agrees](Agrees::NoRank), this rank's own values.
     pub agreed_step: AgreedStep,
-    /// Requests to stop, of any rank.
+    /// Stop requests of any rank.
     pub stop: StopFlags,
-    /// What becomes of the inner optimizer's momenta.
+    /// Treatment of the inner optimizer's momenta.
     pub momenta: Momenta,
     /// Cost of the step header.
     pub header: HeaderCost,
@@ -74,14 +76,15 @@ pub struct Exchanged {
 /// Cost of a step header.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct HeaderCost {
-    /// Seconds, waiting for the slowest rank included.
+    /// Seconds, including the wait for the slowest rank.
     pub seconds: f64,
     /// Bytes through this rank.
     pub traffic: Traffic,
 }
 
 impl Driver {
-    /// A driver at step 0, without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the run's root key.
+    /// Creates a driver at step 0 without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the
+    /// run's root key.
     pub fn new(key: Key) -> Self {
         Driver {
             strategy: Box::new(Away(Plan::ALONE)),
@@ -106,7 +109,8 @@ impl Driver {
         self.names = names;
     }
 
-    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which makes the plain mean over ranks the mean over samples.
+    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which turns the plain mean over ranks into the
+    /// mean over samples.
     pub fn set_weighs_samples(&mut self, weighs_samples: bool) {
         self.weighs_samples = weighs_samples;
     }
@@ -116,61 +120,61 @@ impl Driver {
         self.remembers = remembers;
     }
 
-    /// Number of completed steps.
+    /// Returns the number of completed steps.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Continues at `step`, with the agreement and this rank's exchange of the step before.
+    /// Resumes at `step`, with the agreement of the previous step and this rank's part of its exchange.
     pub fn resume(&mut self, step: u64, agreed_step: Option<AgreedStep>, previous: Option<LastExchange>) {
         (self.step, self.last, self.open) = (step, (agreed_step, previous), None);
     }
 
-    /// The agreement of the last step in which all ranks agreed on one.
+    /// Returns the agreement of the last exchange, if all ranks agreed on it.
     pub fn agreed_step(&self) -> Option<&AgreedStep> {
         self.last.0.as_ref()
     }
 
-    /// This rank's part of the last exchange, as the next header reports it.
+    /// Returns this rank's part of the last exchange, as the next header reports it.
     pub fn previous(&self) -> Option<&LastExchange> {
         self.last.1.as_ref()
     }
 
-    /// The layout of the vectors.
+    /// Returns the layout of the vectors.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The strategy.
+    /// Returns the strategy.
     pub fn strategy(&self) -> &dyn SyncStrategy {
         &*self.strategy
     }
 
-    /// The strategy, to load its state or to [settle](SyncStrategy::settle) it.
+    /// Returns the strategy mutably, to load its state or to [settle](SyncStrategy::settle) it.
     pub fn strategy_mut(&mut self) -> &mut dyn SyncStrategy {
         &mut *self.strategy
     }
 
-    /// Replaces the strategy by one that was loaded from a checkpoint.
+    /// Replaces the strategy with one that was loaded from a checkpoint.
     pub fn set_strategy(&mut self, strategy: Box<dyn SyncStrategy>) {
         self.strategy = strategy;
     }
 
-    /// What is done at this step.
+    /// Returns the plan for this step.
     pub fn plan(&self) -> Plan {
         self.strategy.plan(self.step)
     }
 
-    /// Report of the last exchange.
+    /// Returns the report of the last exchange.
     pub fn report(&self) -> Report {
         let mut report = Report::default();
         self.strategy.report(&mut report);
         report
     }
 
-    /// Agrees on the step header and exchanges `gradient`, at a step whose [plan](Self::plan) has gradients. `present` has an entry for each
-    /// slot: whether this rank has a gradient for it, and afterwards whether any rank has. The driver fills in the header's step and previous
-    /// exchange.
+    /// Agrees on the step header and exchanges `gradient`, at a step whose [plan](Self::plan) has gradients. `present` has an
+    /// entry for each slot: before the call, whether this rank has a gradient for it; afterwards, whether any rank has. The
+    /// driver fills in the header's step and previous exchange.
     ///
     /// # Errors
     /// [`SyncError`]; the strategy is unchanged, and the gradient is at most weighted.
@@ -192,8 +196,8 @@ impl Driver {
         self.settled(plan, result, comm)
     }
 
-    /// Exchanges `parameters`, at a step whose [plan](Self::plan) has parameters, after the optimizer's step: on the header of the gradients, or
-    /// on one of its own.
+    /// Exchanges `parameters` after the optimizer's step, at a step whose [plan](Self::plan) has parameters. Uses the header of
+    /// the gradient exchange, or agrees on a new one if there was none.
     ///
     /// # Errors
     /// [`SyncError`]; the parameters and the strategy are unchanged.
@@ -205,7 +209,7 @@ impl Driver {
     ) -> Result<Exchanged, SyncError> {
         let plan = self.plan();
         let agreed = match self.open.take() {
-            // Agreed before the optimizer's step, whose result only this rank has seen.
+            // Agreed before the optimizer's step, whose result only this rank knows.
             Some(agreement) => {
                 let checked = Header { step: self.step, ..header }.check_slot(comm.rank(), self.names.slots());
                 checked.map(|()| (agreement, HeaderCost::default())).inspect_err(|error| comm.abort(&error.to_string()))
@@ -222,11 +226,11 @@ impl Driver {
         self.settled(plan, result, comm)
     }
 
-    /// Takes a whole step of an optimizer on flat vectors, with a gradient for every slot: `optimize` is given the parameters and the gradient
-    /// that the optimizer steps with. Returns what becomes of the optimizer's momenta.
+    /// Takes a whole step of an optimizer on flat vectors, with a gradient for every slot. `optimize` receives the parameters
+    /// and the gradient that the optimizer steps with. Returns how to treat the optimizer's momenta.
     ///
     /// # Errors
-    /// [`SyncError`], of either exchange.
+    /// [`SyncError`] of either exchange.
     pub fn take_step(
         &mut self,
         header: Header,
@@ -252,10 +256,11 @@ impl Driver {
         Ok(momenta)
     }
 
-    /// Agrees on the header of a step that exchanges no vector: [`exchange_gradient`](Self::exchange_gradient) without a strategy.
+    /// Agrees on the header of a step that exchanges no vector, as [`exchange_gradient`](Self::exchange_gradient) does, without
+    /// calling the strategy.
     ///
     /// # Errors
-    /// As there.
+    /// As for `exchange_gradient`.
     pub fn exchange_header(
         &mut self,
         header: Header,
@@ -268,17 +273,17 @@ impl Driver {
         self.settled(plan, result, comm)
     }
 
-    /// Sets this rank's part of the exchange of this step, which the next header reports.
+    /// Sets this rank's part of this step's exchange, which the next header reports.
     pub fn set_previous(&mut self, previous: LastExchange) {
         self.last.1 = Some(previous);
     }
 
-    /// Ends the step.
+    /// Ends the step: increments the step counter.
     pub fn end_step(&mut self) {
         self.step += 1;
     }
 
-    /// What one rank knows alone is not agreed.
+    /// Records the agreement if all ranks made it. Rank-local values are not an agreement.
     fn record(&mut self, agreed_step: AgreedStep, plan: Plan) {
         self.last.0 = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
     }
@@ -296,7 +301,7 @@ impl Driver {
         let (start, before_header) = (comm.now(), comm.traffic());
         let agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm);
         let mut agreement = agreement.inspect_err(|error| {
-            // Without a header of all ranks only this one knows.
+            // Without a header of all ranks, only this rank knows of the error.
             if plan.agrees != Agrees::World {
                 comm.abort(&error.to_string());
             }
@@ -313,7 +318,7 @@ impl Driver {
         present: &[bool],
         comm: &mut Session,
     ) -> Result<(), SyncError> {
-        // What only some ranks know may differ between them.
+        // Values that only some ranks know may differ between them.
         let absent = if plan.agrees == Agrees::World { self.layout.absent(present) } else { None };
         let slots = absent.as_ref().map_or(self.layout.slots(), |absent| &absent.slots);
         let cx = Context { slots, ..context(self.key, &self.layout, agreement) };
@@ -332,13 +337,13 @@ impl Driver {
         Ok(())
     }
 
-    /// A sign has no zero: what no rank had stays absent.
+    /// Sets absent slots to 0: sign compression cannot represent 0, so a slot that no rank had would otherwise not stay absent.
     fn clear(&self, average: &mut [f32], present: &[bool]) {
         let absent = self.layout.slots().iter().zip(present).filter(|(_, present)| !**present);
         absent.for_each(|(slot, _)| average[slot.range()].fill(0.0));
     }
 
-    /// After an error: nothing stays staged, and ranks that do not find the same error are stopped.
+    /// Handles an error: discards staged state and, if other ranks do not find the same error, aborts the session.
     fn settled(
         &mut self,
         plan: Plan,
@@ -374,8 +379,8 @@ impl std::fmt::Debug for Driver {
 }
 
 impl LastExchange {
-    /// This rank's part of an exchange, from its report: the reducer's own seconds, without the header's wait for the slowest rank and
-    /// without what was hidden behind computing.
+    /// Creates this rank's part of an exchange from its report. The seconds are the reducer's, without the header's wait for
+    /// the slowest rank and without communication that computing hid.
     pub fn reported(report: &Report, traffic: Traffic) -> Self {
         let seconds = report.seconds.unwrap_or_default();
         LastExchange {

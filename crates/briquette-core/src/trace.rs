@@ -1,21 +1,22 @@
-//! What a rank does when, as spans of [`tracing`] at level trace: for profilers, such as Perfetto through `tracing-chrome`.
+//! Tracing spans of a rank's activity, through [`tracing`] at level trace: for profilers, such as Perfetto through
+//! `tracing-chrome`.
 //!
-//! | span | fields | what a rank does in it |
+//! | span | fields | activity of the rank |
 //! |---|---|---|
-//! | `exchange` | `operation`, `step`, `bucket` | a call of its [`Session`](crate::Session): a collective, a frame, waiting for other ranks included |
-//! | `wait` | | waiting for an exchange in the background |
-//! | `arrive` | | in an exchange in the background, waiting for its own gradients |
-//! | `bucket` | `bucket` | everything of one bucket: what is not inside of the others is encoding, decoding, or memories |
+//! | `exchange` | `operation`, `step`, `bucket` | a call of its [`Session`](crate::Session) (collective, frame), with the wait for others |
+//! | `wait` | | waits for an exchange in the background |
+//! | `arrive` | | waits for its own gradients, in an exchange in the background |
+//! | `bucket` | `bucket` | all work of one bucket; its time outside the other spans is encoding, decoding or error feedback |
 //! | `encode`, `decode` | | a gather's compressor and aggregator |
-//! | `read`, `commit`, `optimizer` | `slot` for `read` | of the Burn plugin: gradients to the host; the average back to the device; the inner optimizer |
+//! | `read`, `commit`, `optimizer` | `slot` for `read` | Burn plugin: gradients to the host; average to the device; inner optimizer |
 //!
-//! Spans of one exchange are on the thread that does it; those of a channel are named `rank R channel C`. Where no subscriber wants
-//! them, one costs a load and a branch.
+//! The spans of an exchange are on the thread that runs it; the threads of a channel are named `rank R channel C`.
+//! Without a subscriber for them, a span costs a load and a branch.
 
-/// The target of all spans, for a subscriber's filter.
+/// Target of all spans, for a subscriber's filter.
 pub const TARGET: &str = "briquette::trace";
 
-/// Enters a span of [`TARGET`]; it ends with what it returns.
+/// Enters a span of [`TARGET`]; the span ends when the returned guard is dropped.
 macro_rules! phase {
     ($name:literal $(, $($field:tt)*)?) => {
         tracing::trace_span!(target: $crate::trace::TARGET, $name $(, $($field)*)?).entered()

@@ -1,8 +1,8 @@
-//! Bytes that crossed the transport.
+//! Traffic: bytes that crossed the transport.
 
 use std::ops::{Add, AddAssign, Sub};
 
-/// Bytes one rank wrote to and read from the transport, frame contents and message headers included.
+/// Bytes that one rank wrote to and read from the transport, including frame contents and message headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// Bytes written.
@@ -13,7 +13,7 @@ pub struct Traffic {
 
 impl Add for Traffic {
     type Output = Traffic;
-    /// Saturates: headers of other ranks say these numbers, too.
+    /// Saturates, because these numbers may come from other ranks' headers.
     fn add(self, other: Traffic) -> Traffic {
         let (sent, received) = (self.sent.saturating_add(other.sent), self.received.saturating_add(other.received));
         Traffic { sent, received }

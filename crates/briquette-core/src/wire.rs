@@ -13,11 +13,11 @@
 //! | natural | `12 + n + ⌈n/8⌉` |
 //! | affine | `16 + 8⌈n/block⌉ + n` |
 //!
-//! Everything that a message says of itself is checked before use: counts against the bytes that are left before
-//! memory is reserved, indices, levels, padding, and every number for being finite. So decoding needs at most
-//! eight times the bytes it was given (at worst one for a code of eight bits that took one bit), twenty times where kept
-//! values are coded (at worst five, an index and a code, for two bits), and what decodes can be used without further
-//! checks.
+//! The decoder validates every field of a message before use: counts against the remaining bytes before it reserves
+//! memory, then indices, levels, padding, and that every number is finite. Decoded messages need no further checks.
+//! Decoding needs at most eight times the bytes of its input: at worst, a code takes one bit in the input and one byte
+//! decoded. With coded kept values, it needs at most twenty times: at worst, an index and a code take two bits in the
+//! input and five bytes decoded.
 
 mod read;
 
@@ -31,18 +31,18 @@ use crate::message::{
 
 const MAGIC: [u8; 2] = *b"BQ";
 const VERSION: u8 = 1;
-/// Magic, version, kind, length.
+/// Bytes of the header: magic, version, kind, length.
 pub(crate) const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
-/// Bytes copied at a time: the checksum takes them while they are in the first cache.
+/// Bytes copied at a time: the checksum then reads them from the first-level cache.
 const PIECE: usize = 1 << 14;
-/// The largest binary16 magnitude a sparse message may hold, 32752: times 2¹¹³ it is still a finite `f32`.
+/// The largest binary16 magnitude that a sparse message may hold, 32752: times 2¹¹³ it is still a finite `f32`.
 pub(crate) const F16_LIMIT: u16 = 0x77ff;
 /// Exponents `e` for which `2^e` is normal and [`F16_LIMIT`]` · 2^e` finite.
 pub(crate) const F16_EXPONENTS: std::ops::RangeInclusive<i8> = -126..=113;
 
 impl Message {
-    /// The bytes [`encode_into`](Message::encode_into) appends.
+    /// Returns the number of bytes that [`encode_into`](Message::encode_into) appends.
     pub fn encoded_len(&self) -> usize {
         HEADER + self.body_len() + CHECKSUM
     }
@@ -89,8 +89,9 @@ impl Message {
         out.extend_from_slice(&checksum.finalize().to_le_bytes());
     }
 
-    /// A frame of this message alone: its length in 4 bytes, and the wire form. Lent where its codes (of 16 bits, and of 8 between
-    /// ends) stand in a frame already, else written over `spare`.
+    /// Returns a frame of this message alone: its length in 4 bytes, and the wire form. If the codes (of 16 bits, and
+    /// of 8 bits for the affine payload) already lie in a frame, the frame is borrowed from the message. Otherwise it
+    /// is written to `spare`.
     ///
     /// ```
     /// use briquette_core::{Key, Message, compress::{Compressor, Half, HalfKind}};
@@ -114,12 +115,12 @@ impl Message {
         Ok(spare)
     }
 
-    /// Appends its length in 4 bytes, and the wire form.
+    /// Appends the message's length in 4 bytes, and the wire form.
     ///
     /// # Errors
     /// As for [`to_frame`](Message::to_frame).
     pub(crate) fn append_frame(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
-        // The length, known only afterwards: finding it out beforehand is half of the work.
+        // The length is written afterwards: computing it in advance is half of the work.
         let start = out.len() + PREFIX;
         out.extend_from_slice(&[0; PREFIX]);
         self.encode_into(out);
@@ -128,7 +129,7 @@ impl Message {
         Ok(())
     }
 
-    /// What stands before the codes, where they stand.
+    /// Writes the fields in front of the codes, in the message's own frame, and returns the frame.
     fn lend(&mut self) -> &[u8] {
         let (kind, len) = (kind_byte(&self.payload), (self.len() as u32).to_le_bytes());
         let header = [MAGIC[0], MAGIC[1], VERSION, kind, len[0], len[1], len[2], len[3]];
@@ -200,7 +201,7 @@ fn length(bytes: usize) -> Result<[u8; PREFIX], WireError> {
     u32::try_from(bytes).map(u32::to_le_bytes).map_err(|_| wrong)
 }
 
-/// Where a frame is written, and its checksum so far: of everything in `out` from the frame's first byte to `summed`.
+/// Output of a frame, with its running checksum: of `out` from the frame's first byte to `summed`.
 struct Sink<'a> {
     out: &'a mut Vec<u8>,
     summed: usize,
@@ -223,7 +224,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Whatever `put` appends.
+    /// Appends the output of `put`.
     fn stream(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         put(self.out);
         self.checksum.update(&self.out[self.summed..]);
@@ -231,7 +232,7 @@ impl Sink<'_> {
     }
 }
 
-/// Calls `each` with packed codes, unpacked a block at a time.
+/// Unpacks codes one block at a time, and calls `each` with every block.
 fn for_codes(codes: &[u8], n: usize, bits: u8, mut each: impl FnMut(&[u8])) {
     let mut block = [0; BLOCK];
     for start in (0..n).step_by(BLOCK) {
@@ -275,7 +276,7 @@ fn kind_byte(payload: &Payload) -> u8 {
     }
 }
 
-/// Bytes of `k` kept values.
+/// Returns the bytes of `k` kept values.
 fn values_len(kind: ValueKind, k: usize) -> usize {
     match kind {
         ValueKind::F32 => 4 * k,

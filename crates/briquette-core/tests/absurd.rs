@@ -1,7 +1,7 @@
 //! Absurd sizes: every setting of every family accepts them and runs, or rejects them when it is built.
 //!
-//! The settings are those that the families' lists have, so that a new one is tried too: each of its fields, and each number in the texts of
-//! its representatives. What is built takes three steps in a small world, without a panic and in time.
+//! The settings are those in the families' lists, so that a new one is tested too: each of its fields, and each number in the
+//! texts of its representatives. A built object takes three steps with few ranks, without a panic and in time.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -36,19 +36,19 @@ const NUMBERS: [&str; 14] = [
     "1e308x",
 ];
 
-/// Many times what the slowest takes; a size that is not bounded takes minutes to years.
+/// Many times the duration of the slowest one; an unbounded size takes minutes to years.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Most ranks of a world. A setting that asks for more is rejected in it.
+/// Maximum number of ranks. A setting that needs more is rejected.
 const MOST_RANKS: usize = 8;
 
-/// The names that an error lists behind `expected`.
+/// Returns the names that an error lists after `expected`.
 fn fields(error: &str) -> Vec<String> {
     let names = error.split_once("expected").map_or("", |(_, names)| names);
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Copies of `text`, in each of which one of its numbers is replaced by one of `NUMBERS`.
+/// Returns copies of `text`, in each of which one of its numbers is replaced by one of `NUMBERS`.
 fn replaced(text: &str) -> Vec<String> {
     let mut texts = Vec::new();
     let mut from = 0;
@@ -60,7 +60,7 @@ fn replaced(text: &str) -> Vec<String> {
     texts
 }
 
-/// All settings that can be parsed and differ from these in one number.
+/// Returns all settings that can be parsed and differ from these in one number.
 fn variants<F: FromStr + Display>(like: &F) -> Vec<F>
 where
     F::Err: Display,
@@ -79,7 +79,7 @@ where
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Every variant of a part of a representative, once.
+/// Returns every variant of a part of a representative, once.
 fn configs() -> Vec<Config> {
     let (mut seen, mut configs) = (BTreeSet::new(), Vec::new());
     let mut put = |what: String, config: Config| {
@@ -119,9 +119,9 @@ fn configs() -> Vec<Config> {
     configs
 }
 
-/// Fails where `run` panics or does not come to its end.
+/// Fails if `run` panics or does not end in time.
 fn in_time(what: &str, run: impl FnOnce() + Send + 'static) {
-    // An allocation that fails ends the process: with `--nocapture` this is the last line then.
+    // A failed allocation ends the process: with `--nocapture` this is then the last line.
     println!("{what}");
     let (ended, wait) = channel();
     let running = thread::spawn(move || {
@@ -145,7 +145,7 @@ fn steps(config: Config) {
     let world = world.deadline(PATIENCE).build();
     run_ranks(world, |mut comm| {
         let mut state = Rank::new(&setup, comm.rank());
-        // What a number makes of a step may be refused, by name.
+        // The effect of a number on a step may be an error with a name.
         let _ = (0..3).try_for_each(|_| state.step(&mut comm).map(drop));
         Ok::<_, CommError>(())
     })

@@ -1,8 +1,8 @@
-//! What a step costs in memory: after warm-up nothing proportional to the number of parameters is allocated, and what is
-//! held between steps stays within the documented number of parameter-sized vectors.
+//! Memory cost of a step: after warm-up, nothing proportional to the number of parameters is allocated, and the memory held
+//! between steps stays within the documented number of parameter-sized vectors.
 //!
-//! Messages differ in length from step to step, so now and then a frame must grow: the *quietest* step after warm-up shows
-//! what is allocated anew every time, messages included, and the mean bounds the growth.
+//! Messages differ in length from step to step, so occasionally a frame must grow. The *quietest* step after warm-up shows the
+//! allocations of every step, messages included, and the mean bounds the growth.
 //!
 //! One test: the counter counts every thread of the process.
 //!
@@ -50,10 +50,10 @@ static COUNTING: Counting = Counting;
 const LEN: usize = 1 << 19;
 const WARM_UP: u64 = 8;
 const STEPS: u64 = 4;
-/// Bytes a rank may allocate in the quietest step: headers, lists of ranks and slots, a controller's few numbers. One value
-/// in a hundred, as top-k sends it, is five times as much.
+/// Bytes that a rank may allocate in the quietest step: headers, lists of ranks and slots, and a controller's few numbers. One
+/// value in a hundred, as top-k sends, takes five times as much.
 const QUIET: f64 = 4096.0;
-/// Bytes a rank may allocate in a step on average, for frames that grow.
+/// Bytes that a rank may allocate in a step on average, for frames that grow.
 const GROWTH: f64 = LEN as f64 / 8.0;
 
 fn layout() -> Layout {
@@ -61,7 +61,7 @@ fn layout() -> Layout {
     Layout::new([("matrix", vec![rows, (LEN - bias) / rows]), ("bias", vec![bias])])
 }
 
-/// Bytes over all ranks: held after warm-up by what a run keeps, and asked for by each of the steps after it.
+/// Bytes over all ranks: held after warm-up by the run, and requested by each of the steps after it.
 struct Memory {
     held: f64,
     asked: [f64; STEPS as usize],
@@ -77,7 +77,7 @@ impl Memory {
     }
 }
 
-/// Other values at every step, so that messages differ in length as they do in training.
+/// Changes the values at every step, so that messages differ in length as in training.
 fn refill(vector: &mut [f32], state: &mut u64) {
     for v in vector {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -88,7 +88,7 @@ fn refill(vector: &mut [f32], state: &mut u64) {
 
 fn run(config: &Config, world: usize) -> Memory {
     let layout = layout();
-    // Before the world, so that what the caller holds is not counted.
+    // Created before the world, so that the caller's memory is not counted.
     let vectors: Vec<std::sync::Mutex<Vec<f32>>> = (0..world).map(|_| vec![0.0; LEN].into()).collect();
     let before = HELD.load(Relaxed);
     let ranks = run_ranks(Local::world(world), |mut comm| {
@@ -120,12 +120,12 @@ fn run(config: &Config, world: usize) -> Memory {
         asked[STEPS as usize] = look(&mut comm, &ASKED)?;
         Ok::<_, Failed>((held - before, asked))
     });
-    // All ranks looked at the same moments.
+    // All ranks read the counter at the same moments.
     let (held, asked) = ranks.into_iter().map(|r| r.expect("no rank fails")).next().expect("at least one rank");
     Memory { held: held as f64, asked: std::array::from_fn(|step| (asked[step + 1] - asked[step]) as f64) }
 }
 
-/// What the counter says when all ranks have come here and none has gone on.
+/// Returns the counter's value when all ranks have arrived here and none has continued.
 fn look(comm: &mut Session, counter: &AtomicU64) -> Result<u64, CommError> {
     comm.barrier()?;
     let seen = counter.load(Relaxed);
@@ -156,21 +156,21 @@ fn gather(compressor: &str) -> ReducerConfig {
     ReducerConfig::gather(compressor.parse().expect("a valid compressor"))
 }
 
-/// A configuration and what a rank may hold between steps, in vectors of the parameters' size.
+/// A configuration, and the memory that a rank may hold between steps, in vectors of the parameters' size.
 struct Row {
     name: &'static str,
     config: Config,
-    /// Vectors proper.
+    /// Number of full vectors.
     vectors: f64,
-    /// One message in memory, as a share of a vector.
+    /// Memory of one message, as a share of a vector.
     message: f64,
-    /// Whether it may exchange densely, through a ring: a frame of `1/W` vectors.
+    /// Set if it may exchange densely, through a ring: a frame of `1/W` vectors.
     ring: bool,
 }
 
 impl Row {
-    /// The vectors, and what is proportional to the parameters only through the compression: this rank's message (the
-    /// candidates of a selection, the bytes) and every other rank's (its frame, and decoded).
+    /// Returns the limit: the vectors, and memory that is proportional to the parameters only through the compression. That is
+    /// this rank's message (the candidates of a selection, the bytes) and every other rank's (its frame, and its decoded form).
     fn limit(&self, world: usize) -> f64 {
         let ring = if self.ring && world > 1 { 1.0 / world as f64 } else { 0.0 };
         self.vectors + ring + self.message * (2 * world + 2) as f64
@@ -191,7 +191,7 @@ fn table() -> Vec<Row> {
     };
     let random = SharedRandomKConfig { factor: factor(100.0), scaled: false }.into();
     let sparse = SparseAllReduceConfig { factor: factor(100.0) }.into();
-    // One row: hashing is slow without optimisation.
+    // One row, because hashing is slow without optimization.
     let sketch = Sketch { factor: factor(1000.0), rows: 1, width: 50.0, ..Sketch::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
     let per_slot = ReducerConfig::gather_per_slot("topk:0.01".parse().expect("a compressor"));
@@ -204,13 +204,13 @@ fn table() -> Vec<Row> {
     vec![
         // A frame is as long as the parameters.
         row("SGP", strategy("sgp"), 3.0, 0.001, false),
-        // Anchor and momentum, present and next, and the difference.
+        // Anchor and momentum, current and next, and the difference.
         row("SlowMo", strategy("slowmo:1"), 5.0, 0.001, true),
         row("SlowMo over SGP", strategy("slowmo:period=2,base=sgp"), 8.0, 0.001, true),
-        // Anchor, momentum and input, present and next, and what the exchange owns.
-        // And 8 KiB of a thread and its channel.
+        // Anchor, momentum and input, current and next, and the vectors of the exchange. Also 8 KiB for a thread and its
+        // channel.
         row("Overlap-Local-SGD", strategy("overlap-local-sgd:1"), 8.0, 0.002, true),
-        // The input, present and next, and what the exchange owns.
+        // The input, current and next, and the vectors of the exchange.
         row("a step late", strategy("delayed"), 4.0, 0.002, true),
         row("local SGD", Config::local_sgd(1), 1.0, 0.001, true),
         row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),

@@ -1,5 +1,5 @@
-//! What Artemis is for: ranks with different data, full gradients, and a distance to the optimum that goes to the rounding of
-//! f32 with memories, and nowhere without, or where absent ranks count as nothing (paper, §4; no gradient noise).
+//! Artemis with different data on the ranks and full gradients: the distance to the optimum falls to the rounding of f32 with
+//! memories. It does not without them, or if absent ranks count as nothing (paper, §4; no gradient noise).
 
 use briquette_core::comm::Local;
 use briquette_core::config::Exchange;
@@ -16,7 +16,7 @@ fn quadratic(rank: usize) -> [Vec<f64>; 2] {
     [(0..LEN).map(|i| 1.0 + 0.5 * wave(i, 0.7)).collect(), (0..LEN).map(|i| 2.0 * wave(i, 1.3)).collect()]
 }
 
-/// Where the mean of all losses is least.
+/// Returns the minimizer of the mean of all losses.
 fn optimum() -> Vec<f64> {
     let all: Vec<_> = (0..RANKS).map(quadratic).collect();
     let at = |i: usize| {
@@ -26,7 +26,7 @@ fn optimum() -> Vec<f64> {
     (0..LEN).map(at).collect()
 }
 
-/// `‖x − x*‖²` after `rounds` steps from 0.
+/// Returns `‖x − x*‖²` after `rounds` steps from 0.
 fn distance(reducer: &str, rounds: u64) -> f64 {
     let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
     let layout = Layout::flat(LEN);

@@ -1,7 +1,8 @@
-//! What is rare, and breaks careless code: empty vectors, one value, zeros of both signs, equal values, denormal and huge
-//! ones, and values that are not finite. One table, over every compressor alone and every configuration in a world of two.
+//! Rare inputs that break careless code: empty vectors, one value, zeros of both signs, equal values, denormal and huge ones,
+//! and non-finite values. One table, over every compressor alone and every configuration with two ranks.
 //!
-//! Finite in, finite out, or an error that names the slot; nothing panics, and no state holds what is not finite.
+//! A finite input gives a finite output, or an error that names the slot. Nothing panics, and no state holds a non-finite
+//! value.
 
 use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, ErrorBound};
@@ -41,7 +42,7 @@ fn table() -> Vec<(&'static str, Vec<f32>)> {
     ]
 }
 
-/// Every compressor of a representative, and every default.
+/// Returns every compressor of a representative, and every default.
 fn compressors() -> Vec<CompressorConfig> {
     let of = |exchange: &Exchange| exchange.reducer.get().compressor();
     let mut all: Vec<CompressorConfig> = exchanges().iter().filter_map(of).collect();
@@ -58,7 +59,7 @@ fn every_compressor_gives_finite_values_of_every_finite_vector() {
             message.decode_into(&mut out).unwrap();
             assert!(out.iter().all(|v| v.is_finite()), "{config} of {name}: {out:?}");
             let largest = |x: &[f32]| x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
-            // A plain sign knows no zero.
+            // A plain sign cannot represent zero.
             let signs = config.to_string() == "plain-sign";
             assert!(signs || largest(&x) > 0.0 || largest(&out) == 0.0, "{config} of {name}: something of nothing");
             let (mut bytes, mut back) = (Vec::new(), Message::default());
@@ -79,8 +80,8 @@ fn every_compressor_gives_finite_values_of_every_finite_vector() {
 /// One rank's outcome of a step.
 type Step = Result<Vec<f32>, ReduceError>;
 
-/// Some steps of a configuration in a world of two (or as many as it needs), odd ranks with the vector negated and reversed where `mirrored`. After an
-/// error the others are told, and the run ends.
+/// Runs some steps of a configuration with two ranks (or as many as it needs), odd ranks with the vector negated and reversed
+/// if `mirrored`. After an error the others are notified, and the run ends.
 fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>> {
     let world = exchange.fewest_ranks().max(2);
     let ranks = Local::run(world, |mut comm| {
@@ -123,7 +124,7 @@ fn saved(reducer: &dyn Reducer) -> State {
     state
 }
 
-/// Matrices with and without a rule of their own and a few values where there are enough, and the rest.
+/// Returns a layout of matrices with and without a rule and a few values if there are enough, and the rest.
 fn layout(len: usize) -> Layout {
     match len {
         0..60 => Layout::new([("only.weight", vec![len])]),
@@ -157,7 +158,7 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
                         Err(ReduceError::NonFinite { slot, .. } | ReduceError::Overflow { slot }) => {
                             named |= ["only.weight", "matrix.weight", "square", "few", "rest.bias"].contains(&&**slot)
                         }
-                        // The other rank's was the first.
+                        // The other rank's error was first.
                         Err(ReduceError::Comm(_)) => {}
                         Err(error) => panic!("{what}, step {step}: {error}"),
                     }
@@ -167,14 +168,14 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
                 }
                 let failed = runs.iter().flatten().any(|(outcome, _)| outcome.is_err());
                 assert!(named || !failed, "{what}: nobody names the slot");
-                // Only what is near the largest number may fail.
+                // Only inputs near the largest number may fail.
                 assert!(!failed || x.iter().any(|v| v.abs() > 1e30), "{what}: {runs:?}");
             }
         }
     }
 }
 
-/// A strategy's header refuses such vectors for all (law 10); a layer with a memory does not rely on it.
+/// A strategy's header rejects such vectors for all ranks (law 10); a layer with state does not rely on it.
 #[test]
 fn no_memory_takes_in_what_is_not_finite() {
     for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().asks().remembers()) {
@@ -185,7 +186,7 @@ fn no_memory_takes_in_what_is_not_finite() {
                 let (outcome, state) = &run[0];
                 match outcome {
                     Err(ReduceError::NonFinite { slot, .. }) => assert_eq!(slot, "rest.bias"),
-                    // The other rank's was the first.
+                    // The other rank's error was first.
                     Err(ReduceError::Comm(_)) => {}
                     other => panic!("{exchange:?}: {other:?}"),
                 }
@@ -210,8 +211,9 @@ impl Compressor for Short {
     }
 }
 
-/// One that rates contributions would compare their first value alone, and a selection of another rank's would hide it. Under a mean it is an
-/// error; another aggregator combines the contributions of the other ranks, and the report names this one.
+/// An aggregator that rates contributions would compare only their first value, and another rank's selection would hide it.
+/// Under a mean the message is an error. Other aggregators combine the contributions of the other ranks, and the report names
+/// this one.
 #[test]
 fn a_message_shorter_than_the_vector_counts_under_no_aggregator() {
     for aggregator in AggregatorConfig::all() {
@@ -311,7 +313,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         assert!(error.contains(says), "{text}: {error}");
     }
     assert!(Config::dense().build(&layout, 0).is_err());
-    // Nothing is no parameter at all, and no reason to fail.
+    // An empty vector has no parameters, and is no reason to fail.
     assert!(
         representatives()
             .iter()

@@ -1,4 +1,4 @@
-//! Every wrapper passes commit and discard on to what it holds, and a failure anywhere leaves nothing staged.
+//! Every wrapper forwards commit and discard to its contents, and a failure anywhere leaves nothing staged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn exchange(reducer: &mut dyn Reducer, input: &[f32], comm: &mut Session) -> Res
     Ok(average)
 }
 
-/// Dense; counts how often it was committed and discarded.
+/// A dense reducer that counts its commits and discards.
 #[derive(Clone, Default)]
 struct Counts(Arc<[AtomicUsize; 2]>);
 
@@ -106,7 +106,8 @@ fn saved(reducer: &dyn Reducer) -> State {
     state
 }
 
-/// The second bucket's sum overflows after the first has staged its warm start, or the residual does after all have.
+/// The second bucket's sum overflows after the first has staged its warm start, or the residual overflows after all have
+/// staged.
 #[test]
 fn what_was_staged_before_a_failure_is_never_committed() {
     let low_rank = || Bucketed::new(&layout(), 1, |_| PowerSgd::new(1).unwrap());

@@ -1,5 +1,5 @@
-//! What controllers claim: fewer bits early and more later end lower than as many all along, and a ratio for each slot sends less
-//! than one for all where slots differ.
+//! Claims of controllers: fewer bits first and more later reach a lower loss than a constant number, and per-slot ratios send
+//! less than one ratio for all where slots differ.
 
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
@@ -12,7 +12,7 @@ use briquette_core::wrapper::Adaptive;
 use briquette_core::{CompressionFactor, Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
-/// What a run of SGD was like: bits a value of every step, the mean loss of the last quarter, and bytes sent.
+/// Result of an SGD run: bits per value at every step, the mean loss of the last quarter, and bytes sent.
 #[derive(Debug, PartialEq)]
 struct Run {
     bits: Vec<f64>,
@@ -20,7 +20,7 @@ struct Run {
     sent: u64,
 }
 
-/// 1024 steps on `½‖x‖²/d` of four ranks, from 4 in each of 512 values, with normal noise in every gradient.
+/// Takes 1024 steps on `½‖x‖²/d` with four ranks, from 4 in each of 512 values, with normal noise in every gradient.
 fn descend<R: Reducer>(rate: f32, make: impl Fn() -> R + Sync) -> Run {
     let (steps, len) = (1024, 512);
     let ranks = Local::run(4, |mut comm| {
@@ -56,7 +56,7 @@ fn qsgd(bits: u8) -> Gather<Qsgd, Mean> {
     Gather::new(Qsgd::new(bits, 512, Norm::L2).unwrap(), Mean)
 }
 
-/// Gradients start with a mean of 4 deviations, which halves every 89 steps until it is lost in what quantizers add.
+/// Gradients start with a mean of 4 standard deviations, which halves every 89 steps until the quantization noise exceeds it.
 #[test]
 fn adaqs_raises_bits_as_the_mean_falls_and_ends_as_low_as_with_all_bits_for_fewer_bytes_than_six() {
     let adaqs = || Adaptive::new(qsgd(4), Adaqs::default().controller().unwrap()).unwrap();
@@ -68,11 +68,11 @@ fn adaqs_raises_bits_as_the_mean_falls_and_ends_as_low_as_with_all_bits_for_fewe
     assert!(adaptive.sent < six.sent, "{} and {} bytes", adaptive.sent, six.sent);
     assert!(adaptive.loss < 0.95 * six.loss, "{} and {}", adaptive.loss, six.loss);
     assert!(adaptive.loss < 1.02 * eight.loss, "{} and {}", adaptive.loss, eight.loss);
-    // Where nothing falls, nothing is raised.
+    // If nothing falls, no bits are raised.
     assert!(descend(0.0, adaqs).bits.iter().all(|bits| *bits == 2.0));
 }
 
-/// One exchange of two ranks: the energy that both lost, and the bytes that both sent.
+/// Exchanges once on two ranks. Returns the energy that both lost, and the bytes that both sent.
 fn exchange<R: Reducer>(layout: &Layout, vectors: &[Vec<f32>; 2], make: impl Fn() -> R + Sync) -> (f64, u64) {
     let ranks = Local::run(2, |mut comm| {
         let (input, agreed_step) = (&vectors[comm.rank()], AgreedStep::default());

@@ -1,4 +1,4 @@
-//! Plain SGD where theory says what becomes of it: signs go astray and error feedback brings them back; under an unbiased
+//! Plain SGD where theory predicts the result: sign compression diverges and error feedback corrects it; under an unbiased
 //! quantizer SGD levels off at a known height.
 
 use briquette_core::aggregate::Mean;
@@ -10,7 +10,7 @@ use briquette_core::wrapper::ErrorFeedback;
 use briquette_core::{Key, Layout};
 use rand::Rng;
 
-/// The parameters after every step, alike on all ranks. `gradient` gets rank, step and parameters.
+/// Returns the parameters after every step, the same on all ranks. `gradient` receives rank, step and parameters.
 fn descend<R: Reducer>(
     (world, rate, steps): (usize, f32, u64),
     start: &[f32],
@@ -50,16 +50,16 @@ fn mean(x: &[f32]) -> f64 {
     x.iter().map(|v| f64::from(*v)).sum::<f64>() / x.len() as f64
 }
 
-/// Karimireddy et al. 2019, counter-example 1, in 64 coordinates: of `f(x) = x/4` the gradient is 4 with probability 1/4,
-/// else −1.
+/// Karimireddy et al. 2019, counter-example 1, in 64 coordinates: the gradient of `f(x) = x/4` is 4 with probability 1/4,
+/// otherwise −1.
 #[test]
 fn signs_climb_where_most_gradients_are_small_and_wrong_and_feedback_descends() {
     let gradient = |rank: usize, step: u64, x: &[f32]| {
         let mut rng = Key::new(2).rank(rank).step(step).block(0);
         x.iter().map(|_| if rng.random_range(0..4) == 0 { 4.0 } else { -1.0 }).collect()
     };
-    // In steps of 1, a step's mean change: in signs −(1/4 − 3/4) = 1/2; scaled, with b of 64 the share of 4s,
-    // −E (1 + 3b)(2b − 1) = 1.25 − 6·(1/16 + 3/16/64) = .8574; fed back, −1/4, and what is left behind does not grow. Standard
+    // The mean change of a step, in units of a step of 1: for signs −(1/4 − 3/4) = 1/2; scaled, with b of 64 the share of 4s,
+    // −E (1 + 3b)(2b − 1) = 1.25 − 6·(1/16 + 3/16/64) = .8574; with feedback −1/4, and the residual does not grow. Standard
     // deviations over 1000 steps, of which 5.5 are allowed: .0034, .0034 and .0086.
     let run = (1, 1.0, 1000);
     let start = [0.0; 64];
@@ -87,12 +87,12 @@ fn signs_stay_on_a_line_that_misses_the_minimum_and_feedback_leaves_it() {
     assert!(stays(descend(run, &[1.0, 1.0], || alone(ScaledSign::new()), gradient)));
     let path = descend(run, &[1.0, 1.0], fed_back, gradient);
     let worst = path[500..].iter().map(|x| f(x)).fold(0.0, f32::max);
-    // As near as steps of this length come: a quarter of what the signs stay above.
+    // As near as steps of this length get: a quarter of the level above which the signs stay.
     assert!(worst < 0.5 * epsilon, "{worst}");
 }
 
-/// Counter-example 3, smooth and strongly convex: `f(x) = ½(⟨a, x⟩² + ⟨b, x⟩²)` with `a = (3/2, −1/2)`, `b = (−1/2, 3/2)`, one of
-/// the two squares at a time.
+/// Counter-example 3, smooth and strongly convex: `f(x) = ½(⟨a, x⟩² + ⟨b, x⟩²)` with `a = (3/2, −1/2)`, `b = (−1/2, 3/2)`, and
+/// one of the two squares at a time.
 #[test]
 fn signs_of_single_samples_stay_on_a_line_and_feedback_converges_as_sgd_does() {
     let gradient = |rank: usize, step: u64, x: &[f32]| {
@@ -132,8 +132,9 @@ fn sgd_levels_off_where_omega_and_the_number_of_ranks_say() {
     };
     for world in [2, 4] {
         let run = (world, rate, steps);
-        // One level of the L2 norm, 16 values of about ±1 a bucket: each becomes ±4 with probability 1/4, else 0, so ω = 3. A
-        // little less where the parameters make magnitudes unequal: 2 % of the height; the sample's deviation is 1 %.
+        // One level of the L2 norm, 16 values of about ±1 a bucket: each becomes ±4 with probability 1/4, otherwise 0, so ω =
+        // 3. Slightly less where the parameters make magnitudes unequal: 2 % of the height; the sample's standard deviation is
+        // 1 %.
         let qsgd = || alone(Qsgd::with_levels(1, 16, Norm::L2).expect("valid settings"));
         for (omega, seen) in [
             (0.0, height(descend(run, &start, || alone(Dense), gradient))),

@@ -1,5 +1,5 @@
-//! Every controller of the list decides from what it observes alone, within what its settings allow, whatever numbers it is given: not
-//! finite, 0, huge, repeated, absent, clocks and steps that go back.
+//! Every controller of the list decides only from its observations, within its settings, for any numbers: non-finite, 0, huge,
+//! repeated, absent, and clocks and steps that go back.
 
 use briquette_core::config::{ControllerConfig, Feedback};
 use briquette_core::control::{Agreed, Controller, Moments};
@@ -11,20 +11,20 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// What is observed at one step.
+/// Observations at one step.
 #[derive(Debug, Clone)]
 struct Observed {
     agreed_step: AgreedStep,
     moments: Moments,
-    /// Every other number that a controller needs is one of these, by turns.
+    /// Values of every other number that a controller needs, in turn.
     numbers: Vec<f64>,
-    /// The exchange fails and is tried again.
+    /// Set if the exchange fails and is tried again.
     fails: bool,
-    /// Another controller around it sends less.
+    /// Set if another controller around it sends less.
     is_overruled: bool,
 }
 
-/// Numbers as they should be, and as they should not.
+/// Generates valid and invalid numbers.
 fn number() -> impl Strategy<Value = f64> {
     let bad = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, -0.0, 0.0, f64::MAX, f64::MIN, 1e300, 1e-300, 5e-324];
     prop_oneof![3 => 0.0..1.0_f64, 1 => 0.0..1e4_f64, 2 => Just(1.0), 2 => prop::sample::select(bad.to_vec())]
@@ -81,7 +81,7 @@ fn observed() -> impl Strategy<Value = Observed> {
     )
 }
 
-/// Steps one after the other, from time to time anywhere else.
+/// Generates consecutive steps, with occasional jumps.
 fn run() -> impl Strategy<Value = Vec<Observed>> {
     prop::collection::vec((step(), observed()), 1..40).prop_map(|mut run| {
         let mut next = 0_u64;
@@ -93,7 +93,7 @@ fn run() -> impl Strategy<Value = Vec<Observed>> {
     })
 }
 
-/// What was needed and decided.
+/// A controller's needs and decision.
 #[derive(Debug, Clone, PartialEq)]
 struct Decided {
     needed: String,
@@ -135,7 +135,7 @@ fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout)
     decided
 }
 
-/// As the exchange does: what was saved before a step that fails is loaded again.
+/// Takes a step as the exchange does: after a failed step the state from before is loaded.
 fn step_of(controller: &mut dyn Controller, observed: &Observed, layout: &Layout) -> Decided {
     let mut before = State::default();
     controller.save(&mut before);
@@ -149,7 +149,7 @@ fn step_of(controller: &mut dyn Controller, observed: &Observed, layout: &Layout
     again
 }
 
-/// From settings alone, without their names.
+/// Checks the decision against the settings alone, without their names.
 fn check_allowed(settings: &ControllerConfig, decided: &Decided, slots: usize) {
     let [least, most] = settings.get().ratios();
     let (allowed, text) = (least..=most, format!("{settings}: {decided:?}"));
@@ -163,7 +163,7 @@ fn layout(slots: usize) -> Layout {
     Layout::new((0..slots).map(|slot| (slot.to_string(), vec![3 + 20 * slot])))
 }
 
-/// The same at other seconds.
+/// Returns the same observations at other seconds.
 fn at_other_seconds(observed: &Observed, seconds: [f64; 4]) -> Observed {
     let mut other = observed.clone();
     let [own, compute, compress, exchange] = seconds;
@@ -175,7 +175,7 @@ fn at_other_seconds(observed: &Observed, seconds: [f64; 4]) -> Observed {
     other
 }
 
-/// By its settings, whether seconds have changed a decision.
+/// Returns whether, by its settings, seconds may have changed a decision.
 fn depends_on_seconds(run: &[Observed], settings: &ControllerConfig, seconds: [f64; 4]) -> bool {
     let build = || settings.get().build(&Feedback::Error, 3).unwrap();
     let (Some(mut one), Some(mut other)) = (build(), build()) else { return false };

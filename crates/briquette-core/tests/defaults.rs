@@ -1,5 +1,5 @@
-//! Defaults of algorithms that are named without an argument: the values that their documentation and tables use, not the small values that
-//! the laws are tried on.
+//! Defaults of algorithms that are named without an argument: the values that their documentation and tables use, not the small
+//! values with which the laws are tested.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use briquette_core::compress::{
 };
 use briquette_core::config::{CompressorConfig, ReducerConfig};
 
-/// Those of the laws that differ from what the name of the compressor alone means.
+/// Returns the compressors of the laws that differ from the bare compressor name.
 fn small() -> Vec<String> {
     fn one<S: Spec>() -> String
     where

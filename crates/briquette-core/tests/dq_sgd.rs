@@ -1,5 +1,5 @@
-//! What DQ-SGD claims, on quadratics, through the exchange: theorem 1 gives the error of quantized descent, and its rule (18) has less of
-//! it than constant bits of the same mean, by the factor that the theorem predicts.
+//! Claims of DQ-SGD, on quadratics, through the exchange: theorem 1 gives the error of quantized descent, and its rule (18) has
+//! a smaller error than constant bits with the same mean, by the factor that the theorem predicts.
 
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Local, Session};
@@ -12,7 +12,7 @@ use briquette_core::wrapper::Adaptive;
 use briquette_core::{CompressionFactor, Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
-/// Gradient descent on `½‖x‖²` (`L = μ = 1`) of `len` values by `ranks` ranks, whose gradients have normal noise.
+/// Gradient descent on `½‖x‖²` (`L = μ = 1`) with `len` values and `ranks` ranks, whose gradients have normal noise.
 struct Problem {
     len: usize,
     ranks: usize,
@@ -20,22 +20,23 @@ struct Problem {
     /// `α = (1 − η)²`.
     alpha: f64,
     noise: f32,
-    /// The deviation of the first values.
+    /// Standard deviation of the initial values.
     start: f32,
     runs: u64,
 }
 
-/// What a run came to, with and without quantization.
+/// Result of a run, with and without quantization.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Run {
     loss: f64,
-    /// `½‖x − y‖²`, `y` without quantization: as that has no mean, its expectation is what it adds to the loss.
+    /// `½‖x − y‖²`, with `y` the result without quantization: as quantization has zero mean, the expectation is what it adds to
+    /// the loss.
     added: f64,
     /// Theorem 1's term, `(Ldη²/12)·Σ α^(N−1−n)·‖g‖²/s²/ranks`.
     predicted: f64,
     /// `α^N·F(x₀)`.
     without: f64,
-    /// The term again with the variance of what was quantized in place of `‖g‖²·d/6s²`.
+    /// The same term with the variance of the quantized values in place of `‖g‖²·d/6s²`.
     exact: f64,
     bits: f64,
 }
@@ -101,7 +102,7 @@ impl Problem {
     }
 }
 
-/// The mean and its standard error.
+/// Returns the mean and its standard error.
 fn mean(runs: impl ExactSizeIterator<Item = f64> + Clone) -> (f64, f64) {
     let count = runs.len() as f64;
     let mean = runs.clone().sum::<f64>() / count;
@@ -113,8 +114,8 @@ fn constant(bits: u8) -> Constant {
     Constant(CompressionFactor::of_bits(bits))
 }
 
-/// `E[F(x_N)] = α^N·F(x_0) + (Ldη²/12)·Σ…` where all curvatures are alike, without noise. At 7 levels `d/6s²` is too large by a few
-/// per cent.
+/// `E[F(x_N)] = α^N·F(x_0) + (Ldη²/12)·Σ…` if all curvatures are equal, without noise. At 7 levels `d/6s²` is too large by a
+/// few percent.
 #[test]
 fn theorem_1_is_tight_on_isotropic_quadratics() {
     let (len, start, alpha, steps) = (200, 1.0, 0.81, 40);
@@ -127,7 +128,7 @@ fn theorem_1_is_tight_on_isotropic_quadratics() {
     }
 }
 
-/// Gradients of flat norm: noise far above what is left of the distance, from the distances at which noise keeps the values.
+/// Gradients of constant norm: noise far above the remaining distance, starting at the distances that noise maintains.
 fn noisy() -> Problem {
     let (alpha, ranks): (f64, usize) = (0.9, 2);
     let start = (1.0 - alpha.sqrt()) / ((1.0 - alpha) * ranks as f64).sqrt();
@@ -143,7 +144,7 @@ fn rule_18_beats_constant_bits_of_the_same_mean_by_the_factor_of_theorem_1() {
     let rule = problem.runs(|| settings.controller(problem.ranks).unwrap());
     let bits = mean(rule.iter().map(|run| run.bits)).0;
     assert!((bits - 4.0).abs() < 0.02, "{bits} bits in the mean");
-    // What quantization adds is what its variance predicts, exactly, and what the theorem's d/6s² does nearly.
+    // Quantization adds exactly what its variance predicts, and nearly what the theorem's d/6s² predicts.
     let [four_added, rule_added] = [&four, &rule].map(|runs| {
         let (added, error) = mean(runs.iter().map(|run| run.added));
         let [exact, predicted] =
@@ -153,13 +154,13 @@ fn rule_18_beats_constant_bits_of_the_same_mean_by_the_factor_of_theorem_1() {
         assert!((added / predicted - 1.0).abs() < 0.05, "{added} and {predicted}");
         (added, error, predicted)
     });
-    // On flat norms the rule with real numbers of bits gains 1.83; whole numbers leave 1.6 of it.
+    // With constant norms the rule with real numbers of bits gains a factor of 1.83, and with integers 1.6.
     let (factor, predicted) = (four_added.0 / rule_added.0, four_added.2 / rule_added.2);
     let error = factor * (four_added.1 / four_added.0).hypot(rule_added.1 / rule_added.0);
     println!("factor {factor:.3} ± {error:.3}, theorem 1 {predicted:.3}");
     assert!((1.5..1.84).contains(&predicted), "theorem 1 predicts {predicted}");
     assert!((factor - predicted).abs() < 3.0 * error, "{factor} ± {error}, predicted {predicted}");
-    // And so the loss is lower: of runs with equal noise, by what is no longer added.
+    // So the loss is lower: between runs with equal noise, by the error that is no longer added.
     let (gained, error) = mean(four.iter().zip(&rule).map(|(four, rule)| four.loss - rule.loss));
     println!("loss lower by {gained:.5} ± {error:.5}");
     let expected = four_added.2 - rule_added.2;
@@ -169,7 +170,7 @@ fn rule_18_beats_constant_bits_of_the_same_mean_by_the_factor_of_theorem_1() {
 #[test]
 fn the_dual_keeps_the_error_with_no_more_bits_than_that_takes() {
     let problem = Problem { runs: 400, ..noisy() };
-    // What four bits add, twice that, and half of it.
+    // The error of four bits, twice that, and half of it.
     let four = mean(problem.runs(|| constant(4)).iter().map(|run| run.added)).0;
     let mut bits = Vec::new();
     for error in [2.0 * four, four, 0.5 * four] {
@@ -180,13 +181,13 @@ fn the_dual_keeps_the_error_with_no_more_bits_than_that_takes() {
         let (added, deviation) = mean(runs.iter().map(|run| run.added));
         bits.push(mean(runs.iter().map(|run| run.bits)).0);
         println!("error {error:.5}: added {added:.5} ± {deviation:.5} at {:.2} bits", bits[bits.len() - 1]);
-        // Bits are rounded up: half a bit in the mean, which halves the error.
+        // Bits are rounded up: half a bit on average, which halves the error.
         assert!(added < error && added > 0.3 * error, "{added} of {error}");
     }
     assert!(bits.is_sorted() && bits[2] - bits[0] > 0.8 && bits[2] - bits[0] < 1.2, "{bits:?}");
 }
 
-/// Bits reach the quantizer as decided: the average, and the bytes, are those of a quantizer made with that many.
+/// The decided bits reach the quantizer: the average, and the bytes, are those of a quantizer created with that number of bits.
 #[test]
 fn the_knob_honours_every_number_of_bits_and_fixed_bits_are_qsgd() {
     let (len, bucket) = (1000, 512);
@@ -202,7 +203,7 @@ fn the_knob_honours_every_number_of_bits_and_fixed_bits_are_qsgd() {
     for bits in 2..=8 {
         let ranks = Local::run(2, |mut comm| {
             let fixed = exchange(&mut quantizer(bits), &mut comm)?;
-            // From another number of bits, by a controller that sends these whatever the norm is.
+            // Starts with another number of bits, under a controller that chooses these for any norm.
             let settings = DqSgd { min: bits, max: bits, ..DqSgd::default() };
             let controlled = Adaptive::new(quantizer(10 - bits), settings.controller(2).unwrap());
             let (average, sent) = exchange(&mut controlled.unwrap(), &mut comm)?;
@@ -211,7 +212,7 @@ fn the_knob_honours_every_number_of_bits_and_fixed_bits_are_qsgd() {
         for rank in ranks {
             let ((fixed, bytes), average, sent) = rank.unwrap();
             assert_eq!(average, fixed, "{bits} bits");
-            // A length, a header, two norms, and the codes; the norm agreed before is 8 bytes more.
+            // A length, a header, two norms, and the codes; the previously agreed norm adds 8 bytes.
             let message = 4 + 17 + 4 * 2 + (len as u64 * u64::from(bits)).div_ceil(8);
             assert_eq!((bytes, sent), (message, message + 8), "{bits} bits");
         }

@@ -1,4 +1,4 @@
-//! What controllers need is measured and agreed, what they do not need costs nothing, and slots get the ratios decided for them.
+//! Measurements for controllers are agreed, unneeded ones cost nothing, and slots get the ratios decided for them.
 
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Local, Session};
@@ -19,7 +19,7 @@ fn factors(values: &[f64]) -> Vec<CompressionFactor> {
     values.iter().map(|value| factor(*value)).collect()
 }
 
-/// What was agreed, by name.
+/// Agreed values, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Seen {
     norm2: f64,
@@ -28,7 +28,7 @@ struct Seen {
     rows: Vec<(f64, Vec<f64>)>,
 }
 
-/// Needs what it is given, decides what it is given, and remembers what it saw.
+/// Requests and decides the given values, and records what it saw.
 #[derive(Debug, Default)]
 struct Given {
     gains: Vec<CompressionFactor>,
@@ -72,7 +72,7 @@ fn vector(rank: usize) -> Vec<f32> {
     (0..48).map(|i| ((i * 37 + rank * 11) % 101) as f32 - 50.0).collect()
 }
 
-/// One exchange: the average, the bytes, and the ratio reported.
+/// Exchanges once. Returns the average, the bytes, and the reported ratio.
 fn reduce(reducer: &mut dyn Reducer, comm: &mut Session) -> Result<(Vec<f32>, Traffic, f64), ReduceError> {
     let (layout, input, agreed_step) = (layout(), vector(comm.rank()), AgreedStep::default());
     let (mut average, slots, before) = (vec![0.0; 48], layout.slots(), comm.traffic());
@@ -85,7 +85,7 @@ fn reduce(reducer: &mut dyn Reducer, comm: &mut Session) -> Result<(Vec<f32>, Tr
     Ok((average, exchanged.traffic, report.factor.unwrap().get()))
 }
 
-/// What every rank's controller saw, and how many bytes more than without it were sent to each other rank.
+/// Returns what every rank's controller saw, and the number of additional bytes that it sent to each other rank.
 fn measured(needs: impl Fn() -> Given + Sync, grain: Grain) -> (Seen, u64) {
     measured_in_buckets(needs, grain, 1000)
 }
@@ -109,7 +109,7 @@ fn sum(x: impl Iterator<Item = f32>, term: fn(f64) -> f64) -> f64 {
     x.map(|x| term(f64::from(x))).sum()
 }
 
-/// What top-k keeps of the values in this range, over the three ranks.
+/// Returns the energy that top-k keeps of the values in this range, over the three ranks.
 fn kept(range: std::ops::Range<usize>, factor: CompressionFactor) -> f64 {
     (0..3)
         .map(|rank| {

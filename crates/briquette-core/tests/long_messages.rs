@@ -1,4 +1,4 @@
-//! Messages longer than a frame may be: whole at the receiver, from every collective, and never many copies at once.
+//! Messages longer than the maximum frame: complete at the receiver, from every collective, and never with many copies at once.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use briquette_core::comm::{BROADCAST_PIECE, Event, Local, LocalBuilder, all_reduce_traffic, run_ranks};
 use briquette_core::error::CommError;
 
-/// A world with frames of at most `longest` bytes, of which four may be queued from one rank to another.
+/// Builds a world with frames of at most `longest` bytes, of which four may be queued from one rank to another.
 fn world(ranks: usize, longest: usize) -> LocalBuilder {
     let number = |n| NonZeroUsize::new(n).unwrap();
     let builder = Local::builder(ranks).deadline(Duration::from_secs(60));
     builder.longest_frame(number(longest)).capacity(number(4))
 }
 
-/// Bytes that tell rank and place.
+/// Returns bytes that identify rank and place.
 fn bytes(rank: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + 31 * rank) as u8).collect()
 }
@@ -72,7 +72,7 @@ fn messages_between_two_ranks_keep_their_order_and_their_length() {
                 assert_eq!(comm.recv_long(0)?, bytes(0, len));
                 comm.send_long(0, bytes(1, len))?;
             }
-            // Both at once, and more than may wait.
+            // Both at once, and more than may be queued.
             let came = comm.swap_long(&[other], bytes(comm.rank(), 50 * len), &[other])?;
             assert_eq!(came, [bytes(other, 50 * len)]);
         }
@@ -121,7 +121,7 @@ fn a_root_queues_one_piece_for_each_rank_and_not_the_whole() {
     });
     let sent = |event: &Event| if let Event::Sent(to, bytes) = event { Some((*to, *bytes)) } else { None };
     let sent: Vec<_> = ranks[0].as_ref().unwrap().iter().filter_map(sent).collect();
-    // 12 MiB and a little go to each, and what one rank has next goes to every other first.
+    // 12 MiB and a little go to each rank, and each piece goes to every rank before the next one.
     assert_eq!(sent.len(), 3 * 13);
     for piece in sent.chunks(3) {
         assert_eq!([piece[0].0, piece[1].0, piece[2].0], [1, 2, 3]);

@@ -1,5 +1,5 @@
-//! An average that is not finite is an error on every rank, whatever a reducer is put together from: no layer needs to be
-//! there to notice, and no layer that is there remembers anything of it.
+//! A non-finite average is an error on every rank, for any combination of reducers: no layer is needed to detect it, and no
+//! layer stores any of it.
 
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
@@ -14,10 +14,10 @@ use briquette_core::wrapper::{ErrorFeedback, Momentum, MomentumCorrection, Shift
 use briquette_core::{CompressionFactor, Key, Layout, Session, Traffic};
 
 const MAX: f32 = f32::MAX;
-/// Twice this is the largest number, and three times too much.
+/// Half of the largest number: twice it is the largest number, and three times it overflows.
 const HALF: f32 = MAX / 2.0;
 
-/// Makes a reducer.
+/// Creates a reducer.
 type Make<'a> = &'a (dyn Fn() -> Box<dyn Reducer> + Sync);
 
 fn layout() -> Layout {
@@ -43,7 +43,7 @@ fn overflow() -> ReduceError {
     ReduceError::Overflow { slot: "large".into() }
 }
 
-/// What every rank of a world finds when all bring `input` to a reducer of their own.
+/// Returns the outcome on every rank if all exchange `input` through separate reducers.
 fn outcomes(
     world: usize,
     input: [f32; 4],
@@ -114,18 +114,18 @@ fn what_sums_on_the_way_says_overflow_on_every_rank() {
     }
 }
 
-/// Ten times a tenth of the largest number, rounded at every addition, is more than it.
+/// Ten times a tenth of the largest number, rounded at every addition, exceeds it.
 #[test]
 fn what_rounds_to_infinity_is_the_same_on_every_rank() {
     let input = [1.0, 0.0, MAX, -MAX];
     let gather = || Box::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)) as Box<dyn Reducer>;
     assert_eq!(outcomes(10, input, gather), vec![Err(overflow()); 10]);
-    // An owner alone sums here, and lets the others know.
+    // Only an owner sums here, and it notifies the others.
     let sparse = || Box::new(SparseAllReduce::new(CompressionFactor::DENSE)) as Box<dyn Reducer>;
     assert_eq!(outcomes(10, input, sparse), vec![Err(overflow()); 10]);
 }
 
-/// Always the same average, whatever it is given.
+/// Returns the same average for any input.
 #[derive(Debug)]
 struct Says([f32; 4]);
 
@@ -139,7 +139,7 @@ impl Reducer for Says {
     }
 }
 
-/// Sends the opposite of what it is given: what stays behind is twice that.
+/// Sends the opposite of its input, so the residual is twice the input.
 struct Opposite;
 
 impl Stateful for Opposite {}

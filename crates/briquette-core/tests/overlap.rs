@@ -1,4 +1,4 @@
-//! Buckets that overlap: that they do, and what becomes of errors and panics. The laws hold them to the same bits.
+//! Overlapped buckets: overlap takes place, and errors and panics are handled. The laws check that the bits are the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ use briquette_core::state::Stateful;
 use briquette_core::wrapper::Bucketed;
 use briquette_core::{Key, Layout, Traffic};
 
-/// Longer than anything here takes; where it passes, a test fails.
+/// Longer than anything here takes; a test fails when it elapses.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Five buckets of two values.
@@ -34,7 +34,7 @@ fn local(ranks: usize) -> Vec<Local> {
     Local::builder(ranks).deadline(PATIENCE).endpoints()
 }
 
-/// When a bucket does something.
+/// Phase of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Encode,
@@ -58,7 +58,7 @@ impl<F: FnMut(usize, Phase) + Send> Reducer for Phases<F> {
     }
 }
 
-/// Whether bucket `2i + 1` began to be encoded while bucket `2i` was exchanged, on one rank.
+/// Returns whether bucket `2i + 1` started to be encoded while bucket `2i` was exchanged, on one rank.
 fn overlaps(overlapped: bool, patience: Duration) -> Vec<bool> {
     let (begun, begins): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..5).map(|_| channel()).unzip();
     let met = Arc::new(Mutex::new(Vec::new()));
@@ -89,10 +89,10 @@ fn a_bucket_is_encoded_while_the_one_before_it_is_exchanged() {
     assert_eq!(overlaps(false, Duration::from_millis(1)), [false; 2], "one after another");
 }
 
-/// The channel and the bucket of every call.
+/// Channel and bucket of every call.
 type Buckets = Arc<Mutex<Vec<(usize, Option<usize>)>>>;
 
-/// Notes the bucket of every call.
+/// Records the bucket of every call.
 struct Noting {
     inner: Box<dyn Transport>,
     channel: usize,
@@ -163,7 +163,7 @@ fn the_first_error_in_the_order_of_buckets_comes_back_and_the_world_goes_on() {
             bad.iter().for_each(|bucket| input[2 * bucket] = f32::MAX);
             let error = reduce(&mut reducer, &input, &mut comm).unwrap_err();
             assert_eq!(comm.scope().bucket, Some(first));
-            // All ranks have made the same calls: nothing is left over that the next exchange would take for its own.
+            // All ranks have made the same calls, so the next exchange finds no leftover messages.
             Ok::<_, ReduceError>((error, reduce(&mut reducer, &[2.0; 10], &mut comm)?))
         });
         let slot = layout().slots()[first].path().to_owned();
@@ -178,7 +178,7 @@ fn a_failure_at_every_call_comes_back_on_every_rank() {
     let run = |mut comm: Session| {
         let mut reducer = Bucketed::new(&layout(), 1, |_| Dense).overlapped(true);
         let result = reduce(&mut reducer, &[1.0; 10], &mut comm).map(drop);
-        // A rank may be through before another one fails; its next call then says so.
+        // A rank may finish before another one fails; its next call then reports the failure.
         result.and_then(|()| Ok(comm.barrier()?)).map(|()| comm.calls())
     };
     let calls = run_ranks(local(3), run);
@@ -236,7 +236,7 @@ fn buckets_inside_buckets_end_with_their_last_one() {
 
 #[test]
 fn without_channels_buckets_are_exchanged_one_after_another() {
-    /// A transport that has none.
+    /// A transport without background channels.
     struct Bare(Local);
     impl Transport for Bare {
         fn rank(&self) -> usize {

@@ -1,4 +1,4 @@
-//! When what a controller needs is agreed: with the next step's header, or in front of the exchange.
+//! Agreement on measurements for controllers: with the next step's header, or before the exchange.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use briquette_core::sync::{EveryStep, SyncStrategy};
 use briquette_core::wrapper::{Adaptive, Probing};
 use briquette_core::{CompressionFactor, Layout, error::ConfigError};
 
-/// The gains of every step, of every rank: equal, so whichever was written last.
+/// Gains of every step; equal on all ranks, so any rank may write them last.
 type Gains = Arc<Mutex<Vec<Vec<f64>>>>;
 
-/// Always sends 4x; asks for something else at each step that is a multiple of `changes`.
+/// Always sends 4x, and requests another measurement at each step that is a multiple of `changes`.
 #[derive(Debug)]
 struct Spy {
     factors: Vec<CompressionFactor>,
@@ -66,7 +66,7 @@ impl Synchronizes for Spied {
 
 const STEPS: usize = 8;
 
-/// The gains that were decided from, and the bytes of each exchange without its header.
+/// Returns the gains that were used for decisions, and the bytes of each exchange without its header.
 fn run(probing: Probing, changes: u64) -> (Vec<Vec<f64>>, Vec<u64>) {
     let config = Spied { probing, changes, seen: Gains::default() };
     let outcomes = Setup::short(&config, 3).run(STEPS);
@@ -79,17 +79,17 @@ fn run(probing: Probing, changes: u64) -> (Vec<Vec<f64>>, Vec<u64>) {
 fn late_numbers_are_those_of_the_step_before_and_cost_no_exchange() {
     let (first, first_bytes) = run(Probing::First, u64::MAX);
     let (late, late_bytes) = run(Probing::Late, u64::MAX);
-    // The first step has a number more, and nothing before it.
+    // The first step has an additional number, and no previous measurement.
     assert_eq!(late[..2], first[..2]);
     assert_eq!(late[2..], first[1..STEPS - 1]);
     assert_ne!(late[2], first[2]);
     assert_eq!(late_bytes[..2], first_bytes[..2]);
-    // Two rounds of four numbers of 8 bytes, or fewer of them: whatever a small all-reduce of three takes.
+    // Two rounds of four numbers of 8 bytes, or of fewer numbers: the size of a small all-reduce of three.
     let saved: Vec<u64> = first_bytes.iter().zip(&late_bytes).skip(2).map(|(first, late)| first - late).collect();
     assert!(saved.iter().all(|saved| *saved == saved_by_three_numbers()), "{saved:?}");
 }
 
-/// What this rank sends in an all-reduce of three f64 among three.
+/// Returns the bytes that this rank sends in an all-reduce of three f64 among three ranks.
 fn saved_by_three_numbers() -> u64 {
     each_rank(briquette_core::comm::Local::world(3), |mut comm, _| {
         comm.all_reduce_sum_f64(&mut [0.0; 3]).unwrap();
@@ -128,12 +128,12 @@ fn a_probing_controller_waits_no_round_trip_of_its_own() {
     let alone = seconds_per_step("reducer = \"gather:qsgd:4\"\n", "1ms");
     let late = seconds_per_step(dq_sgd, "1ms");
     let first = seconds_per_step(&format!("{dq_sgd}probing = \"first\"\n"), "1ms");
-    // A few bytes more at 1 Gbit/s.
+    // A few extra bytes at 1 Gbit/s.
     assert!((late - alone).abs() < 1e-5, "{late} s a step, {alone} s without a controller");
     assert!(first - late > 0.9e-3, "{first} s a step where numbers are agreed first, {late} s where they are not");
 }
 
-/// What is needed of some steps only is measured of the step before these.
+/// A value that is needed only at some steps is measured at the steps before them.
 #[test]
 fn controllers_that_measure_now_and_then_wait_no_round_trip_either() {
     for (reducer, controller) in [

@@ -1,4 +1,4 @@
-//! Sessions that share a transport: own counters and channels, one order, one clock.
+//! Sessions that share a transport: separate counters and channels, one order, one clock.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn each_session_has_background_channels_of_its_own() {
     let ranks = Local::run(2, |mut first| {
         let before = first.start(1, |comm| comm.all_reduce_sum(&mut [1.0; 3]));
         let mut second = first.share();
-        // Both are under way at once.
+        // Both are in flight at once.
         let other = second.start(1, |comm| {
             let mut x = vec![2.0; 5000];
             comm.all_reduce_sum(&mut x).map(|()| x[7])
@@ -57,7 +57,7 @@ fn steps_with_different_optimizers_are_an_error_on_every_rank_whatever_their_lay
         let ranks = Local::run(3, |mut first| {
             let mut second = first.share();
             let header = |comm: &Session| Header { session: comm.share_number() as u8, ..Header::default() };
-            // Rank 2 has mistaken one for the other.
+            // Rank 2 uses the wrong session.
             let comm = if first.rank() == 2 { &mut second } else { &mut first };
             let (header, slots) = (header(comm), if comm.rank() == 2 { others } else { own });
             Ok::<_, CommError>(agree(&header, None, Layout::default().slots(), &mut vec![true; slots], comm).map(drop))
@@ -86,14 +86,14 @@ fn a_simulated_clock_is_one_for_all_and_a_rank_leaves_with_its_last_session() {
             at.push((second.other_used_until(), first.other_used_until()));
         }
         let now = (first.now(), second.now());
-        // The world goes on with one of them.
+        // The run continues with one of the sessions.
         drop(first);
         second.barrier()?;
         Ok::<_, CommError>((at, now))
     });
     for rank in ranks {
         let (at, now) = rank.unwrap();
-        // A step of each takes a second, and the bytes of the first's another.
+        // A step of each session takes a second, and the bytes of the first session's take another.
         assert_eq!(now, (6.0, 6.0));
         assert_eq!(at, [(None, None), (None, Some(3.0)), (None, Some(3.0)), (None, Some(6.0))]);
     }

@@ -1,4 +1,4 @@
-//! A probe's message is what is sent, and it is made once.
+//! A probe's message is the message that is sent, and it is created once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,22 +12,22 @@ use briquette_core::state::Stateful;
 use briquette_core::wrapper::{Adaptive, Bucketed};
 use briquette_core::{CompressionFactor, Key, Layout, Message};
 
-/// Calls of `compress_into` and `refine_into`.
+/// Numbers of calls of `compress_into` and `refine_into`.
 #[derive(Debug, Clone, Default)]
 struct Calls(Arc<[AtomicUsize; 2]>);
 
 impl Calls {
-    /// Since the last time this was asked.
+    /// Returns the numbers since the last call of this function.
     fn take(&self) -> [usize; 2] {
         [&self.0[0], &self.0[1]].map(|calls| calls.swap(0, Relaxed))
     }
 }
 
-/// A compressor that counts, and draws other coordinates at every call where it draws any.
+/// A compressor that counts calls and, if it draws coordinates, draws different ones at every call.
 #[derive(Debug)]
 struct Counting<C> {
     inner: C,
-    /// Whether a message is made of the one before it.
+    /// Set if a message is refined from the previous one.
     refines: bool,
     calls: Calls,
     draws: u64,
@@ -76,7 +76,7 @@ fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::new(value).unwrap()
 }
 
-/// Asks about 2x and 4x, and sends what it is told to.
+/// Requests the gains at 2x and 4x, and decides for the given ratio.
 struct Told([CompressionFactor; 2], CompressionFactor);
 
 impl Stateful for Told {}
@@ -104,7 +104,7 @@ fn vector(step: u64) -> Vec<f32> {
     (0..48).map(|i| ((i * 37 + step as usize * 11) % 101) as f32 - 50.0).collect()
 }
 
-/// One exchange of a lone rank: what it sent.
+/// Exchanges once on a single rank, and returns what it sent.
 fn send(reducer: &mut dyn Reducer, step: u64) -> Vec<f32> {
     let (layout, input, agreed_step) = (layout(), vector(step), AgreedStep { step, ..AgreedStep::default() });
     let (mut average, mut sent) = (vec![0.0; 48], vec![0.0; 48]);
@@ -142,7 +142,7 @@ fn whatever_factor_is_chosen_nothing_more_is_compressed() {
             let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen)).unwrap();
             for step in 0..3 {
                 let sent = send(&mut reducer, step);
-                // Who cannot refine starts over for every probe, but not to send.
+                // A compressor that cannot refine starts over for every probe, but not to send.
                 assert_eq!(calls.take(), if refines { [1, 1] } else { [2, 0] }, "{chosen}x, step {step}");
                 let zeros = vector(step).iter().filter(|v| **v == 0.0).count();
                 let count = sent.iter().filter(|v| **v != 0.0).count();
@@ -178,14 +178,15 @@ fn slots_and_buckets_stage_each_their_own() {
 
 static TWO: std::sync::LazyLock<[CompressionFactor; 2]> = std::sync::LazyLock::new(|| [factor(2.0), factor(4.0)]);
 
-/// At 2x and 4x.
+/// A probe at 2x and 4x.
 fn probe_of<'a>(layout: &'a Layout, input: &'a [f32], key: Key) -> Probe<'a> {
     Probe { input, slots: layout.slots(), key, rank: 0, factors: &*TWO, per_slot: false }
 }
 
 #[test]
 fn the_message_sent_is_the_very_one_that_was_probed() {
-    // It draws anew at every call: a second compression would choose other coordinates. Whose energy was told is sent.
+    // It draws anew at every call, so a second compression would choose other coordinates. The message with the reported energy
+    // is sent.
     let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
     let mut gather = Gather::new(counting, Mean);
     for (step, chosen) in [(0, 0), (1, 1), (2, 0)] {
@@ -197,7 +198,7 @@ fn the_message_sent_is_the_very_one_that_was_probed() {
         let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
         assert_eq!(energy, energies.kept(0)[chosen], "step {step}");
         assert_eq!(calls.take(), [2, 0]);
-        // What was staged is used up: the same exchange once more compresses, and draws anew.
+        // The staged message is used up: the same exchange, once more, compresses and draws anew.
         assert_ne!(send(&mut gather, step), sent);
         assert_eq!(calls.take(), [1, 0]);
     }
@@ -225,7 +226,7 @@ fn what_was_probed_for_another_key_or_factor_is_not_sent() {
 
 #[test]
 fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
-    // It draws anew at every call, so what is sent tells which message it was.
+    // It draws anew at every call, so the sent values identify the message.
     let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
     let mut gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
     for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {
@@ -243,7 +244,7 @@ fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
     }
 }
 
-/// A step that is refused after its probe is done again under the same key, with other values.
+/// A step that is rejected after its probe is repeated under the same key, with other values.
 #[test]
 fn what_a_refused_step_staged_is_sent_by_no_other() {
     let layout = Layout::flat(64);

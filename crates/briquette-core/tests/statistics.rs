@@ -1,9 +1,10 @@
-//! Draws of every compressor that draws: their mean and their variance, against closed forms written down here once more,
-//! value by value and naively. Fixed seeds.
+//! Draws of every randomized compressor: mean and variance, compared with closed forms that are written down here
+//! independently, value by value and naively. Fixed seeds.
 //!
-//! With `N` draws, a value passes within 5.5 of its *theoretical* standard deviations, `σ/√N`. Values that would be rounded
-//! the rare way fewer than 20 times are pooled, for the normal limit fails there. The whole error of the mean stays below
-//! `(1 + 6√(2/d))·V/N`, `V` the sum of variances and `d` how many values carry it, and the sample variance is `V` to 5 %.
+//! With `N` draws, a value passes within 5.5 of its *theoretical* standard deviations, `σ/√N`. Values that are rounded the rare
+//! way fewer than 20 times are pooled, because the normal limit fails there. The whole error of the mean stays below `(1 +
+//! 6√(2/d))·V/N`, with `V` the sum of variances and `d` the number of values that carry it, and the sample variance is `V` to 5
+//! %.
 
 use briquette_core::compress::{Compressor, Norm, Qsgd};
 use briquette_core::config::CompressorConfig;
@@ -12,7 +13,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 const DRAWS: u64 = 10_000;
 
-/// What a value becomes: mean, variance, and how often it goes the rarer of its ways.
+/// Distribution of one compressed value: mean, variance, and probability of its rarer outcome.
 #[derive(Clone, Copy)]
 struct Law {
     mean: f64,
@@ -21,13 +22,13 @@ struct Law {
 }
 
 impl Law {
-    /// `low` or `high`, whose mean is `x`.
+    /// `low` or `high`, with mean `x`.
     fn between(low: f64, high: f64, x: f64) -> Law {
         let up = if high > low { (x - low) / (high - low) } else { 0.0 };
         Law { mean: x, variance: (x - low) * (high - x), rare: up.min(1.0 - up) }
     }
 
-    /// `kept` with this law and probability, else nothing.
+    /// This distribution with probability `kept`, otherwise zero.
     fn kept(self, probability: f64) -> Law {
         let second = self.variance + self.mean * self.mean;
         let mean = probability * self.mean;
@@ -49,7 +50,7 @@ impl Law {
         signed(x, Law::between(low * step, ((low + 1.0) * step).min(scale.max(x.abs())), x.abs()))
     }
 
-    /// Between powers of `base` times the scale, `levels` of them; below them is 0.
+    /// Between powers of `base` times the scale, `levels` of them, with 0 below.
     fn exponential(x: f64, scale: f64, (base, levels): (f64, i32)) -> Law {
         if scale == 0.0 {
             return Law::exactly(0.0);
@@ -82,7 +83,7 @@ fn norm(x: &[f64], p: i32) -> f64 {
     }
 }
 
-/// The law of every value, from the whole vector (in buckets of 20 where there are buckets).
+/// The distribution of every value, from the whole vector (in buckets of 20 if there are buckets).
 type Laws = Box<dyn Fn(&[f64]) -> Vec<Law>>;
 
 fn each(law: impl Fn(f64, &[f64]) -> Law + 'static) -> Laws {
@@ -97,11 +98,12 @@ fn config(text: &str) -> Box<dyn Compressor> {
     text.parse::<CompressorConfig>().expect("the text of a compressor").build()
 }
 
-/// Every compressor that draws.
+/// Every randomized compressor.
 fn table() -> Vec<(String, Box<dyn Compressor>, Laws)> {
     let mut table: Vec<(String, Box<dyn Compressor>, Laws)> = Vec::new();
     let mut add = |name: &str, laws: Laws| table.push((name.to_owned(), config(name), laws));
-    // 60 values, 15 kept; the others' positions are not independent, but a value's own law does not care.
+    // 60 values, 15 kept; the others' positions are not independent, but this does not affect the distribution of a single
+    // value.
     add("randk:4x:scaled", each(|x, _| Law::exactly(4.0 * x).kept(0.25)));
     add("randk:4x", each(|x, _| Law::exactly(x).kept(0.25)));
     add("biased-random:0.3", each(|x, _| Law::exactly(x).kept(0.3)));
@@ -125,7 +127,7 @@ fn table() -> Vec<(String, Box<dyn Compressor>, Laws)> {
         add(&format!("dither:2:3:20:{name}"), bucketed(move |x, all| Law::exponential(x, norm(all, p), (2.0, 3))));
         add(&format!("dither:1.5:9:20:{name}"), bucketed(move |x, all| Law::exponential(x, norm(all, p), (1.5, 9))));
     }
-    // Both draw: kept or not, then up or down.
+    // Both are random: kept or not, then up or down.
     add("randk:4x:scaled+natural", each(|x, _| Law::natural(4.0 * x).kept(0.25)));
     add("biased-random:0.3+natural", each(|x, _| Law::natural(x).kept(0.3)));
     // Settings do not offer this norm.
@@ -152,7 +154,7 @@ fn vectors() -> Vec<(&'static str, Vec<f32>)> {
 fn draws_have_the_mean_and_the_variance_of_their_closed_forms() {
     for (name, mut compressor, laws) in table() {
         for (kind, x) in vectors() {
-            // Below the normal range numbers are too coarse for closed forms of powers and shares: see the edges.
+            // Subnormal numbers are too coarse for closed forms of powers and shares: see the edges.
             let coarse = kind == "denormals" && !name.starts_with("randk:4x") && name != "biased-random:0.3";
             if coarse || (kind == "denormals" && name.contains('+')) {
                 continue;
@@ -180,14 +182,14 @@ fn check(compressor: &mut dyn Compressor, x: &[f32], laws: &[Law]) -> Result<(),
     check_values(&off, laws)?;
     let draws = DRAWS as f64;
     let total: f64 = laws.iter().map(|law| law.variance).sum();
-    // What f32 rounds of scales, shares and values.
+    // The f32 rounding of scales, shares and values.
     let rounding: f64 = laws.iter().map(|law| (1e-6 * law.mean).powi(2)).sum();
     let many = total * total / laws.iter().map(|law| law.variance * law.variance).sum::<f64>().max(f64::MIN_POSITIVE);
     let bias: f64 = off.iter().map(|off| off * off).sum();
     if many >= 20.0 && bias > (1.0 + 6.0 * (2.0 / many).sqrt()) * total / draws + rounding {
         return Err(format!("the mean is off by {} of {}", bias.sqrt(), (total / draws).sqrt()));
     }
-    // A value that hardly ever goes the other way has no sample variance to speak of.
+    // A value that hardly ever has the other outcome has no meaningful sample variance.
     let seen = laws.iter().filter(|law| law.variance > 0.01 * total).all(|law| law.rare * draws >= 500.0);
     if seen && (energy - total).abs() > 0.05 * total + rounding {
         return Err(format!("the sample variance is {energy}, exactly {total}"));
@@ -195,7 +197,7 @@ fn check(compressor: &mut dyn Compressor, x: &[f32], laws: &[Law]) -> Result<(),
     Ok(())
 }
 
-/// Each value alone, or those that are rarely rounded the other way together.
+/// Checks each value separately, and values that are rarely rounded the other way together.
 fn check_values(off: &[f64], laws: &[Law]) -> Result<(), String> {
     let draws = DRAWS as f64;
     let (mut pooled, mut variance, mut events) = (0.0, 0.0, 0.0);
@@ -214,6 +216,6 @@ fn check_values(off: &[f64], laws: &[Law]) -> Result<(), String> {
     if events >= 20.0 && pooled.abs() > 5.5 * variance.sqrt() + rounding {
         return Err(format!("the rare ones together are off by {pooled}, deviation {}", variance.sqrt()));
     }
-    // Fewer than one of them in all: whoever goes the other way went so against the odds.
+    // Fewer than one of them in all is expected: a value with the other outcome is too improbable.
     if events < 1e-3 && pooled.abs() > rounding { Err(format!("off by {pooled} without a draw")) } else { Ok(()) }
 }

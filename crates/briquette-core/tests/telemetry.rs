@@ -1,4 +1,4 @@
-//! What an exchange reports of itself, slot by slot, and what controllers say of their state.
+//! Reports of an exchange, slot by slot, and controllers' reports of their state.
 
 use briquette_core::comm::{Local, Session};
 use briquette_core::config::Exchange;
@@ -57,7 +57,7 @@ fn energy(values: &[f32]) -> f64 {
 fn each_slots_residual_energy_is_that_of_its_part_of_the_memory() {
     let takes_off = "reducer = 'gather:topk:8x'\nfeedback = 'error'";
     let subtracts = "reducer = 'shared-random-k:8x'\nfeedback = 'error'";
-    // Kept times the rate of 1/2, and reported in the units of a gradient.
+    // Stored multiplied by the rate of 1/2, and reported in units of a gradient.
     let inside = |reducer: &str| format!("reducer = '{reducer}'\nfeedback = 'error-inside'");
     let inside = [inside("gather:topk:8x"), inside("shared-random-k:8x")];
     let momentum = "reducer = 'gather:topk:8x'\nfeedback = 'momentum:0.9'";
@@ -105,7 +105,7 @@ fn each_slot_has_the_factor_that_is_in_force_for_it() {
     let decided = "reducer = 'gather:topk:8x,per-slot=true'\nfeedback = 'error'\ndense_below = 0\n\
                    controller = 'accordion:2x,high=8x,interval=4,window=1,per_slot=true'";
     assert_eq!(factors(decided, 1), [Some(2.0); 3]);
-    // Some slots critical, others not; alone, and each slot in a bucket of its own.
+    // Some slots critical, others not; all together, and each slot in a separate bucket.
     let mixed = decided.replace("per_slot", "change=0.05,per_slot");
     let steps: Vec<_> = (1..40).map(|steps| factors(&mixed, steps)).collect();
     let both = |factors: &Vec<_>| [2.0, 8.0].iter().all(|factor| factors.contains(&Some(*factor)));
@@ -120,7 +120,7 @@ fn each_slot_has_the_factor_that_is_in_force_for_it() {
 
 #[test]
 fn controllers_describe_their_state_only_where_it_is_asked_for() {
-    // In a world of two, where there is something to exchange.
+    // With two ranks, so that there is something to exchange.
     let described = |controller: &str, reducer: &str, steps| {
         let toml = format!("reducer = '{reducer}'\nfeedback = 'none'\ndense_below = 0\ncontroller = '{controller}'");
         let state = |mut comm: Session| {

@@ -1,17 +1,17 @@
-//! The same bits on any number of threads: messages, and what is added up of them.
+//! Any number of threads gives the same bits: messages, and the sums computed from them.
 #![cfg(feature = "rayon")]
 
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 
-/// Segments are 65 536 values: none, some, and a last one that is not whole.
+/// Segments are 65 536 values: no full one, some, and a partial last one.
 const LENGTHS: [usize; 4] = [1, 4095, 65_536, 3 * 65_536 + 77];
 
 fn vector(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i as f32 * 0.37).sin().powi(3) * (1.0 + (i % 13) as f32)).collect()
 }
 
-/// The frame, and what decoding adds to a vector from its second value on.
+/// Returns the frame, and the values that decoding adds to a vector from its second value on.
 fn frame_and_sum(config: &CompressorConfig, x: &[f32]) -> (Vec<u8>, Vec<u32>) {
     let (mut message, mut bytes, mut sum) = (Message::default(), Vec::new(), vec![0.1; x.len()]);
     config.build().compress_into(x, Key::new(11), &mut message);
@@ -24,7 +24,7 @@ fn frame_and_sum(config: &CompressorConfig, x: &[f32]) -> (Vec<u8>, Vec<u32>) {
 #[test]
 fn one_two_three_threads_and_none_of_a_pool_give_the_same_bits() {
     let pools = [1, 2, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads"));
-    // Buckets that divide a segment, that do not, and that are longer.
+    // Buckets that divide a segment, that do not, and that are longer than one.
     let more = ["qsgd:3:100", "minmax:1000", "sign:70000", "one-bit:300", "qsgd:4:512:l2", "qsgd:s64:131072:l2:elias"];
     let more = more.iter().map(|name| name.parse().expect("a compressor"));
     for config in CompressorConfig::defaults().into_iter().chain(more) {

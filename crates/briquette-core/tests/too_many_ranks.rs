@@ -1,4 +1,4 @@
-//! More ranks than the system starts threads for: an error, not a panic.
+//! More ranks than the system can start threads for give an error, not a panic.
 #![cfg(target_os = "linux")]
 
 use std::env;
@@ -7,7 +7,7 @@ use std::process::Command;
 use briquette_core::comm::Local;
 use briquette_core::error::CommError;
 
-/// Set where the test runs under a limit.
+/// Environment variable that is set if the test runs under a limit.
 const LIMITED: &str = "LIMITED";
 
 #[test]

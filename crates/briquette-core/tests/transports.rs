@@ -1,4 +1,4 @@
-//! Core's transports are held to the facts that hold for every transport.
+//! Core's transports satisfy the requirements on every transport.
 
 use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Session, Simulated};
 use briquette_testkit::suite::{
@@ -8,7 +8,7 @@ use briquette_testkit::{channel_suite, transport_suite};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Worlds whose tests fail, rather than hang, when a rank waits in vain.
+/// Builds worlds whose tests fail instead of hanging when a rank waits in vain.
 fn patient(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_secs(20))
 }
@@ -26,7 +26,7 @@ fn fixed() -> Compute {
     Compute::Fixed(Duration::ZERO)
 }
 
-/// Compute that is measured by a clock which stands still.
+/// Compute time measured by a clock that stands still.
 fn measured() -> Compute {
     struct Noon;
     impl Clock for Noon {

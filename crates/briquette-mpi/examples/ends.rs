@@ -1,4 +1,4 @@
-//! How jobs end, well and badly; `scripts/mpi-suite.sh` runs every way and looks at what comes of it.
+//! Ways in which jobs end, with and without errors; `scripts/mpi-suite.sh` runs each of them and checks the outcome.
 //!
 //! The argument names the way: `well`, `late`, `threads`, `long`, `error`, `panic`, `stuck` or `exit`.
 
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-/// Longer than anything here is to take: who sleeps as long is stuck.
+/// Longer than anything here may take: a rank that sleeps this long is stuck.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Exchanges something in another thread than the one that initialized MPI.
+/// Communicates from another thread than the one that initialized MPI.
 fn elsewhere(mut comm: Session) -> Result<Session, CommError> {
     let exchange = move || {
         let mut x = vec![1.0; 5000];
@@ -53,7 +53,7 @@ fn elsewhere(mut comm: Session) -> Result<Session, CommError> {
     thread::scope(|threads| threads.spawn(exchange).join().expect("no panic"))
 }
 
-/// A frame that MPI cannot count is refused, and every rank learns why. Its memory is never touched.
+/// Checks that a frame that MPI cannot count is refused, and that every rank receives the reason. Its memory is never touched.
 fn too_long(comm: &mut Session) -> Result<(), Box<dyn Error>> {
     let last = comm.world() - 1;
     let result = if comm.rank() == last { comm.send(0, vec![0; 1 << 31]) } else { comm.recv(last).map(drop) };

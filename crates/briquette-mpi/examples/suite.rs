@@ -1,7 +1,7 @@
-//! Every fact of the transports' suite over MPI processes, in worlds of up to as many ranks as were started.
+//! Transport suite over MPI processes: every fact, in worlds of up to as many ranks as were started.
 //!
-//! `scripts/mpi-suite.sh` runs it; with arguments, only the facts whose names contain one of them. The first fact that does not hold
-//! ends the job with an error.
+//! `scripts/mpi-suite.sh` runs it; with arguments, only the facts whose names contain one of them. The first fact that
+//! does not hold ends the job with an error.
 
 use briquette_core::comm::{Session, Transport};
 use briquette_core::error::CommError;
@@ -68,7 +68,7 @@ fn main() -> Result<(), MpiError> {
     Ok(())
 }
 
-/// Checks a fact, and that every rank found it to hold. A rank that did not could not go on in step with the others.
+/// Checks a fact, and that it holds on every rank. A rank on which it does not could not continue in step with the others.
 fn prove(launch: &Parts, fact: &Fact<Parts>, rank: usize) {
     if catch_unwind(AssertUnwindSafe(|| (fact.check)(launch))).is_err() {
         eprintln!("rank {rank}: {} does not hold", fact.name);

@@ -1,12 +1,12 @@
-//! An abort on its way: why the world stopped, in bytes.
+//! Wire format of an abort: the reason why the world stopped.
 
 use briquette_core::comm::Scope;
 use briquette_core::error::CommError;
 
-/// The reason is cut at this many bytes, so that MPI sends it without waiting for the other side.
+/// Maximum bytes of the reason, so that MPI sends it without waiting for the other side.
 const LONGEST: usize = 2048;
 
-/// Step, bucket (all ones for none), length of the operation's name, name, reason. Who says so is the sender.
+/// Encodes step, bucket (all ones for none), length of the operation's name, name and reason. The author is the sender.
 pub(crate) fn write(during: &Scope, reason: &str) -> Vec<u8> {
     let bucket = during.bucket.map_or(u64::MAX, |bucket| bucket as u64);
     let operation = shortened(during.operation, usize::from(u8::MAX));
@@ -18,7 +18,7 @@ pub(crate) fn write(during: &Scope, reason: &str) -> Vec<u8> {
     bytes
 }
 
-/// What rank `by` wrote. Bytes that no rank writes give an abort without a message.
+/// Decodes the message of rank `by`. Malformed bytes give an abort without a message.
 pub(crate) fn read(by: usize, bytes: &[u8]) -> CommError {
     let (during, reason) = parse(bytes).unwrap_or_default();
     CommError::Aborted { by, during, reason }

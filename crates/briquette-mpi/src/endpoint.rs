@@ -1,4 +1,4 @@
-//! One rank of a world over one MPI communicator.
+//! Endpoint of one rank over one MPI communicator.
 
 use briquette_core::Frame;
 use briquette_core::comm::{AbortCause, Call, Clock, FramePool, Scope, Transport};
@@ -17,38 +17,38 @@ use std::time::{Duration, Instant};
 use crate::abort_message;
 use crate::pending::Pending;
 
-/// Frames that may wait for one rank.
+/// Capacity of the queue of each rank, in frames.
 const CAPACITY: usize = 16;
-/// MPI counts bytes in a C `int`.
+/// Maximum frame length: MPI counts bytes in a C `int`.
 const LONGEST: usize = i32::MAX as usize;
 
-/// A frame.
+/// Tag of a frame.
 const FRAME: Tag = 1;
-/// The world stopped.
+/// Tag of an abort: the world stopped.
 const ABORT: Tag = 2;
-/// The sender has left; nothing comes after it.
+/// Tag of a farewell: the sender has left, and nothing follows.
 const LEFT: Tag = 3;
 
-/// Everything there is to a rank, except for initializing and finalizing MPI.
+/// Complete state of a rank, except for initializing and finalizing MPI.
 pub(crate) struct Endpoint {
     rank: usize,
     comm: SimpleCommunicator,
-    /// The number of each rank's machine.
+    /// Machine number of each rank.
     machines: Vec<usize>,
     peers: Vec<Peer>,
     /// Frames of this rank to itself; MPI does not see them.
     own: VecDeque<Frame>,
-    /// Aborts and farewells under way.
+    /// Aborts and farewells in transit.
     notices: Vec<Pending>,
     deadline: Duration,
     clock: Arc<Since>,
-    /// The first abort that this rank made or received.
+    /// First abort that this rank made or received.
     stopped: Arc<OnceLock<CommError>>,
-    /// How leaving went, once it was tried.
+    /// Result of leaving, once attempted.
     gone: Option<bool>,
 }
 
-/// Seconds since the endpoint was made.
+/// Seconds since the endpoint was created.
 struct Since(Instant);
 
 impl Clock for Since {
@@ -57,7 +57,7 @@ impl Clock for Since {
     }
 }
 
-/// What is under way between this rank and another.
+/// Frames in transit between this rank and another.
 #[derive(Default)]
 struct Peer {
     sending: VecDeque<Pending>,
@@ -72,8 +72,8 @@ struct Peer {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// This process's rank in `comm`, which no other code uses. Ranks that share memory are on one machine; asking MPI waits for
-    /// every rank, without a deadline.
+    /// Creates the endpoint of this process's rank in `comm`, which no other code uses. Ranks that share memory are on
+    /// one machine; this query to MPI waits for every rank, without a timeout.
     pub(crate) fn new(comm: SimpleCommunicator, deadline: Duration) -> Endpoint {
         let world = comm.size() as usize;
         let (machine, mut machines) = (comm.split_shared(comm.rank()), vec![0 as Rank; world]);
@@ -95,7 +95,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns when every rank has called it.
+    /// Returns once every rank has called it.
     pub(crate) fn meet(&mut self) -> Result<(), CommError> {
         let mut call = Call::default();
         call.scope.operation = "barrier";
@@ -103,7 +103,7 @@ impl Endpoint {
         self.others().try_for_each(|other| self.recv(other, &mut call).map(drop))
     }
 
-    /// Lives as long as this endpoint.
+    /// Returns a reference that is valid as long as this endpoint lives.
     pub(crate) fn alive(&self) -> Weak<impl Sized + use<>> {
         Arc::downgrade(&self.clock)
     }
@@ -112,13 +112,13 @@ impl Endpoint {
         &self.comm
     }
 
-    /// Why the world stopped, as far as this rank knows.
+    /// Returns why the world stopped, if this rank knows of it.
     pub(crate) fn stopped(&self) -> Option<&CommError> {
         self.stopped.get()
     }
 
-    /// Says goodbye, and receives and throws away what is under way until every other rank has done the same and took
-    /// what was sent to it. False when the deadline came first.
+    /// Sends a goodbye, and receives and discards frames in transit until every other rank has done the same and has
+    /// received everything sent to it. Returns false if the deadline passed first.
     pub(crate) fn leave(&mut self) -> bool {
         if let Some(complete) = self.gone {
             return complete;
@@ -161,7 +161,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes back the frames that MPI has sent.
+    /// Reclaims the frames that MPI has sent.
     fn reclaim(&mut self, pool: &mut FramePool) {
         self.notices.retain_mut(|notice| notice.test().is_none());
         for peer in &mut self.peers {
@@ -175,7 +175,7 @@ impl Endpoint {
         }
     }
 
-    /// The next frame from another rank, or from this one, if it is there. Notices on the way are heeded.
+    /// Returns the next frame from another rank, or from this one, if it has arrived. Processes notices that arrive meanwhile.
     fn take(&mut self, from: usize, pool: &mut FramePool) -> Option<Frame> {
         if from == self.rank {
             return self.own.pop_front();
@@ -194,7 +194,7 @@ impl Endpoint {
         Some(frame)
     }
 
-    /// A notice is short, so that receiving it does not wait.
+    /// Processes a notice. It is short, so receiving it does not wait.
     fn heed(&mut self, tag: Tag, message: Message, status: Status) {
         let from = status.source_rank() as usize;
         let (bytes, _) = (message, status).matched_receive_vec::<u8>();
@@ -204,7 +204,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether any rank stopped the world; asks for news.
+    /// Receives pending messages, and fails if any rank stopped the world.
     fn listen(&mut self) -> Result<(), CommError> {
         if self.stopped.get().is_none()
             && let Some((message, status)) = self.comm.any_process().immediate_matched_probe_with_tag(ABORT)
@@ -214,12 +214,13 @@ impl Endpoint {
         self.stopped.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Whether rank `to` will take no more frames; it may have sent some before it left.
+    /// Returns whether rank `to` accepts no more frames; it may have sent some before it left.
     fn has_left(&self, to: usize) -> bool {
         to != self.rank && (self.peers[to].left || self.process(to).immediate_probe_with_tag(LEFT).is_some())
     }
 
-    /// Rank `other` is gone: because of an abort that came before its farewell, or as it was done.
+    /// Creates the error for rank `other`, which is gone: because of an abort that preceded its farewell, or because it
+    /// had finished.
     fn left(&mut self, other: usize, during: Scope) -> CommError {
         self.listen().err().unwrap_or_else(|| {
             let cause = CommError::LEFT.to_owned();
@@ -228,7 +229,7 @@ impl Endpoint {
         })
     }
 
-    /// Waited for one of `others` until the deadline.
+    /// Handles a wait for one of `others` that reached the deadline.
     fn overdue(&mut self, others: &[usize], call: &Call) -> CommError {
         let error = CommError::deadline(self.rank, others, call.scope, call.longest(self.deadline));
         self.abort(call.scope, &error.reason());
@@ -306,7 +307,7 @@ impl Transport for Endpoint {
         }
     }
 
-    /// Moves nothing, but takes back the frames that were sent meanwhile, to be used again.
+    /// Moves no data, but reclaims the frames that were sent meanwhile, for reuse.
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.reclaim(&mut call.pool);
         Ok(())
@@ -324,7 +325,7 @@ impl Transport for Endpoint {
         Box::new(move || stopped.get().cloned())
     }
 
-    /// Seconds since this endpoint was made.
+    /// Returns a clock of the seconds since this endpoint was created.
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
         Some(Arc::clone(&self.clock) as _)
     }
@@ -350,7 +351,7 @@ fn begin_to_receive(message: Message, status: &Status, pool: &mut FramePool) -> 
     Pending::receive(message, frame)
 }
 
-/// A wait that asks again and again: at once, then giving way to others, then sleeping for moments.
+/// Polling wait: first polls at once, then yields to other threads, then sleeps briefly.
 struct Wait {
     began: Instant,
     deadline: Duration,
@@ -362,7 +363,7 @@ impl Wait {
         Wait { began: Instant::now(), deadline, rounds: 0 }
     }
 
-    /// Pauses; false when the deadline has passed.
+    /// Pauses; returns false once the deadline has passed.
     fn goes_on(&mut self) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         match self.rounds {

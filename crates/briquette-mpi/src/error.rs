@@ -1,4 +1,4 @@
-//! Why MPI cannot be used.
+//! Errors of MPI initialization.
 
 use mpi::Threading;
 
@@ -8,26 +8,26 @@ briquette_core::debug_by_display!(MpiError);
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpiError {
-    /// MPI can be initialized once in a process.
+    /// MPI was initialized before; it can be initialized once in a process.
     #[error(
         "MPI was initialized before in this process, and can be only once: keep the first `Mpi`, and initialize it nowhere \
          else"
     )]
     InitializedBefore,
-    /// The library does not allow calls from the threads that make them.
+    /// The MPI library does not allow calls from the threads that make them.
     #[error(
         "this MPI gives {got}, and {needed} is needed: use one that was built with threads, or ask the site for its \
          threaded variant"
     )]
     Threading {
-        /// The lowest level that is enough.
+        /// Lowest sufficient threading level.
         needed: &'static str,
-        /// The library's.
+        /// Threading level of the library.
         got: &'static str,
     },
 }
 
-/// The standard's name for it.
+/// Returns the level's name in the MPI standard.
 pub(crate) fn name(threading: Threading) -> &'static str {
     match threading {
         Threading::Single => "MPI_THREAD_SINGLE",

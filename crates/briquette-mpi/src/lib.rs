@@ -1,7 +1,7 @@
-//! Ranks that are MPI processes.
+//! MPI transport: ranks are MPI processes.
 //!
-//! [`Mpi`] is a [`Transport`] over the MPI of the system, so that a training program runs where MPI starts
-//! processes and knows the network: on clusters, with InfiniBand and the like. Nothing else in Briquette changes.
+//! [`Mpi`] is a [`Transport`] over the system's MPI. With it a training program runs in environments in which MPI
+//! starts processes and knows the network, such as clusters with InfiniBand. Nothing else in Briquette changes.
 //!
 //! ```no_run
 //! use briquette_core::Session;
@@ -17,9 +17,9 @@
 //! ```
 //!
 //! # Building and starting
-//! `scripts/mpi.sh` installs what building takes on Debian and Ubuntu: an MPI with its compiler wrapper `mpicc`, and
-//! libclang. Open MPI, MPICH and what derives from them work. On a cluster load the site's MPI module before
-//! `cargo build`, and build on the machine that runs.
+//! `scripts/mpi.sh` installs the build requirements on Debian and Ubuntu: an MPI with its compiler wrapper `mpicc`, and
+//! libclang. Open MPI, MPICH and their derivatives work. On a cluster, load the site's MPI module before `cargo build`,
+//! and build on the machine on which the program runs.
 //!
 //! ```sh
 //! mpirun -n 4 target/release/train               # four processes here
@@ -28,36 +28,36 @@
 //! srun --mpi=pmix -n 32 target/release/train     # Slurm; `srun --mpi=list` says what it has
 //! ```
 //!
-//! Under MPI the launcher says which rank a process is; no address or port is configured.
+//! Under MPI the launcher assigns the ranks; no address or port is configured.
 //!
 //! # What is MPI's and what is not
-//! Frames travel as MPI messages, between buffers that this crate owns until MPI has let go of them. The collectives
-//! are **all** the core's, and none is MPI's own:
+//! Frames travel as MPI messages, between buffers that this crate owns until MPI has released them. **All** collectives
+//! are the core's, and none is MPI's own:
 //! - an all-reduce must give the same bits on every transport, and MPI leaves the order of a sum to the library;
-//! - a broadcast or all-gather of MPI's needs lengths that are known beforehand, and copies; and its bytes are not
-//!   those that [`traffic`](briquette_core::Session::traffic) promises to count;
-//! - a barrier of MPI's could be had. But a collective, once begun, cannot be cancelled: a world that is stopped in the
-//!   middle of one could not be taken apart any more. Messages can be received and thrown away.
+//! - MPI's broadcast and all-gather need lengths that are known beforehand, and copies; and their bytes are not those
+//!   that [`traffic`](briquette_core::Session::traffic) promises to count;
+//! - MPI's barrier would be usable, but a collective, once begun, cannot be cancelled: a world that is stopped in the
+//!   middle of one could not be shut down. Messages can be received and discarded.
 //!
 //! # Waiting
-//! MPI's own waits know no deadline, so this crate asks again and again: at first at once, then giving way to other
-//! threads, then sleeping for moments, so that more ranks than cores work. MPI moves bytes only while somebody is in
-//! one of its calls: a rank that computes for long delays those who wait for its large frames.
+//! MPI's own waits have no timeout, so this crate polls: at first continuously, then yielding to other threads, then
+//! sleeping briefly, so that more ranks than cores work. MPI transfers bytes only during calls to it: a rank that
+//! computes for long delays the ranks that wait for its large frames.
 //!
 //! Sends are synchronous in MPI's sense: a frame counts against the queue of 16 per rank until the other side has begun
 //! to receive it. Frames of 2 GiB and more are refused, since MPI counts with 32 bits.
 //!
 //! # How a job ends
-//! An abort travels as a message to every rank, with the rank, what it was doing and the reason (its first 2 kB), and
-//! ends calls that wait there as well as later ones. Of two ranks that abort at the same time each keeps its own reason.
+//! An abort is sent as a message to every rank, with the rank, its operation and the reason (its first 2 kB). It ends
+//! calls that wait there as well as later ones. If two ranks abort at the same time, each keeps its own reason.
 //!
-//! Dropping an [`Mpi`] announces that this rank left and receives what is under way, until all have left; then it
-//! finalizes MPI, which ends when all processes do. A stopped world in which some rank has not left at the deadline
-//! cannot be finalized: the job is ended by `MPI_Abort`. A process that ends without dropping its `Mpi`, by
-//! `std::process::exit` or a signal, is for the launcher to notice; `mpirun` and `srun` then end the job.
-//! So return errors from `main` and let the `Mpi` go, rather than calling `exit`.
+//! Dropping an [`Mpi`] announces that this rank left and receives messages in transit until all ranks have left. It
+//! then finalizes MPI, which returns when all processes do. A stopped world in which some rank has not left by the
+//! deadline cannot be finalized: `MPI_Abort` ends the job. If a process ends without dropping its `Mpi`, by
+//! `std::process::exit` or a signal, only the launcher can detect it; `mpirun` and `srun` then end the job. Return
+//! errors from `main` and drop the `Mpi`, rather than calling `exit`.
 //!
-//! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot go on after one.
+//! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot continue after one.
 
 use briquette_core::Frame;
 use briquette_core::comm::{AbortCause, Call, Clock, Scope, Session, Transport};
@@ -78,20 +78,20 @@ mod pending;
 use endpoint::Endpoint;
 pub use error::MpiError;
 
-/// How long a call waits for another rank, if not set.
+/// Default timeout of a call that waits for another rank.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// This process's rank of a world of MPI processes. There is one per process, and it is the only one that may call MPI.
+/// This process's rank in a world of MPI processes. There is one per process, and it is the only one that may call MPI.
 ///
-/// It may be moved to another thread. MPI wants to be finalized by the thread that initialized it, and some
-/// implementations insist; so give it back, or let the main thread have it all along.
+/// It may be moved to another thread. MPI requires finalization by the thread that initialized it, and some
+/// implementations enforce this. Move it back before it is dropped, or keep it in the main thread.
 pub struct Mpi {
     // Before the universe, so that its communicator is freed before MPI is finalized.
     endpoint: Endpoint,
     universe: Universe,
 }
 
-/// What an [`Mpi`] is like.
+/// Settings of an [`Mpi`].
 #[derive(Debug, Clone)]
 pub struct MpiBuilder {
     deadline: Duration,
@@ -106,31 +106,31 @@ impl Mpi {
         Mpi::builder().init()
     }
 
-    /// Settings to be chosen.
+    /// Returns default settings, to be changed before [`init`](MpiBuilder::init).
     pub fn builder() -> MpiBuilder {
         MpiBuilder { deadline: DEADLINE }
     }
 
-    /// Returns when every rank has called it: [`Session::barrier`] for a rank without a session, as between two
+    /// Waits until every rank has called it: a [`Session::barrier`] for a rank without a session, as between two
     /// [parts](Self::part).
     ///
     /// # Errors
-    /// When this world is stopped.
+    /// If this world is stopped.
     pub fn barrier(&mut self) -> Result<(), CommError> {
         self.endpoint.meet()
     }
 
-    /// Runs `body` in a world of its own that has only the first `ranks` ranks, and takes that world apart; gives
-    /// nothing on the other ranks. **Every** rank must call it with the same number. Meant for tests.
+    /// Runs `body` in a separate world of only the first `ranks` ranks, and shuts that world down; returns nothing on
+    /// the other ranks. **Every** rank must call it with the same number. Meant for tests.
     ///
-    /// The session is only good inside `body`: keeping it ends the job, as two endpoints would call MPI at once. A panic of
-    /// `body` is not caught. What goes wrong in the smaller world does not stop this one.
+    /// The session is valid only inside `body`: keeping it ends the job, as two endpoints would call MPI at once. A
+    /// panic of `body` is not caught. Errors in the smaller world do not stop this one.
     ///
     /// # Errors
-    /// When this world is stopped.
+    /// If this world is stopped.
     ///
     /// # Panics
-    /// When there are fewer ranks.
+    /// If there are fewer ranks.
     pub fn part<T>(
         &mut self,
         ranks: usize,
@@ -157,20 +157,20 @@ impl Mpi {
 }
 
 impl MpiBuilder {
-    /// How long a call may wait for another rank; 5 minutes if not set.
+    /// Sets the timeout of a call that waits for another rank; 5 minutes by default.
     ///
-    /// It should be longer than anything one rank does alone, such as testing or saving.
+    /// It should exceed the duration of anything that one rank does alone, such as testing or saving.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Initializes MPI. Returns when all processes of the job have come to do so, as MPI decides.
+    /// Initializes MPI. Returns once all processes of the job have called it, as MPI decides.
     ///
     /// # Errors
-    /// When MPI was initialized before in this process, or cannot be called from more than one thread of a process
-    /// (one after another: `MPI_THREAD_SERIALIZED`).
+    /// If MPI was initialized before in this process, or cannot be called from more than one thread of a process (one
+    /// after another: `MPI_THREAD_SERIALIZED`).
     pub fn init(self) -> Result<Mpi, MpiError> {
         let needed = Threading::Serialized;
         let (universe, got) = mpi::initialize_with_threading(needed).ok_or(MpiError::InitializedBefore)?;
@@ -183,7 +183,7 @@ impl MpiBuilder {
     }
 }
 
-/// Everything is answered by the endpoint.
+/// Delegates everything to the endpoint.
 impl Transport for Mpi {
     fn rank(&self) -> usize {
         self.endpoint.rank()

@@ -1,4 +1,4 @@
-//! Frames that MPI is reading or writing: the one place with `unsafe` code that touches memory.
+//! Frames that MPI is reading or writing: the only `unsafe` code that touches memory.
 #![allow(unsafe_code, reason = "MPI's requests borrow their buffers, and here the two are kept together")]
 
 use briquette_core::Frame;
@@ -10,35 +10,35 @@ use mpi::traits::Destination;
 
 type Borrowed = Request<'static, [u8], StaticScope>;
 
-/// A frame lent to MPI, and the request that says when it is done. No other code sees the frame before.
+/// A frame lent to MPI, and the request that reports completion. No other code sees the frame before completion.
 ///
-/// The crate `mpi` wants buffers borrowed from an enclosing scope; queues that outlive the call need ones that they own.
-/// Dropping one that is not done leaves the frame to MPI forever: memory is leaked, not reused.
+/// The crate `mpi` requires buffers borrowed from an enclosing scope; queues that outlive the call need buffers that
+/// they own. Dropping an incomplete one leaves the frame to MPI permanently: memory is leaked, not reused.
 pub(crate) struct Pending {
     request: Option<Borrowed>,
     frame: Frame,
 }
 
 impl Pending {
-    /// Begins to send a frame; done when the other side has begun to receive it.
+    /// Starts sending a frame; complete once the other side has begun to receive it.
     pub(crate) fn synchronous(frame: Frame, to: &Process<'_>, tag: Tag) -> Pending {
         let request = to.immediate_synchronous_send_with_tag(StaticScope, lent(&frame), tag);
         Pending { request: Some(request), frame }
     }
 
-    /// Begins to send a frame; done when its bytes are MPI's.
+    /// Starts sending a frame; complete once MPI has taken its bytes.
     pub(crate) fn send(frame: Frame, to: &Process<'_>, tag: Tag) -> Pending {
         let request = to.immediate_send_with_tag(StaticScope, lent(&frame), tag);
         Pending { request: Some(request), frame }
     }
 
-    /// Begins to receive what was found, into a frame of its length.
+    /// Starts receiving a matched message into a frame of its length.
     pub(crate) fn receive(message: Message, mut frame: Frame) -> Pending {
         let request = message.immediate_matched_receive_into(StaticScope, lent_mut(&mut frame));
         Pending { request: Some(request), frame }
     }
 
-    /// The frame, when MPI is done with it; must not be asked for again then.
+    /// Returns the frame once MPI is done with it; must not be called again after that.
     pub(crate) fn test(&mut self) -> Option<Frame> {
         match self.request.take()?.test() {
             Ok(_) => Some(std::mem::take(&mut self.frame)),
@@ -59,7 +59,7 @@ impl Drop for Pending {
     }
 }
 
-/// The frame's bytes, for a request that is kept beside it.
+/// Returns the frame's bytes, for a request that is stored next to it.
 fn lent(frame: &Frame) -> &'static [u8] {
     // SAFETY: the bytes are on the heap and stay where they are when the `Vec` moves into `Pending`. From then on it is
     // reachable only through `Pending::test`, which gives it away after the request is done, and `Pending::drop`,
@@ -67,7 +67,7 @@ fn lent(frame: &Frame) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(frame.as_ptr(), frame.len()) }
 }
 
-/// The same, to be written to.
+/// Returns the same bytes for writing.
 fn lent_mut(frame: &mut Frame) -> &'static mut [u8] {
     // SAFETY: as in `lent`; nothing else reads the bytes either before the request is done.
     unsafe { std::slice::from_raw_parts_mut(frame.as_mut_ptr(), frame.len()) }

@@ -1,11 +1,11 @@
-//! One rank of whatever launched it: joins the others, and checks that all of them belong to the same job.
+//! One rank of any launcher: joins the others, and checks that all of them belong to the same job.
 //!
 //! ```text
 //! mpirun -n 3 meet JOB [--fail-until RESTART]
 //! ```
 //!
-//! Every rank must be started with the same JOB. With `--fail-until N`, rank 1 fails after joining until the launcher has started
-//! the world again N times. Scripts run it under torchrun, `mpirun`, and between network namespaces.
+//! Every rank must be started with the same JOB. With `--fail-until N`, rank 1 fails after joining until the launcher
+//! has restarted the world N times. Scripts run it under torchrun, `mpirun`, and between network namespaces.
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Where a rank accepts connections. Peers that know the token are accepted; unauthenticated ones are logged once, and cannot keep the ranks out:
-//! when there is a crowd, those go first that have been at the door for long.
+//! Connection acceptor of a rank. Peers that know the token are accepted; unauthenticated peers are logged once and
+//! cannot keep the ranks out. When too many handshakes are open, the oldest one is dropped first.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -19,17 +19,17 @@ use crate::handshake::{self, Caller, HandshakeError};
 use crate::secure::Secure;
 use crate::settings::Settings;
 
-/// What one handshake may take.
+/// Time limit of one handshake.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Handshakes that go on at the same time; others wait in the system's queue.
+/// Concurrent handshakes; further connections wait in the system's accept queue.
 const AT_ONCE: usize = 128;
-/// What a handshake may take while others wait for its place. A rank says all it has to say at once; who holds a place in
-/// silence is not one.
+/// Time limit of a handshake while others wait for its slot. A rank sends its whole introduction at once, so a silent
+/// connection is not a rank.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// Who called and knows the token, and from where.
+/// Authenticated callers and their addresses.
 pub(crate) type Calls = mpsc::Receiver<Call>;
-/// An error says why no more calls can be taken: this rank has too many open files.
+/// A caller, or the error that prevents accepting further connections: this rank has too many open files.
 type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 
 /// Accepts connections until they are no longer wanted.
@@ -43,11 +43,11 @@ pub(crate) fn accept(listeners: Vec<TcpListener>, settings: Arc<Settings>) -> Ca
 struct Door {
     settings: Arc<Settings>,
     sender: mpsc::Sender<Call>,
-    /// Whose handshakes go on, in the order in which they came.
+    /// Peers whose handshakes are in progress, oldest first.
     guests: VecDeque<Guest>,
     handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, String>)>,
     strangers: Strangers,
-    /// Since when no call could be taken, though no handshake holds what one needs.
+    /// Time since which no connection could be accepted although no handshake holds a descriptor.
     exhausted: Option<Instant>,
 }
 
@@ -90,7 +90,8 @@ impl Door {
         }
     }
 
-    /// Unauthenticated peers must not end the run: only when none holds a descriptor are they this rank's own that are too many.
+    /// Reports an error of `accept`. Unauthenticated peers must not end the run, so exhausted descriptors are this
+    /// rank's own error only while no handshake holds one.
     fn report(&mut self, error: io::Error) {
         if !are_exhausted(&error) || !self.guests.is_empty() {
             self.exhausted = None;
@@ -112,7 +113,7 @@ impl Door {
         self.guests.push_back(Guest { since: Instant::now(), from: from.ip(), handshake });
     }
 
-    /// The one that has been here for longest goes.
+    /// Drops the handshake that has been open longest.
     fn turn_away(&mut self) {
         if let Some(Guest { since, from, handshake }) = self.guests.pop_front() {
             handshake.abort();
@@ -125,7 +126,7 @@ fn unfinished(after: Duration) -> String {
     format!("it did not end its handshake within {:.0} s", after.as_secs_f64())
 }
 
-/// The next call at any of several addresses.
+/// Returns the next connection on any of several addresses.
 async fn any(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
     poll_fn(|context| {
         let mut calls = listeners.iter().map(|listener| listener.poll_accept(context));
@@ -140,10 +141,10 @@ async fn receive(socket: TcpStream, settings: &Settings) -> Result<Caller<Secure
     handshake::listen(stream, settings.terms(&binding)).await
 }
 
-/// Reasons that are logged for one address.
+/// Maximum number of distinct reasons logged per address.
 const REASONS: usize = 8;
 
-/// Sources that were refused, and how often for each reason: it is logged once, and how often in the end.
+/// Refused sources, with a count per reason. Each reason is logged once when it first occurs, and its count at the end.
 #[derive(Debug, Default)]
 struct Strangers(HashMap<(IpAddr, String), usize>);
 

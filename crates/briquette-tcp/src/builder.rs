@@ -1,4 +1,4 @@
-//! What a rank must know to join, and joining.
+//! Settings with which a rank joins its process group, and the join itself.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,10 +26,10 @@ use crate::tcp::{Channel, Parts, Tcp, join_within};
 use crate::token::{BLANK, Token};
 use crate::world;
 
-/// How long a rank that could not join waits for its control thread to end: a name may still be looked up.
+/// Time that a rank that could not join waits for its control thread to end: a name lookup may still be in progress.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// A rank's settings; every one but rank, world and rank 0's address has a default.
+/// Settings of a rank. All but the rank, the world size and rank 0's address have defaults.
 #[must_use = "call `join`"]
 pub struct TcpBuilder {
     settings: Settings,
@@ -49,8 +49,8 @@ impl std::fmt::Debug for TcpBuilder {
 }
 
 impl TcpBuilder {
-    /// Rank `rank` of `world`, where rank 0 accepts connections at `master`, `host:port`. With port 0, the port follows from the
-    /// [world's name](TcpBuilder::world_name).
+    /// Creates the settings of rank `rank` of `world`, where rank 0 accepts connections at `master`, `host:port`. With
+    /// port 0, the port follows from the [world's name](TcpBuilder::world_name).
     pub fn new(rank: usize, world: usize, master: impl Into<String>) -> TcpBuilder {
         TcpBuilder {
             settings: Settings::new(rank, world, master.into()),
@@ -61,7 +61,7 @@ impl TcpBuilder {
         }
     }
 
-    /// As a launcher said, token and certificates included.
+    /// Creates the settings from a launcher's environment, including token and certificates.
     ///
     /// # Errors
     /// [`JoinError::File`] when the token or the certificates cannot be read.
@@ -99,21 +99,21 @@ impl TcpBuilder {
         Ok(builder)
     }
 
-    /// The secret that all ranks share. Needed wherever rank 0's address is not loopback.
+    /// Sets the secret that all ranks share. Required unless rank 0's address is a loopback address.
     pub fn token(mut self, token: Token) -> TcpBuilder {
         self.settings.token = token;
         self
     }
 
-    /// TLS on every connection. All ranks must have certificates of the same authority, or none of them any.
+    /// Enables TLS on every connection. Either all ranks have certificates of the same authority, or no rank has any.
     pub fn certificates(mut self, certificates: Certificates) -> TcpBuilder {
         self.settings.certificates = Some(certificates);
         self
     }
 
-    /// The world's name, which separates its ranks from those of other worlds: both sides of every connection must have the same
-    /// name, or neither may have one. Where rank 0's port is 0, it is the first free one of a few that follow from the name: the other
-    /// ranks try them, too.
+    /// Sets the world's name, which separates its ranks from those of other worlds: both sides of every connection must
+    /// have the same name, or neither may have one. If rank 0's port is 0, rank 0 listens on the first free port of a
+    /// few that follow from the name, and the other ranks try the same ports.
     ///
     /// ```
     /// use briquette_core::comm::run_ranks;
@@ -136,106 +136,110 @@ impl TcpBuilder {
         self
     }
 
-    /// The ports on which this rank accepts connections, unless [`listen`](TcpBuilder::listen) gives an address; any free one if not set. A
-    /// firewall must let the other ranks through to them, and to rank 0's. A range as wide as there are ranks on a machine is
-    /// enough; with more, other jobs have room.
+    /// Sets the ports on which this rank accepts connections, unless [`listen`](TcpBuilder::listen) gives an address.
+    /// By default, any free port. A firewall must admit the other ranks to these ports and to rank 0's. The range needs
+    /// one port per rank on the machine; a wider range leaves room for other jobs.
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> TcpBuilder {
         self.settings.ports = Some(ports);
         self
     }
 
-    /// A socket that listens already, in place of one made for [`listen`](TcpBuilder::listen).
+    /// Uses a socket that is already listening instead of binding one for [`listen`](TcpBuilder::listen).
     pub fn listener(mut self, listener: TcpListener) -> TcpBuilder {
         self.settings.listener = Mutex::new(Some(listener));
         self
     }
 
-    /// The address at which this rank accepts connections, `host:port`. If not set, rank 0 listens at all addresses of its name, and the
-    /// others at any port of the interface that leads to rank 0. Where rank 0's name means loopback on its own machine (Debian's
-    /// 127.0.1.1), there is a token, and ranks may be on other machines, ranks of that machine listen at all of its addresses.
+    /// Sets the address at which this rank accepts connections, `host:port`. By default, rank 0 listens at all
+    /// addresses of its name, and the others at any port of the interface that leads to rank 0. There is one exception.
+    /// If rank 0's name resolves to loopback on its own machine (Debian's 127.0.1.1), there is a token, and ranks may
+    /// be on other machines, then the ranks of that machine listen at all of its addresses.
     pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.listen = Some(address.into());
         self
     }
 
-    /// The address that the other ranks are given for this one, where it is not the one that it listens at: behind a relay, or
-    /// in a container with forwarded ports.
+    /// Sets the address that the other ranks use for this one, if it differs from the listening address: behind a
+    /// relay, or in a container with forwarded ports.
     pub fn advertise(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.advertise = Some(address.into());
         self
     }
 
-    /// How long a world may take to come together; 2 minutes if not set.
+    /// Sets the rendezvous timeout; 2 minutes by default.
     pub fn join_deadline(mut self, deadline: Duration) -> TcpBuilder {
         self.settings.join_deadline = deadline;
         self
     }
 
-    /// While this is set, this rank does not wait for the others: [`join`](TcpBuilder::join) gives up within 0.5 s, with
-    /// [`JoinError::Cancelled`], and the ranks that have joined fail with the reason.
+    /// Sets a cancellation flag. Once it is set, this rank stops waiting for the others: [`join`](TcpBuilder::join)
+    /// returns [`JoinError::Cancelled`] within 0.5 s, and the ranks that have joined fail with the reason.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> TcpBuilder {
         self.settings.cancel = Some(cancel);
         self
     }
 
-    /// How long a call may wait for a rank that is alive; 5 minutes if not set. It should be longer than anything one rank
-    /// does alone, such as testing or saving.
+    /// Sets the timeout of a call that waits for a rank that is alive; 5 minutes by default. It should exceed the
+    /// duration of anything that one rank does alone, such as testing or saving.
     pub fn deadline(mut self, deadline: Duration) -> TcpBuilder {
         self.deadline = deadline;
         self
     }
 
-    /// Heartbeats every `interval`, and a rank without any for `lost_after` is dead; 1 s and 30 s if not set.
+    /// Sets the heartbeat interval, and the time without heartbeats after which a rank counts as dead; 1 s and 30 s by default.
     pub fn heartbeat(mut self, interval: Duration, lost_after: Duration) -> TcpBuilder {
         self.pulse = Pulse { interval, lost_after };
         self
     }
 
-    /// Frames that may wait for each rank, in each direction; 16 if not set. The collectives need four.
+    /// Sets the capacity of each rank's queue in frames, in each direction; 16 by default. The collectives need four.
     pub fn capacity(mut self, frames: NonZeroUsize) -> TcpBuilder {
         self.limits.queue = frames.get();
         self
     }
 
-    /// Longest frame that is sent or accepted, in bytes; 1 GiB if not set. The same on every rank. What is longer goes in several frames.
+    /// Sets the maximum frame length sent or accepted, in bytes; 1 GiB by default. Must be the same on every rank.
+    /// Longer data is split into several frames.
     pub fn longest_frame(mut self, bytes: u32) -> TcpBuilder {
         self.limits.frame = bytes as usize;
         self
     }
 
-    /// Whether every frame's bytes are checked with a CRC-32; they are if not set. The same on every rank.
+    /// Sets whether the bytes of every frame are checked with a CRC-32; on by default. Must be the same on every rank.
     pub fn checksums(mut self, on: bool) -> TcpBuilder {
         self.limits.checksums = on;
         self
     }
 
-    /// Background channels, for [`Session::start`](briquette_core::Session::start) and buckets that overlap; none if not set.
-    /// Each is one more connection between every two ranks. The same on every rank.
+    /// Sets the number of background channels, for [`Session::start`](briquette_core::Session::start) and overlapped
+    /// buckets; none by default. Each channel adds one connection between every two ranks. Must be the same on every
+    /// rank.
     pub fn channels(mut self, channels: usize) -> TcpBuilder {
         self.settings.channels = channels;
         self
     }
 
-    /// A number of the machine that this rank runs on, which ranks on the same one share: for
-    /// [`Session::places`](briquette_core::Session::places). If not set, this rank's own number: a machine of its own.
+    /// Sets the machine number, which ranks on the same machine share, for
+    /// [`Session::places`](briquette_core::Session::places). By default it is this rank's own number, which places
+    /// every rank on a separate machine.
     pub fn machine(mut self, machine: usize) -> TcpBuilder {
         self.settings.machine = machine;
         self
     }
 
-    /// The clock behind [`now`](briquette_core::Session::now); without one it is always 0.
+    /// Sets the clock behind [`now`](briquette_core::Session::now); without one the time is always 0.
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
         self.clock = Some(clock);
         self
     }
 
-    /// Makes this process a rank, when all ranks are there.
+    /// Joins the process group and returns once all ranks have joined.
     ///
-    /// Starts one thread, which answers for this rank while it computes; the data sockets are driven by the thread that calls the
-    /// session.
+    /// Starts one thread, which responds for this rank while it computes. The data sockets are driven by the thread
+    /// that calls the session.
     ///
     /// # Errors
-    /// [`JoinError`] says what is missing, where, and what to do.
+    /// [`JoinError`] states what is missing, where, and how to fix it.
     pub fn join(self) -> Result<Tcp, JoinError> {
         self.check()?;
         let TcpBuilder { settings, deadline, pulse, limits, clock } = self;
@@ -330,22 +334,22 @@ impl TcpBuilder {
     }
 }
 
-/// A watcher of sockets, and what wakes it.
+/// Creates a poll over the sockets, and its waker.
 fn watch(world: usize) -> io::Result<(mio::Poll, mio::Waker)> {
     let poll = mio::Poll::new()?;
     let waker = mio::Waker::new(poll.registry(), mio::Token(world))?;
     Ok((poll, waker))
 }
 
-/// Whether no other machine can reach an address. An address that is not known yet does not count as such.
+/// Returns whether an address is unreachable from other machines. An address that is not known yet counts as reachable.
 fn is_loopback(address: &str) -> Result<bool, JoinError> {
     let found = address.to_socket_addrs();
     let found = found.map_err(|source| JoinError::Resolve { address: address.to_owned(), source })?;
     Ok(found.map(|place: SocketAddr| place.ip()).all(|ip| ip.is_loopback()))
 }
 
-/// A world of `ranks` threads of this process that talk over loopback, in rank order: for tests, and to measure. `edit`
-/// changes each rank's settings.
+/// Creates a world of `ranks` threads of this process that communicate over loopback, in rank order, for tests and
+/// measurements. `edit` changes each rank's settings.
 ///
 /// # Errors
 /// [`JoinError`].

@@ -18,38 +18,39 @@ use crate::secure::{Secure, explained};
 use crate::settings::Settings;
 use crate::world;
 
-/// What one address may take to answer; a name may have others.
+/// Connect timeout of one address; a name may have others.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// For so long a rank 0 that hangs up in the middle of the handshake is called again: a relay whose rank is not there yet
-/// takes calls and drops them, and so does a network that fails now and then; a rank that refuses this one refuses it every time.
+/// Time for which a rank 0 that hangs up during the handshake is called again. A relay whose rank is not there yet
+/// accepts and drops connections, and so does a network with transient failures; a rank that refuses this one refuses
+/// it every time.
 const HANGING_UP: Duration = Duration::from_secs(2);
 
-/// Between the first attempt and the second.
+/// Pause between the first attempt and the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Between later ones: shorter than a rank 0 that was interrupted goes on giving the reason.
+/// Returns the pause between later attempts. It stays shorter than the time for which an interrupted rank 0 still gives the reason.
 fn longer(pause: Duration) -> Duration {
     (2 * pause).min(Duration::from_millis(200))
 }
 
-/// After so long in vain a rank says what it waits for.
+/// Time without success after which a rank logs the rank or address it is waiting for.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// So long a rank that accepts connections already may fail to answer: it is the network that does not let this one through.
+/// Time for which a rank that already accepts connections may fail to answer. After that, the network is blocking this rank.
 const LINKING: Duration = Duration::from_secs(15);
 
-/// Rank 0 has answered.
+/// A rank 0 that has answered.
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) stream: Secure,
-    /// Where it was found.
+    /// Address at which it was found.
     pub(crate) address: SocketAddr,
-    /// Where this rank takes calls itself.
+    /// Listener of this rank.
     pub(crate) listener: TcpListener,
 }
 
-/// The socket of a rank that calls rank 0.
+/// Listening socket of a rank that calls rank 0.
 #[derive(Debug)]
 struct Own {
     socket: TcpListener,
@@ -67,22 +68,22 @@ impl Own {
     }
 }
 
-/// Why an attempt to call came to nothing.
+/// Reason why a connection attempt failed.
 #[derive(Debug)]
 enum Setback {
-    /// The name means nothing, perhaps not yet.
+    /// The name does not resolve, perhaps not yet.
     Name(io::Error),
-    /// No answer, perhaps not yet.
+    /// There is no answer, perhaps not yet.
     Silence(String),
     /// The answer came from another job or program, or cannot be parsed.
     Elsewhere(JoinError),
-    /// Too many files are open. Callers that do not belong here may hold some of them, for no longer than a handshake lasts.
+    /// Too many files are open. Unrelated callers may hold some of them, for at most the duration of a handshake.
     Exhausted(JoinError),
-    /// There is no use in another attempt.
+    /// Another attempt would fail, too.
     Final(JoinError),
 }
 
-/// Joins at rank 0, trying again until it is there.
+/// Joins at rank 0, retrying until it answers.
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
@@ -132,7 +133,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     }
 }
 
-/// One call to rank 0 at each of these addresses, until it is found.
+/// Calls rank 0 once at each of these addresses, until one answers.
 async fn any_master(
     settings: &Settings,
     listener: &mut Option<Own>,
@@ -151,7 +152,7 @@ async fn any_master(
     Err(Setback::Silence(causes.join("; ")))
 }
 
-/// One call to rank 0 at this address. A listener that was made for it is kept for the next.
+/// Calls rank 0 once at this address. A listener created for the call is kept for the next.
 async fn attempt(
     settings: &Settings,
     listener: &mut Option<Own>,
@@ -199,19 +200,19 @@ async fn attempt(
     Err(setback)
 }
 
-/// A link that is to be made to another rank, in a world that has come together.
+/// A link to be made to another rank, in a world whose rendezvous is complete.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
-    /// To this rank.
+    /// Rank to connect to.
     pub(crate) other: usize,
-    /// The address at which it accepts connections.
+    /// Address at which that rank accepts connections.
     pub(crate) address: &'a str,
-    /// The world's name of this attempt.
+    /// World name of this attempt.
     pub(crate) session: &'a str,
     pub(crate) channel: usize,
 }
 
-/// Makes a link to a rank that accepts connections. What every attempt met goes to `troubles`.
+/// Connects to a rank that accepts connections. The error of every attempt is sent to `troubles`.
 pub(crate) async fn call_rank(
     settings: &Settings,
     wanted: Wanted<'_>,
@@ -269,18 +270,18 @@ pub(crate) async fn call_rank(
     }
 }
 
-/// Why the last attempt failed, or the one before where the deadline cut it off.
+/// Returns the cause of the last attempt, or of the one before if the deadline cut the last one off.
 fn whole(cause: String, before: Option<String>, deadline: Instant) -> String {
     before.filter(|_| Instant::now() >= deadline).unwrap_or(cause)
 }
 
-/// Whether no attempt for as long as a handshake may take found a free descriptor: then those that hold them are no passing
-/// callers. `since` is when the first did not.
+/// Returns whether no attempt found a free descriptor for as long as a handshake may take: then the descriptors are not
+/// held by transient callers. `since` is the time of the first failure.
 fn has_lasted(since: &mut Option<Instant>) -> bool {
     since.get_or_insert_with(Instant::now).elapsed() >= HANDSHAKE
 }
 
-/// The caller's side of the handshake.
+/// Performs the caller's side of the handshake.
 async fn greet(socket: TcpStream, settings: &Settings, to: usize, role: Role) -> Result<Secure, HandshakeError> {
     let mut stream = Secure::call(socket, settings.certificates.as_ref()).await?;
     let binding = stream.binding()?;
@@ -313,7 +314,7 @@ fn refusal(rank: usize, by: String, error: HandshakeError) -> JoinError {
     JoinError::Refused { rank, by, reason: reason(error) }
 }
 
-/// What happened in a handshake and what to do, for the caller.
+/// Returns a description of a handshake error and its remedy, for the caller.
 fn reason(error: HandshakeError) -> String {
     match error {
         HandshakeError::Io(error) => match error.kind() {

@@ -1,8 +1,8 @@
-//! The control thread at work: heartbeats, and news of ranks that stop or are gone.
+//! Control thread: sends heartbeats, and reports ranks that stop or are lost.
 //!
-//! Rank 0 has a line to every other rank. A rank that is computing, swapping or debugging still sends its heartbeat: it is
-//! slow, and the deadline decides. One whose heartbeats stop, or whose line breaks without a goodbye, is dead, and rank 0
-//! reports it to all; when rank 0 itself is, every rank sees it by itself.
+//! Rank 0 has a control line to every other rank. A rank that is computing, swapping or being debugged still sends
+//! heartbeats: it is slow, and the deadline decides. A rank whose heartbeats stop, or whose line breaks without a
+//! goodbye, is dead, and rank 0 reports it to all. If rank 0 itself is dead, every rank detects it directly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use tokio::time::MissedTickBehavior;
 use crate::lines::{Event, Lines, Message};
 use crate::shared::{Shared, Stop};
 
-/// Times of heartbeats.
+/// Heartbeat timing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pulse {
-    /// Between two.
+    /// Interval between two heartbeats.
     pub(crate) interval: Duration,
-    /// Without any, a rank is dead.
+    /// Time without heartbeats after which a rank is dead.
     pub(crate) lost_after: Duration,
 }
 
-/// What the calling thread wants.
+/// Command from the calling thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// The reason is in [`Shared`]: tell the others.
+    /// This rank stopped, for the reason in [`Shared`], which is sent to the others.
     Stopped,
     /// This rank is done.
     Leave,
@@ -97,7 +97,7 @@ async fn heed(lines: &mut Lines, shared: &Shared, from: usize, event: Event) {
     }
 }
 
-/// Passes on why this rank stopped.
+/// Sends the reason why this rank stopped to the others.
 async fn tell(lines: &mut Lines, shared: &Shared, but: Option<usize>) {
     let message = match shared.stopped() {
         Some(Stop::Aborted { by, during, reason }) => {
@@ -120,7 +120,7 @@ async fn beat(lines: &mut Lines, shared: &Shared) {
     lines.tell_all(&Message::Beat { doing: shared.doing().into(), others }).await;
 }
 
-/// Declares those dead whose heartbeats have stopped.
+/// Declares ranks dead whose heartbeats have stopped.
 async fn bury(lines: &mut Lines, shared: &Shared, pulse: Pulse) {
     let silent = {
         let peers = shared.peers();

@@ -1,22 +1,23 @@
-//! Whether a rank can open as many connections as its world needs.
+//! Check of the open-file limit against the number of connections that a world needs.
 //!
-//! A rank that cannot would wait for its deadline, and the others with it: they only see that it does not call.
+//! Without it, a rank that cannot open a connection would wait for its timeout, and the other ranks with it: they only
+//! see that it does not call.
 
 use std::fs;
 use std::io;
 
 use crate::error::JoinError;
 
-/// What a program opens besides its connections: its data, its results.
+/// Files that a program opens besides its connections: data and results.
 const BESIDES: usize = 8;
 
-/// Whether the process, or the whole system, has as many open files as it may have (`EMFILE`, `ENFILE`).
+/// Returns whether the process, or the whole system, has reached its limit of open files (`EMFILE`, `ENFILE`).
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     cfg!(unix) && matches!(error.raw_os_error(), Some(23 | 24))
 }
 
-/// That rank `rank` of `world` can open the connections it does not have yet. Where the system says nothing of its limit, it
-/// is found when it is reached.
+/// Checks that rank `rank` of `world` can open its remaining connections. If the system does not report its limit, the
+/// limit is detected when it is reached.
 pub(crate) fn check(rank: usize, world: usize, channels: usize) -> Result<(), JoinError> {
     match usage() {
         Some((open, limit)) if open + missing(rank, world, channels) + BESIDES > limit => {
@@ -26,7 +27,7 @@ pub(crate) fn check(rank: usize, world: usize, channels: usize) -> Result<(), Jo
     }
 }
 
-/// The error of a rank that has reached a limit, in the system's words or others.
+/// Creates the error of a rank that has reached a limit, with the system's message or another cause.
 pub(crate) fn exhausted(rank: usize, world: usize, cause: String) -> JoinError {
     error(rank, world, 0, cause)
 }
@@ -39,13 +40,13 @@ fn error(rank: usize, world: usize, channels: usize, cause: String) -> JoinError
     JoinError::Descriptors { rank, world, cause, needed, usage, advice }
 }
 
-/// Connections that a rank has yet to make when its world begins to come together: one to each other rank, another for each
-/// background channel, and on rank 0 one more.
+/// Returns the number of connections that a rank has yet to make when rendezvous begins: one to each other rank,
+/// another for each background channel, and on rank 0 one more.
 fn missing(rank: usize, world: usize, channels: usize) -> usize {
     world.saturating_sub(1) * (1 + channels + usize::from(rank == 0))
 }
 
-/// How many files this process has open, and how many it may have.
+/// Returns the number of files this process has open, and its limit.
 fn usage() -> Option<(usize, usize)> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

@@ -1,4 +1,4 @@
-//! The environment of processes that a launcher starts: torchrun's names, read once into a typed struct.
+//! Environment variables set by launchers: torchrun's names, read once into a typed struct.
 
 mod job;
 
@@ -13,83 +13,82 @@ use crate::world;
 
 briquette_core::debug_by_display!(EnvironmentError);
 
-/// The names of the variables.
+/// Names of the variables.
 pub mod names {
     /// This process's rank, `0..WORLD_SIZE`.
     pub const RANK: &str = "RANK";
-    /// How many ranks there are.
+    /// Number of ranks.
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
-    /// This process's number on its machine.
+    /// This process's rank on its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
-    /// How many ranks the machine has.
+    /// Number of ranks on the machine.
     pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
-    /// The machine's number.
+    /// Number of the machine.
     pub const GROUP_RANK: &str = "GROUP_RANK";
-    /// Where rank 0 is: a name or an address.
+    /// Name or address of rank 0.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
-    /// The port it listens on. Where torchrun's agent has it (`TORCHELASTIC_USE_AGENT_STORE`), and where `mpirun` or `srun` set
-    /// none, rank 0 takes a port that follows from the world's name.
+    /// Port on which rank 0 listens. If torchrun's agent holds that port (`TORCHELASTIC_USE_AGENT_STORE`), or `mpirun`
+    /// or `srun` set none, rank 0 uses a port that follows from the world's name.
     pub const MASTER_PORT: &str = "MASTER_PORT";
-    /// The secret that all ranks share.
+    /// Secret that all ranks share.
     pub const TOKEN: &str = "BRIQUETTE_TOKEN";
-    /// A file with the secret, so that it stands in no list of processes.
+    /// File with the secret, which keeps it out of process listings.
     pub const TOKEN_FILE: &str = "BRIQUETTE_TOKEN_FILE";
-    /// A directory made by `briquette cert`: ranks then speak TLS.
+    /// Directory made by `briquette cert`, which enables TLS between ranks.
     pub const TLS: &str = "BRIQUETTE_TLS";
-    /// The world's name, which ranks of another one do not have; if not set, it is made of the job's id by torchrun, `mpirun` or
-    /// `srun`.
+    /// World name, which differs between worlds. By default it is derived from the job id of torchrun, `mpirun` or `srun`.
     pub const WORLD: &str = "BRIQUETTE_WORLD";
-    /// The ports on which ranks accept connections, `29600-29699`: for firewalls.
+    /// Ports on which ranks accept connections, `29600-29699`, for firewalls.
     pub const PORTS: &str = "BRIQUETTE_PORTS";
-    /// Time that a rank waits for the others to join, as in `90s` or `5m`.
+    /// Rendezvous timeout, as in `90s` or `5m`.
     pub const JOIN_DEADLINE: &str = "BRIQUETTE_JOIN_DEADLINE";
-    /// Longest time that a call waits for a rank that is alive, as in `90s` or `5m`.
+    /// Timeout of a call that waits for a rank that is alive, as in `90s` or `5m`.
     pub const DEADLINE: &str = "BRIQUETTE_DEADLINE";
-    /// What one launch has and no other: the same however often it starts the world again.
+    /// Unique id of one launch. It stays the same across restarts of the world.
     pub const LAUNCH: &str = "BRIQUETTE_LAUNCH";
-    /// How often the world was started again; the program then continues what this launch began, from its last checkpoint.
+    /// Number of times the world was restarted. After a restart, the program resumes from the last checkpoint of this launch.
     pub const RESTART: &str = "BRIQUETTE_RESTART";
 }
 
-/// A process's place in a world, as its launcher says (`briquette launch`, `torchrun`, a scheduler's script).
+/// A process's place in a world, as set by its launcher (`briquette launch`, `torchrun`, a scheduler's script).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Environment {
     /// This process's rank.
     pub rank: usize,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: usize,
-    /// This process's number on its machine; 0 if not set.
+    /// This process's rank on its machine; 0 if not set.
     pub local_rank: usize,
     /// Number of ranks on its machine, which share the cores; 1 if not set.
     pub local_world: usize,
-    /// The machine's number, where the launcher gives it.
+    /// The machine's number, if the launcher sets it.
     pub node: Option<usize>,
     /// Rank 0's name or address.
     pub master: String,
-    /// Rank 0's port; none where it follows from [`world_name`](Self::world_name).
+    /// Rank 0's port; `None` if it follows from [`world_name`](Self::world_name).
     pub port: Option<u16>,
-    /// The world's name, which ranks of another one do not have.
+    /// World name, which differs between worlds.
     pub world_name: Option<String>,
-    /// The ports on which ranks accept connections, where they are given.
+    /// The ports on which ranks accept connections, if set.
     pub ports: Option<RangeInclusive<u16>>,
-    /// Time that a rank waits for the others to join, where it is given.
+    /// Rendezvous timeout, if set.
     pub join_deadline: Option<Duration>,
-    /// Longest time that a call waits for a rank that is alive, where it is given.
+    /// Timeout of a call that waits for a rank that is alive, if set.
     pub deadline: Option<Duration>,
-    /// The secret that all ranks share.
+    /// Secret that all ranks share.
     pub token: Option<String>,
-    /// A file that holds it.
+    /// File that holds the secret.
     pub token_file: Option<PathBuf>,
-    /// The directory of certificates.
+    /// Directory of certificates.
     pub tls: Option<PathBuf>,
-    /// What this launch has and no other, so that a program which is started again knows what it began itself. On several
-    /// machines each launcher has its own: let rank 0's count.
+    /// Unique id of this launch, by which a restarted program recognizes its own earlier run. With several machines
+    /// each launcher has its own id: use rank 0's.
     pub launch: Option<String>,
-    /// How often the world was started again.
+    /// Number of times the world was restarted.
     pub restart: u32,
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Environment {
@@ -131,11 +130,11 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// What is wrong with the variables.
+/// Errors in the launcher's environment variables.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// Some are set and this one is not.
+    /// This variable is not set although others are.
     #[error(
         "{name} is not set, though RANK is: a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"
     )]
@@ -143,7 +142,7 @@ pub enum EnvironmentError {
         /// The variable.
         name: &'static str,
     },
-    /// `mpirun` and `srun` set no address of rank 0.
+    /// `mpirun` and `srun` do not set an address of rank 0.
     #[error(
         "MASTER_ADDR is not set, and the ranks that {launcher} started are not all on this machine: set it to the name or \
          address of rank 0's machine on every rank (`mpirun -x MASTER_ADDR=host1` with Open MPI, `mpirun -genv MASTER_ADDR \
@@ -153,16 +152,16 @@ pub enum EnvironmentError {
         /// The launcher's program.
         launcher: &'static str,
     },
-    /// Started again, but of which launch?
+    /// The restart count is set without a launch id.
     #[error(
         "BRIQUETTE_RESTART is {restart} and BRIQUETTE_LAUNCH is not set: a launcher that starts the ranks again gives all of \
          its starts the same BRIQUETTE_LAUNCH, which no other launch has"
     )]
     Launch {
-        /// How often the world was started again.
+        /// Number of times the world was restarted.
         restart: u32,
     },
-    /// A launcher that gives its job no id.
+    /// The launcher gives its job no id.
     #[error(
         "{launcher} gives this job no id that distinguishes its ranks from another job's: start it with BRIQUETTE_WORLD set \
          to a name that no other job has (as in `BRIQUETTE_WORLD=$$ {launcher} ...`)"
@@ -171,22 +170,23 @@ pub enum EnvironmentError {
         /// The launcher's program.
         launcher: &'static str,
     },
-    /// A value that means nothing.
+    /// A value cannot be parsed.
     #[error("{name} is `{value}`: {expected}")]
     Value {
         /// The variable.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it should be.
+        /// Expected form of the value.
         expected: &'static str,
     },
 }
 
 impl Environment {
-    /// This process's place, as its environment says; `None` where nobody launched it as a rank. A process that `mpirun` or `srun` started
-    /// without torchrun's names has its place by theirs: `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions.
-    /// The world's name and, without `MASTER_PORT`, rank 0's port are made of the job's id.
+    /// Returns this process's place as set in its environment; `None` if no launcher started it as a rank. For a
+    /// process that `mpirun` or `srun` started without torchrun's names, the place comes from their variables:
+    /// `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions. The world's name and, without
+    /// `MASTER_PORT`, rank 0's port are derived from the job id.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -194,7 +194,7 @@ impl Environment {
         Environment::read(|name| if name == job::PROXY { job::proxy() } else { std::env::var(name).ok() })
     }
 
-    /// As [`from_env`](Self::from_env), through `lookup`.
+    /// Returns the place as [`from_env`](Self::from_env) does, looking variables up through `lookup`.
     ///
     /// ```
     /// use briquette_tcp::Environment;
@@ -208,7 +208,7 @@ impl Environment {
     /// ```
     ///
     /// # Errors
-    /// [`EnvironmentError`] when RANK is set and another needed variable is not, or a value means nothing.
+    /// [`EnvironmentError`] if RANK is set and another required variable is not, or a value cannot be parsed.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Environment>, EnvironmentError> {
         let given = lookup;
         let lookup = |name| given(name).or_else(|| job::place(&given, name));
@@ -250,12 +250,13 @@ impl Environment {
         }))
     }
 
-    /// A number that the ranks of a machine share: the machine's own, or else its first rank, as ranks of a machine follow each other.
+    /// Returns a number that the ranks of a machine share: the machine's own, or else the first rank of the machine,
+    /// since ranks of a machine are consecutive.
     pub fn machine(&self) -> usize {
         self.node.unwrap_or_else(|| self.rank.saturating_sub(self.local_rank))
     }
 
-    /// The variables that say this, for a process to be started.
+    /// Returns the variables that describe this place, for a process to be started.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let mut set = vec![
@@ -290,7 +291,7 @@ fn master(given: &impl Fn(&str) -> Option<String>) -> Result<String, Environment
     })
 }
 
-/// Rank 0's port, as given; none where it is to be derived from the world's name.
+/// Rank 0's port as set; `None` if it is derived from the world's name.
 fn port(given: impl Fn(&str) -> Option<String>, is_named: bool) -> Result<Option<u16>, EnvironmentError> {
     let name = names::MASTER_PORT;
     // The agent listens there itself.
@@ -307,7 +308,7 @@ fn port(given: impl Fn(&str) -> Option<String>, is_named: bool) -> Result<Option
     }
 }
 
-/// The id of this launch, and how often it started the world again.
+/// Returns the id of this launch, and the number of restarts of the world.
 fn started(given: &impl Fn(&str) -> Option<String>) -> Result<(Option<String>, u32), EnvironmentError> {
     let launch = given(names::LAUNCH).filter(|launch| !launch.is_empty());
     let restart = given(names::RESTART).map_or(Ok(0), |restart| number(names::RESTART, restart))?;

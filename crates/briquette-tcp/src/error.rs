@@ -1,4 +1,4 @@
-//! Why a world did not come about.
+//! Errors of process-group initialization.
 
 use std::path::PathBuf;
 
@@ -10,38 +10,38 @@ briquette_core::debug_by_display!(JoinError);
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// A rank cannot listen where it should.
+    /// A rank cannot listen at its address.
     #[error("cannot listen at {address}: {source}. {}", bind_advice(source))]
     Listen {
-        /// Where.
+        /// Listening address.
         address: String,
-        /// The system's words.
+        /// System error.
         source: std::io::Error,
     },
-    /// An address means nothing.
+    /// An address cannot be resolved.
     #[error(
         "the address `{address}` cannot be resolved: {source}. Give a host's name or address, and a port: `host:port`"
     )]
     Resolve {
-        /// The text.
+        /// Text of the address.
         address: String,
-        /// The system's words.
+        /// System error.
         source: std::io::Error,
     },
-    /// No answer where rank 0 should be.
+    /// Rank 0 does not answer at its address.
     #[error(
         "rank {rank} could not reach rank 0 at {address} for {seconds:.1} s ({cause}). Is rank 0 running, is the port open \
          to this machine?{}",
         of_this_machine(address)
     )]
     Unreachable {
-        /// Who tried.
+        /// Rank that tried to connect.
         rank: usize,
-        /// Where rank 0 should be.
+        /// Expected address of rank 0.
         address: String,
-        /// How long it was tried.
+        /// Duration of the attempts in seconds.
         seconds: f64,
-        /// What the last attempt met.
+        /// Cause of the last failed attempt.
         cause: String,
     },
     /// A link to another rank could not be made.
@@ -49,110 +49,110 @@ pub enum JoinError {
         "rank {rank} could not reach rank {other} at {address}: {cause}. Every rank must be reachable from every other one"
     )]
     Link {
-        /// Who tried.
+        /// Rank that tried to connect.
         rank: usize,
-        /// Whom.
+        /// Rank to connect to.
         other: usize,
-        /// Where it was said to be.
+        /// Advertised address of that rank.
         address: String,
-        /// What happened.
+        /// Cause of the failure.
         cause: String,
     },
-    /// The other side does not want this one.
+    /// The other side refused this rank.
     #[error("rank {rank} was refused by {by}: {reason}")]
     Refused {
-        /// Who was refused.
+        /// Refused rank.
         rank: usize,
-        /// By whom, with the address.
+        /// Refusing rank, with its address.
         by: String,
-        /// Why.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// Some ranks never came.
+    /// Some ranks did not join.
     #[error("rank {rank} waited {seconds:.1} s for a world of {world} ranks: {missing}")]
     Incomplete {
-        /// Who waited.
+        /// Rank that waited.
         rank: usize,
-        /// Ranks there should be.
+        /// Expected number of ranks.
         world: usize,
-        /// How long.
+        /// Waiting time in seconds.
         seconds: f64,
-        /// Who is missing, as far as this rank knows.
+        /// Missing ranks known to this rank.
         missing: String,
     },
-    /// Two ranks do not belong together.
+    /// The settings of two ranks differ.
     #[error(
         "{field} differs: {ours} at rank {rank}, {theirs} at rank {other}. Start all ranks with the same program and settings"
     )]
     Mismatch {
-        /// What differs.
+        /// Field that differs.
         field: &'static str,
-        /// The one rank.
+        /// First rank.
         rank: usize,
-        /// Its value.
+        /// Value at the first rank.
         ours: String,
-        /// The other rank.
+        /// Other rank.
         other: usize,
-        /// The other value.
+        /// Value at the other rank.
         theirs: String,
     },
-    /// Another rank failed to join, and took this one along.
+    /// Another rank failed to join, which stopped this one.
     #[error("the world did not come about: {reason}")]
     Stopped {
-        /// Its words.
+        /// Reason given by that rank.
         reason: String,
     },
-    /// This rank was to stop before the world was complete: see [`TcpBuilder::cancel`](crate::TcpBuilder::cancel).
+    /// Joining was cancelled before the world was complete: see [`TcpBuilder::cancel`](crate::TcpBuilder::cancel).
     #[error("rank {rank} was interrupted before all ranks had joined")]
     Cancelled {
-        /// The rank that was interrupted.
+        /// Rank that was cancelled.
         rank: usize,
     },
-    /// A rank may not have as many open files as it needs.
+    /// The limit of open files is too low for this rank.
     #[error(
         "rank {rank} of {world} cannot open its connections: {cause}. It needs {needed} more{usage}. Raise the limit where \
          this rank is started: `ulimit -n {advice}`"
     )]
     Descriptors {
-        /// The rank that has reached a limit.
+        /// Rank that reached the limit.
         rank: usize,
-        /// How many ranks there are.
+        /// Number of ranks.
         world: usize,
-        /// Which limit, in the system's words.
+        /// Limit that was reached, in the system's message.
         cause: String,
-        /// Descriptors that it has yet to open: its connections, and a few files.
+        /// Descriptors still to be opened: connections, and a few files.
         needed: usize,
-        /// How many are open and how many there may be, where the system says so.
+        /// Number of open files and their limit, if the system reports them.
         usage: String,
-        /// A limit that is enough.
+        /// A sufficient limit.
         advice: usize,
     },
-    /// A file of certificates or a token.
+    /// A certificate or token file cannot be used.
     #[error("{}: {problem}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Defect of the file, and its remedy.
         problem: String,
     },
-    /// Settings that cannot work.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
-    /// The system did not do its part.
+    /// A system call failed.
     #[error("rank {rank} cannot {what}: {source}")]
     System {
-        /// Who.
+        /// Rank on which it failed.
         rank: usize,
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// The system's words.
+        /// System error.
         source: std::io::Error,
     },
 }
 
 impl JoinError {
-    /// Whether another attempt with the same settings, on the same machines, would fail in the same way: settings that cannot
-    /// work, files that cannot be used, ranks that do not belong together, limits of the system.
+    /// Returns whether another attempt with the same settings on the same machines would fail in the same way: invalid
+    /// settings, unusable files, ranks that do not belong together, system limits.
     pub fn is_permanent(&self) -> bool {
         match self {
             JoinError::Settings(_) | JoinError::File { .. } => true,
@@ -162,7 +162,7 @@ impl JoinError {
         }
     }
 
-    /// The error of a rank for which the system did not do its part.
+    /// Creates the error of a rank on which a system call failed.
     pub(crate) fn system(rank: usize, world: usize, what: &'static str) -> impl Fn(std::io::Error) -> JoinError {
         move |source| match descriptors::are_exhausted(&source) {
             true => descriptors::exhausted(rank, world, source.to_string()),

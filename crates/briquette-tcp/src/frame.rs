@@ -1,4 +1,4 @@
-//! What goes over a data link: a header of 68 bytes, then the bytes of the frame.
+//! Wire format of a data link: a header of 68 bytes, then the bytes of the frame.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -13,45 +13,45 @@
 //! | 32 | operation, UTF-8 filled up with zeros; a longer name is cut and ends in `…` |
 //! | 4 | CRC-32 of the 64 bytes before |
 //!
-//! Numbers are little-endian. A header is checked as a whole before its length is believed.
+//! Numbers are little-endian. The checksum of a header is verified before its length is used.
 
 use briquette_core::comm::Scope;
 
 briquette_core::debug_by_display!(FrameError);
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub const HEADER: usize = 68;
-/// What both sides must speak.
+/// Protocol version, which both sides must share.
 pub(crate) const VERSION: u8 = 2;
-/// Bytes for the name of an operation; those of this library are shorter.
+/// Bytes for the name of an operation; the names in this library are shorter.
 const OPERATION: usize = 32;
 const NO_BUCKET: u32 = u32::MAX;
 
-/// What a frame is for.
+/// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes for the receiver.
+    /// Data for the receiver.
     Data,
     /// The sender has left, and nothing follows.
     Goodbye,
 }
 
-/// The 68 bytes before a frame.
+/// Header of 68 bytes before each frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is for.
+    /// Kind of the frame.
     pub kind: Kind,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     pub len: usize,
-    /// Which frame of this link and direction it is.
+    /// Sequence number of the frame on this link and in this direction.
     pub number: u64,
-    /// What the sender was doing.
+    /// Operation of the sender.
     pub tag: Tag,
     /// CRC-32 of the bytes that follow, or 0.
     pub checksum: u32,
 }
 
-/// What a sender was doing, as far as a header has room for it.
+/// Operation of a sender, shortened to fit into a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     operation: [u8; OPERATION],
@@ -84,54 +84,54 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// Why bytes are not a header.
+/// Errors of header and frame decoding.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// They do not begin as headers do.
+    /// The bytes do not begin with the magic number and version of a header.
     #[error("what came is not a frame of this library (it begins with {0:02x?})")]
     Magic([u8; 3]),
     /// The header's own checksum is wrong.
     #[error("a frame's header came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
     Damaged {
-        /// What the header says.
+        /// Checksum in the header.
         expected: u32,
-        /// What its bytes give.
+        /// Checksum of its bytes.
         got: u32,
     },
-    /// A kind that does not exist.
+    /// The frame kind is unknown.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    /// More bytes than this side is willing to hold.
+    /// The length exceeds the limit of this side.
     #[error("a frame of {len} bytes; this side takes {limit} at most")]
     Long {
-        /// What the header says.
+        /// Length in the header.
         len: usize,
-        /// What is allowed.
+        /// Maximum length.
         limit: usize,
     },
-    /// Not the frame that follows the one before.
+    /// The sequence number does not follow that of the frame before.
     #[error("frame {got} came where frame {expected} was due")]
     Number {
-        /// What should have come.
+        /// Expected number.
         expected: u64,
-        /// What came.
+        /// Received number.
         got: u64,
     },
-    /// The bytes are not those that were sent.
+    /// The bytes differ from those that were sent.
     #[error("frame {number} came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
     Checksum {
-        /// Which frame.
+        /// Number of the frame.
         number: u64,
-        /// What the header says.
+        /// Checksum in the header.
         expected: u32,
-        /// What the bytes give.
+        /// Checksum of the bytes.
         got: u32,
     },
 }
 
 impl Header {
-    /// The bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut at = 0;
@@ -152,7 +152,7 @@ impl Header {
         bytes
     }
 
-    /// From bytes that may be anything.
+    /// Decodes a header from untrusted bytes.
     ///
     /// # Errors
     /// [`FrameError`]; `limit` bounds the length.

@@ -1,4 +1,4 @@
-//! What fuzz targets and their twins under `cargo test` reach. No part of the interface.
+//! Entry points for fuzz targets and for their counterparts under `cargo test`. Not part of the public interface.
 
 use std::io::Read;
 use std::pin::pin;
@@ -13,9 +13,9 @@ use crate::reader::{End, Limits, Reader};
 use crate::token::{PROOF, Token};
 use crate::world::TAG;
 
-/// What a frame may reserve before its bytes come.
+/// Bytes that a frame may reserve before its data arrive.
 pub const AHEAD: usize = crate::reader::STEP;
-/// What all handshakes here are under.
+/// Token of all handshakes here.
 pub const SECRET: &str = "a secret that no input holds";
 
 /// The tag of a world without a name.
@@ -33,25 +33,25 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// One that takes frames up to this many bytes.
+    /// Creates a reading half that accepts frames of up to this many bytes.
     pub fn new(longest: usize, checksums: bool) -> Frames {
         let limits = Limits { queue: 4, frame: longest, checksums };
         Frames { reader: Reader::new(limits), pool: FramePool::default() }
     }
 
-    /// What can be read now, each frame with what its sender was doing.
+    /// Reads all available frames, each with the operation of its sender.
     pub fn read(&mut self, source: &mut impl Read) -> Vec<(String, Frame)> {
         self.reader.readable = true;
         self.reader.pump(source, &mut self.pool);
         std::iter::from_fn(|| self.reader.pop()).map(|(tag, frame)| (tag.to_string(), frame)).collect()
     }
 
-    /// Bytes reserved for the frame that comes.
+    /// Returns the bytes reserved for the frame being received.
     pub fn reserved(&self) -> usize {
         self.reader.reserved()
     }
 
-    /// Why nothing more comes: a goodbye, or this.
+    /// Returns why the stream ended: a goodbye, or an error.
     pub fn end(&self) -> Option<Result<(), String>> {
         self.reader.end.clone().map(|end| match end {
             End::Left => Ok(()),
@@ -60,7 +60,7 @@ impl Frames {
     }
 }
 
-/// A listener to whom somebody says this in such pieces and no more: what it makes of that, and what it said.
+/// Runs a listener on these bytes, delivered in pieces of this size, and returns its result and its output.
 pub fn listen(said: &[u8], piece: usize) -> (Result<String, String>, Vec<u8>) {
     let token = Token::new(SECRET);
     converse(said, piece, async |stream| {
@@ -69,7 +69,7 @@ pub fn listen(said: &[u8], piece: usize) -> (Result<String, String>, Vec<u8>) {
     })
 }
 
-/// A caller to whom somebody says this in such pieces and no more.
+/// Runs a caller on these bytes, delivered in pieces of this size.
 pub fn call(said: &[u8], piece: usize) -> (Result<(), String>, Vec<u8>) {
     let token = Token::new(SECRET);
     converse(said, piece, async |mut stream| {
@@ -77,7 +77,7 @@ pub fn call(said: &[u8], piece: usize) -> (Result<(), String>, Vec<u8>) {
     })
 }
 
-/// A listener whose caller knows the token and introduces itself with this.
+/// Runs a listener whose caller knows the token and introduces itself with these bytes.
 pub fn listen_to(introduction: &[u8]) -> Result<String, String> {
     let token = Token::new(SECRET);
     let (mut theirs, ours) = duplex(1 << 16);
@@ -96,7 +96,7 @@ pub fn listen_to(introduction: &[u8]) -> Result<String, String> {
     })
 }
 
-/// A caller whose listener knows the token and answers with this.
+/// Runs a caller whose listener knows the token and answers with these bytes.
 pub fn call_and_hear(answer: &[u8]) -> Result<(), String> {
     let token = Token::new(SECRET);
     let (mut theirs, mut ours) = duplex(1 << 16);
@@ -131,7 +131,7 @@ async fn say(stream: &mut (impl AsyncWrite + Unpin), text: &[u8], proof: &[u8]) 
     stream.write_all(&[&(text.len() as u32).to_le_bytes()[..], text, proof].concat()).await
 }
 
-/// What a side makes of words that come in pieces and then end, and what it says itself.
+/// Runs one side on a stream that delivers bytes in pieces and then ends; returns its result and its output.
 fn converse<T>(said: &[u8], piece: usize, side: impl AsyncFnOnce(DuplexStream) -> T) -> (T, Vec<u8>) {
     let (mut theirs, ours) = duplex(1 << 16);
     let mut side = pin!(side(ours));
@@ -155,7 +155,7 @@ fn converse<T>(said: &[u8], piece: usize, side: impl AsyncFnOnce(DuplexStream) -
     (result, heard)
 }
 
-/// What needs no peer outside: a few turns are enough for both sides to have sent everything.
+/// Runs a future that needs no outside peer: a few polls are enough for both sides to have sent everything.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..100 {

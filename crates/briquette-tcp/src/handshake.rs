@@ -1,4 +1,4 @@
-//! How two processes find out that they belong together.
+//! Handshake by which two processes verify that they belong to the same world.
 //!
 //! ```text
 //! caller   "BRIQTCP2" + 32 random bytes + 32 bytes of the world's tag
@@ -7,15 +7,16 @@
 //! listener answer       (JSON, 4 bytes of length before it) + proof("listener", tag, both random numbers, introduction, answer)
 //! ```
 //!
-//! The tag is a digest of the [world's name](crate::world). Both sides compare it before they say anything else, on every connection,
-//! to rank 0 and between other ranks, plain and under TLS: ranks of two jobs that meet on a port part here. It is not a secret and
-//! does not keep intruders out; the proofs do. Version 1 had no tag.
+//! The tag is a digest of the [world's name](crate::world). Both sides compare it before they send anything else, on
+//! every connection, to rank 0 and between other ranks, plain and under TLS: this separates ranks of two jobs that meet
+//! on a port. It is not a secret and does not keep intruders out; the proofs do. Version 1 had no tag.
 //!
-//! A proof is an HMAC-SHA-256 under the token; a listener that refuses because the caller's proof is wrong sends zeros in
-//! place of its own, so that strangers get nothing to try secrets on. The introduction says which rank is called, so that
-//! an intermediary between two ranks cannot redirect a call to a third. Both sides draw a number each time, so what was overheard once is of no use
-//! later; under TLS a value of the session goes into the proofs too, so that no intermediary can relay them. Without a token the
-//! proofs are under the empty one and prove nothing: that is for loopback.
+//! A proof is an HMAC-SHA-256 under the token. A listener that refuses because the caller's proof is wrong sends zeros
+//! in place of its own proof, so that strangers get no material to test secrets against. The introduction names the
+//! rank that is called, so that an intermediary between two ranks cannot redirect a call to a third. Both sides draw a
+//! fresh number each time, so that overheard messages cannot be replayed; under TLS the proofs also cover a value of
+//! the session, so that no intermediary can relay them. Without a token the proofs use the empty token and prove
+//! nothing, which is acceptable only on loopback.
 
 use std::io;
 use std::time::Duration;
@@ -29,29 +30,29 @@ use crate::token::{PROOF, Token};
 use crate::world::TAG;
 
 pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP2";
-/// All versions of the handshake begin with this.
+/// Magic bytes with which all versions of the handshake begin.
 const FAMILY: &[u8; 7] = b"BRIQTCP";
-/// What writing an answer may take: nothing else is on its way yet.
+/// Time limit for writing an answer, to a connection on which nothing else is in transit yet.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Longest introduction or answer, in bytes.
 const LONGEST: usize = 4 << 10;
 
-/// Who calls, and what for.
+/// Identity of the caller, and purpose of its call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Introduction {
     pub(crate) rank: usize,
-    /// The rank that is called.
+    /// Rank that is called.
     pub(crate) to: usize,
     pub(crate) world: usize,
-    /// Of this library.
+    /// Version of this library.
     pub(crate) version: String,
     pub(crate) role: Role,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// To rank 0: this rank wants to join, accepts connections at this address, has background channels, and runs on this
-    /// machine.
+    /// Sent to rank 0: this rank wants to join, accepts connections at this address, has background channels, and runs
+    /// on this machine.
     Join {
         address: String,
         #[serde(default)]
@@ -59,7 +60,7 @@ pub(crate) enum Role {
         #[serde(default)]
         machine: usize,
     },
-    /// To any rank, in a world that has come together under this name: frames of this channel.
+    /// Sent to any rank of a complete world of this name: the connection carries frames of this channel.
     Data {
         session: String,
         #[serde(default)]
@@ -73,31 +74,31 @@ enum Answer {
     Refused(String),
 }
 
-/// Why a handshake failed.
+/// Reasons why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Somebody else's protocol.
+    /// The other side uses another protocol.
     #[error("{}", stranger(.0))]
     Stranger(Vec<u8>),
     /// A program that sends back what it receives.
     #[error("what answers there is not a rank: it repeats what it is sent")]
     Echo,
-    /// A rank of a job that has another name.
+    /// The other side belongs to a job with another name.
     #[error("it belongs to another world: its job has another name or id than this rank's")]
     OtherWorld,
-    /// Something longer than a handshake has.
+    /// A message exceeds the maximum length.
     #[error("a message of {0} bytes in a handshake")]
     Long(usize),
-    /// JSON that is none.
+    /// The JSON is invalid.
     #[error("a message that makes no sense: {0}")]
     Senseless(#[from] serde_json::Error),
     /// The other side does not know the token.
     #[error("the other side does not know the token: give every rank the same one")]
     Proof,
-    /// The other side said no: with proof, or in the protocol's words to those whose token is wrong.
+    /// The other side refused: with a proof, or with the protocol's fixed text for callers whose token is wrong.
     #[error("{0}")]
     Refused(String),
 }
@@ -116,7 +117,7 @@ fn stranger(bytes: &[u8]) -> String {
     format!("what answers there is not a rank of this library's (it begins with {:?})", String::from_utf8_lossy(bytes))
 }
 
-/// What a listener says to those whose proof is wrong.
+/// Answer of a listener to callers whose proof is wrong.
 const WRONG_TOKEN: &str = "the token is wrong or missing: give every rank the same one";
 
 /// Values that both sides of a connection must agree on.
@@ -129,7 +130,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) binding: &'a [u8],
 }
 
-/// The caller's side.
+/// Runs the caller's side.
 pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     Terms { token, world, binding }: Terms<'_>,
@@ -161,7 +162,7 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// A caller who knows the token and waits for an answer.
+/// A caller that knows the token and waits for an answer.
 #[derive(Debug)]
 pub(crate) struct Caller<S> {
     stream: S,
@@ -170,7 +171,7 @@ pub(crate) struct Caller<S> {
     pub(crate) introduction: Introduction,
 }
 
-/// The listener's side, up to the answer.
+/// Runs the listener's side, up to the answer.
 pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     Terms { token, world, binding }: Terms<'_>,
@@ -219,7 +220,7 @@ async fn answer<S: AsyncWrite + Unpin>(
     timeout(ANSWER, write(stream, &text, &proof)).await.map_err(slow)?
 }
 
-/// The other side's number and tag.
+/// Reads the other side's number and tag.
 async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<([u8; PROOF], [u8; TAG]), HandshakeError> {
     let mut magic = [0; MAGIC.len()];
     let mut got = 0;

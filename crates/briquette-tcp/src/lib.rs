@@ -1,5 +1,5 @@
-//! Ranks that are processes, on one machine or many: a [`Transport`](briquette_core::comm::Transport) over TCP, plain or
-//! under TLS.
+//! TCP transport for ranks in separate processes, on one machine or many: a
+//! [`Transport`](briquette_core::comm::Transport), plain or under TLS.
 //!
 //! ```no_run
 //! use briquette_core::Session;
@@ -13,19 +13,21 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Coming together.** Every rank calls rank 0's address, again and again until it is there, and says its rank, the
-//! world's size, the library's version and where it takes calls itself; before, both compare the [world's name](TcpBuilder::world_name),
-//! which separates the ranks of two jobs. A port that was not given follows from it; rank 0 answers when everyone has come. Then each rank
-//! calls those below its own. Both sides of every connection prove that they know the same [`Token`], which is never sent;
-//! outside of loopback there must be one. [`Certificates`] put TLS 1.3 under everything. Strangers are refused, named once in
-//! the log, and change nothing.
+//! **Rendezvous.** Every rank calls rank 0's address, retrying until rank 0 is there, and sends its rank, the world
+//! size, the library version and the address where it accepts connections itself. Before that, both sides compare the
+//! [world's name](TcpBuilder::world_name), which separates the ranks of two jobs. If no port is given, it follows from
+//! that name. Rank 0 answers once all ranks have called. Then each rank calls the ranks below it. Both sides of every
+//! connection prove that they know the same [`Token`], which is never sent; outside of loopback a token is required.
+//! [`Certificates`] add TLS 1.3 to every connection. Strangers are refused and logged once, and change nothing.
 //!
-//! **At work.** Each pair of ranks has one connection for frames, and one more for each of its
-//! [background channels](TcpBuilder::channels), driven by the thread that calls the session of the channel; a control thread sends heartbeats and receives the reasons why others stop. The collectives are core's, so the bits are those of every
-//! other transport.
+//! **Communication.** Each pair of ranks has one connection for frames, and one more for each of its
+//! [background channels](TcpBuilder::channels), driven by the thread that calls the session of the channel. A control
+//! thread sends heartbeats and receives the reasons why other ranks stop. The collectives are core's, so results are
+//! bitwise identical to those of every other transport.
 //!
-//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection; [`traffic`](briquette_core::Session::traffic)
-//! counts the `n`. Heartbeats are about 100 bytes a second from every rank, and from rank 0 as much for every rank to every rank.
+//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection;
+//! [`traffic`](briquette_core::Session::traffic) counts the `n`. Heartbeats take about 100 bytes a second from every
+//! rank; rank 0 sends as much about every rank to every rank.
 //!
 //! ```
 //! use briquette_core::comm::run_ranks;
@@ -42,10 +44,10 @@
 //! # Ok::<_, briquette_tcp::JoinError>(())
 //! ```
 //!
-//! **When something fails**, every rank's call returns with an error that names rank, address, operation and step:
-//! `rank 3 (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A rank that is slow still
-//! sends heartbeats and has until the deadline; one without is dead sooner. The table of what becomes of each kind of fault
-//! is `docs/faults.md`, why it is built this way `docs/adr/0016-tcp.md`.
+//! **Failures.** Every rank's call returns with an error that names rank, address, operation and step: `rank 3
+//! (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A slow rank still sends
+//! heartbeats and has until the timeout; a rank without heartbeats is declared dead sooner. The outcome of each kind of
+//! fault is listed in `docs/faults.md`, and the design rationale in `docs/adr/0016-tcp.md`.
 
 mod acceptor;
 mod builder;

@@ -1,4 +1,4 @@
-//! Control lines: small messages between rank 0 and every other rank, beside the data links.
+//! Control lines: small messages between rank 0 and every other rank, separate from the data links.
 //!
 //! A message is 4 bytes of length, 4 bytes of CRC-32, and JSON.
 
@@ -19,30 +19,30 @@ use crate::shared::Doing;
 
 /// Longest message, in bytes: a roster or a beat of a few thousand ranks.
 const LONGEST: usize = 1 << 20;
-/// What a message may take to be written: lines are empty unless the other side is frozen.
+/// Time limit for writing a message: lines are empty unless the other side is frozen.
 const WRITING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// Rank 0: everyone is here, at these addresses and on these machines.
+    /// Sent by rank 0: all ranks have joined, at these addresses and on these machines.
     Roster { session: String, addresses: Vec<String>, machines: Vec<usize> },
-    /// This rank has its links.
+    /// This rank has all its links.
     Ready,
-    /// Rank 0: everyone has.
+    /// Sent by rank 0: all ranks have all their links.
     Go,
     /// This rank has not reached another one yet, at this address and for this cause.
     Stuck { other: usize, address: String, cause: String },
-    /// This rank has reached the one that it said it had not.
+    /// This rank has reached the one that it reported as not reached.
     Reached { other: usize },
-    /// The world will not come about.
+    /// Initialization of the process group failed.
     Fail(String),
     /// This rank cannot join, now or later: the others need not wait for it.
     Unable(String),
-    /// Still here; rank 0 adds what it knows of the others.
+    /// Heartbeat; rank 0 adds the state of the other ranks.
     Beat { doing: Doing, others: Vec<(usize, Duration, Doing)> },
-    /// A rank stops everyone.
+    /// A rank stops all ranks.
     Abort { by: usize, during: Doing, reason: String },
-    /// A rank is gone.
+    /// A rank is lost.
     Lost { by: usize, rank: usize, cause: String },
     /// This rank leaves.
     Bye,
@@ -54,13 +54,13 @@ pub(crate) enum Event {
     Closed(String),
 }
 
-/// The lines of this rank: to everyone on rank 0, to rank 0 elsewhere.
+/// Lines of this rank: on rank 0 to all other ranks, on other ranks to rank 0.
 #[derive(Debug)]
 pub(crate) struct Lines {
     writers: BTreeMap<usize, (WriteHalf<Secure>, AbortHandle)>,
     sender: mpsc::Sender<(usize, Event)>,
     events: mpsc::Receiver<(usize, Event)>,
-    /// Ranks whose lines took nothing for too long.
+    /// Ranks whose lines accepted no data for too long.
     cut: VecDeque<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Lines {
         self.writers.contains_key(&rank)
     }
 
-    /// The next thing that happens on any line.
+    /// Returns the next event on any line.
     pub(crate) async fn next(&mut self) -> (usize, Event) {
         if let Some(rank) = self.cut.pop_front() {
             let cause = format!("its control line took nothing for {:.1} s", WRITING.as_secs_f64());
@@ -117,8 +117,8 @@ impl Lines {
         self.tell(message, |other| other == rank).await;
     }
 
-    /// Ends all lines: says that nothing more will come, and waits for the other sides to say so, too. A line that is
-    /// closed at once answers a heartbeat on its way with a reset, which may overtake the goodbye.
+    /// Closes all lines: announces the end, and waits for the other sides to do the same. If a line were closed at
+    /// once, it would answer a heartbeat in transit with a reset, which may overtake the goodbye.
     pub(crate) async fn close(mut self) {
         let until = Instant::now() + WRITING;
         for (writer, _) in self.writers.values_mut() {
@@ -142,7 +142,7 @@ impl Lines {
         self.tell(message, |rank| Some(rank) != but).await;
     }
 
-    /// Writes to several lines at the same time, so that all of them together may take as long as one.
+    /// Writes to several lines concurrently, so that all of them together have the time limit of one.
     async fn tell(&mut self, message: &Message, whom: impl Fn(usize) -> bool) {
         // What cannot be encoded is a fault of this program's, and there is none such.
         let Ok(bytes) = encode(message) else { return };
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// A line from rank 0 to rank 1, and its other end.
+    /// Creates a line from rank 0 to rank 1, and its other end.
     async fn line() -> (Lines, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

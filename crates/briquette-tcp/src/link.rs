@@ -1,4 +1,4 @@
-//! One data link: frames out of a bounded queue, frames into one.
+//! Data link: sends frames from a bounded queue and receives frames into another.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,16 +10,16 @@ use crate::frame::{HEADER, Header, Kind, Tag};
 use crate::reader::{End, Limits, Reader};
 use crate::stream::Stream;
 
-/// Bytes and frames that really went over a socket, headers included.
+/// Bytes and frames transferred over a socket, headers included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SocketBytes {
-    /// Bytes written: headers and frames. Under TLS, before they are encrypted.
+    /// Bytes written: headers and frames. Under TLS, counted before encryption.
     pub written: u64,
-    /// Bytes read, the same way.
+    /// Bytes read, counted the same way.
     pub read: u64,
     /// Frames sent.
     pub frames_sent: u64,
-    /// Frames received whole.
+    /// Complete frames received.
     pub frames_received: u64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Link {
     limits: Limits,
     reader: Reader,
     outbox: VecDeque<Outgoing>,
-    /// As [`Reader::readable`].
+    /// Set if writing may succeed, as [`Reader::readable`] for reading.
     writable: bool,
     next_out: u64,
     written: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Link {
 struct Outgoing {
     header: [u8; HEADER],
     frame: Frame,
-    /// Bytes of header and frame that are gone.
+    /// Bytes of header and frame already written.
     written: usize,
 }
 
@@ -75,7 +75,7 @@ impl Link {
         self.reader.end.as_ref()
     }
 
-    /// The system says that something may be possible again.
+    /// Records that the system reports the socket as readable or writable.
     pub(crate) fn wake(&mut self, readable: bool, writable: bool) {
         self.reader.readable |= readable;
         self.writable |= writable;
@@ -89,12 +89,12 @@ impl Link {
         self.outbox.push_back(Outgoing { header: header.encode(), frame, written: 0 });
     }
 
-    /// The next frame that came, with what its sender was doing.
+    /// Returns the next received frame, with the operation of its sender.
     pub(crate) fn pop(&mut self) -> Option<(Tag, Frame)> {
         self.reader.pop()
     }
 
-    /// Writes and reads as much as goes without waiting.
+    /// Writes and reads as much as possible without blocking.
     pub(crate) fn pump(&mut self, pool: &mut FramePool) {
         self.pump_out(pool);
         self.pump_in(pool);

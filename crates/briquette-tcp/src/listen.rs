@@ -1,4 +1,4 @@
-//! Sockets that accept connections: rank 0's at every address of its name, other ranks' at one that leads to rank 0.
+//! Listening sockets: rank 0's at every address of its name, other ranks' at one that leads to rank 0.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use crate::error::JoinError;
 use crate::settings::Settings;
 use crate::world::CANDIDATES;
 
-/// Rank 0's sockets, and the address that stands for them.
+/// Binds rank 0's sockets, and returns them with the address that represents them.
 pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<TcpListener>, String), JoinError> {
     if let Some(listener) = settings.take_listener()? {
         return Ok((vec![listener], settings.master.clone()));
@@ -43,7 +43,7 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
     Err(JoinError::Listen { address, source })
 }
 
-/// Listeners at all addresses of a name that this machine has: ranks elsewhere may find it under any of them.
+/// Binds listeners at all addresses of a name that this machine has, since ranks on other machines may resolve it to any of them.
 async fn everywhere(settings: &Settings, address: &str, deadline: Instant) -> Result<Vec<TcpListener>, JoinError> {
     let places = places(settings, address, deadline).await?;
     if let Some(place) = places.first()
@@ -82,7 +82,7 @@ async fn everywhere(settings: &Settings, address: &str, deadline: Instant) -> Re
     Ok(listeners)
 }
 
-/// A listener at all addresses of this machine, of both families where it has both.
+/// Binds a listener at all addresses of this machine, of both families if it has both.
 async fn anywhere(settings: &Settings, port: u16, address: &str) -> Result<TcpListener, JoinError> {
     let bound = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
@@ -96,7 +96,7 @@ async fn anywhere(settings: &Settings, port: u16, address: &str) -> Result<TcpLi
     })
 }
 
-/// The socket of a rank that found rank 0 from this address of its own.
+/// Binds the socket of a rank that reached rank 0 from this local address.
 pub(crate) async fn follow(settings: &Settings, here: IpAddr) -> Result<TcpListener, JoinError> {
     let is_misnamed = settings.is_misnamed(here);
     let at = async |port: u16| match is_misnamed {
@@ -154,7 +154,7 @@ async fn places(settings: &Settings, address: &str, deadline: Instant) -> Result
     })
 }
 
-/// All addresses of a name, in the system's order.
+/// Resolves a name to all its addresses, in the system's order.
 pub(crate) async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     let found = timeout_at(until, lookup_host(address)).await;
     let mut found: Vec<_> = found.map_err(|_| io::Error::other("no name server answered in time"))??.collect();

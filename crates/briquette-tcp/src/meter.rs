@@ -1,10 +1,10 @@
-//! What has gone over a rank's sockets, for code that does not have the endpoint.
+//! Meter of socket traffic, for code that does not have the endpoint.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::link::SocketBytes;
 
-/// Shows what has gone over a rank's sockets; see [`Tcp::meter`](crate::Tcp::meter).
+/// Meter of the bytes transferred over a rank's sockets; see [`Tcp::meter`](crate::Tcp::meter).
 #[derive(Debug, Clone)]
 pub struct SocketMeter(Arc<Mutex<Vec<SocketBytes>>>);
 
@@ -13,7 +13,7 @@ impl SocketMeter {
         SocketMeter(Arc::new(Mutex::new(vec![SocketBytes::default(); channels])))
     }
 
-    /// Of all channels, as of the end of the last collective on each.
+    /// Returns the totals over all channels, as of the end of the last collective on each.
     pub fn read(&self) -> SocketBytes {
         sum(self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied())
     }

@@ -1,4 +1,4 @@
-//! The reading half of a data link: bytes that come in any pieces, frames out of them into a bounded queue.
+//! Reading half of a data link: assembles frames from bytes that arrive in arbitrary pieces, into a bounded queue.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -10,29 +10,29 @@ use crc32fast::Hasher;
 
 use crate::frame::{FrameError, HEADER, Header, Kind, Tag};
 
-/// Bytes read ahead: whole frames where they are small, a header and a little more where they are large.
+/// Read-ahead in bytes: whole frames if they are small, a header and a little more if they are large.
 const AHEAD: usize = 8 << 10;
-/// What a frame grows by before its bytes come: a length alone reserves no more, and what one read brings is still in the
-/// cache when its checksum is taken.
+/// Bytes by which a frame grows before its data arrive. A length alone reserves no more, and the result of one read is
+/// still in the cache when its checksum is computed.
 pub(crate) const STEP: usize = 256 << 10;
 
-/// What a link is allowed.
+/// Limits of a link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Frames that may wait, in each direction.
+    /// Capacity of the queue in frames, in each direction.
     pub(crate) queue: usize,
-    /// Bytes of a frame.
+    /// Maximum bytes of a frame.
     pub(crate) frame: usize,
-    /// Whether the bytes of frames are checked.
+    /// Set if the bytes of frames are checked.
     pub(crate) checksums: bool,
 }
 
-/// Why nothing more will come.
+/// Reason why a link ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// The other side said goodbye.
     Left,
-    /// It did not.
+    /// The link broke without a goodbye.
     Lost(String),
 }
 
@@ -42,22 +42,22 @@ pub(crate) struct Reader {
     inbox: VecDeque<(Tag, Frame)>,
     incoming: Option<Incoming>,
     ahead: Box<[u8]>,
-    /// What of `ahead` is still to be looked at.
+    /// Range of `ahead` that is not yet parsed.
     unread: Range<usize>,
-    /// Whether trying is worth while: the system says so only when it changes.
+    /// Set if a read may succeed: the system reports readiness only when it changes.
     pub(crate) readable: bool,
     next_in: u64,
     pub(crate) end: Option<End>,
-    /// Bytes that came.
+    /// Bytes received.
     pub(crate) bytes: u64,
-    /// Frames that came whole.
+    /// Complete frames received.
     pub(crate) frames: u64,
 }
 
 #[derive(Debug)]
 struct Incoming {
     header: Header,
-    /// As long as what is expected next, up to [`STEP`]: bytes after `filled` mean nothing yet.
+    /// Buffer as long as the data expected next, up to [`STEP`]: bytes after `filled` are not valid yet.
     frame: Frame,
     filled: usize,
     hasher: Hasher,
@@ -79,12 +79,12 @@ impl Reader {
         }
     }
 
-    /// The next frame that came, with what its sender was doing.
+    /// Returns the next received frame, with the operation of its sender.
     pub(crate) fn pop(&mut self) -> Option<(Tag, Frame)> {
         self.inbox.pop_front()
     }
 
-    /// Reads as much as goes without waiting and has room.
+    /// Reads as much as possible without blocking and without exceeding the queue.
     pub(crate) fn pump(&mut self, source: &mut impl Read, pool: &mut FramePool) {
         while self.end.is_none() && self.inbox.len() < self.limits.queue {
             match self.read_some(source, pool) {
@@ -99,13 +99,13 @@ impl Reader {
         self.end.get_or_insert(End::Lost(cause));
     }
 
-    /// Bytes reserved for frames that have come and for the one that comes.
+    /// Returns the bytes reserved for received frames and for the one in progress.
     pub(crate) fn reserved(&self) -> usize {
         let waiting: usize = self.inbox.iter().map(|(_, frame)| frame.capacity()).sum();
         waiting + self.incoming.as_ref().map_or(0, |incoming| incoming.frame.capacity())
     }
 
-    /// One step; whether another is worth trying.
+    /// Performs one read, and returns whether another is worth trying.
     fn read_some(&mut self, source: &mut impl Read, pool: &mut FramePool) -> Result<bool, String> {
         let Some(incoming) = &mut self.incoming else {
             if self.unread.len() < HEADER {
@@ -160,7 +160,7 @@ impl Reader {
         self.came(read)
     }
 
-    /// What a read means: whether it brought something.
+    /// Interprets the result of a read, and returns whether it delivered data.
     fn came(&mut self, read: io::Result<usize>) -> Result<bool, String> {
         match read {
             Ok(0) => Err("connection closed".to_owned()),

@@ -1,5 +1,4 @@
-//! How a world comes together: everyone calls rank 0, rank 0 sends all the addresses of all, and each rank calls the
-//! ranks below its own.
+//! Rendezvous: every rank calls rank 0, rank 0 sends all addresses to all ranks, and each rank calls the ranks below it.
 
 mod ending;
 
@@ -24,21 +23,21 @@ use crate::listen;
 use crate::secure::Secure;
 use crate::settings::Settings;
 
-/// How much longer than rank 0 the others wait, so that they learn from it which ranks were missing.
+/// Additional time that the other ranks wait beyond rank 0's deadline, so that they learn from it which ranks were missing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a rank whose call failed waits for rank 0's word of why.
+/// Time that a rank whose call failed waits for rank 0 to give the reason.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A world that has come together, as one rank has it.
+/// A complete world, as seen by one rank.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) lines: Lines,
-    /// By channel, then by rank; none to itself.
+    /// Links by channel, then by rank; none to itself.
     pub(crate) links: Vec<Option<Secure>>,
-    /// Where each rank takes calls.
+    /// Address at which each rank accepts connections.
     pub(crate) addresses: Vec<String>,
-    /// The number of each rank's machine.
+    /// Machine number of each rank.
     pub(crate) machines: Vec<usize>,
 }
 
@@ -49,23 +48,23 @@ pub(crate) async fn join(settings: Arc<Settings>) -> Result<World, JoinError> {
     if settings.rank == 0 { lead(settings, deadline).await } else { follow(settings, deadline + PATIENCE).await }
 }
 
-/// What a rank has while the world comes together.
+/// State of a rank during rendezvous.
 struct Gathering {
     settings: Arc<Settings>,
     deadline: Instant,
     calls: Calls,
     lines: Lines,
-    /// Where each rank takes calls; empty for those that have not come yet.
+    /// Address at which each rank accepts connections; empty for ranks that have not joined yet.
     addresses: Vec<String>,
-    /// The number of each rank's machine.
+    /// Machine number of each rank.
     machines: Vec<usize>,
-    /// Why no more calls can be taken.
+    /// Error that prevents accepting further connections.
     exhausted: Option<io::Error>,
-    /// On rank 0: which rank has not reached which other one yet, and why.
+    /// On rank 0: ranks that have not reached another rank yet, and why.
     stuck: BTreeMap<usize, JoinError>,
 }
 
-/// Rank 0's part.
+/// Runs rank 0's part.
 async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
     let (listeners, address) = settings.unless_cancelled(listen::lead(&settings, deadline)).await?;
     let calls = accept(listeners, Arc::clone(&settings));
@@ -80,7 +79,7 @@ async fn lead(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinE
     }
 }
 
-/// Every other rank's part.
+/// Runs the part of every other rank.
 async fn follow(settings: Arc<Settings>, deadline: Instant) -> Result<World, JoinError> {
     let master = settings.unless_cancelled(call_master(&settings, deadline)).await?;
     let calls = accept(vec![master.listener], Arc::clone(&settings));
@@ -136,7 +135,7 @@ impl Gathering {
         Ok(links)
     }
 
-    /// Until every rank has joined.
+    /// Waits until every rank has joined.
     async fn gather(&mut self) -> Result<(), JoinError> {
         let mut reminder = Some(Instant::now() + SILENCE);
         while !self.missing().is_empty() {
@@ -216,8 +215,8 @@ impl Gathering {
         (1..self.addresses.len()).filter(|rank| self.addresses[*rank].is_empty()).collect()
     }
 
-    /// Links to everyone: calls the ranks below, waits for those above. Ranks that have all of theirs meanwhile are no
-    /// longer `unready`.
+    /// Makes links to all ranks: calls the ranks below, and waits for those above. Ranks that have all of their links
+    /// meanwhile are removed from `unready`.
     async fn mesh(&mut self, session: &str, unready: &mut BTreeSet<usize>) -> Result<Vec<Option<Secure>>, JoinError> {
         let Settings { rank, world, channels, .. } = *self.settings;
         let all = (0..=channels).flat_map(|channel| (0..world).map(move |other| (channel, other)));
@@ -266,9 +265,9 @@ impl Gathering {
         Ok(links)
     }
 
-    /// The next news on a line, or none when a call came and was dealt with.
+    /// Returns the next event on a line, or `None` if a call was handled instead.
     ///
-    /// Fails when there is no more time, or no more calls can be taken: [`incomplete`](Self::incomplete) knows which.
+    /// Fails if the deadline has passed or no more connections can be accepted: [`incomplete`](Self::incomplete) determines which.
     async fn next(&mut self, session: &str, links: &mut [Option<Secure>]) -> Result<Option<(usize, Event)>, ()> {
         let came = timeout_at(self.deadline, async {
             tokio::select! {
@@ -298,7 +297,7 @@ impl Gathering {
         }
     }
 
-    /// Makes a link of a call that is expected.
+    /// Makes a link from an expected call.
     async fn connect(&self, caller: Caller<Secure>, from: SocketAddr, session: &str, links: &mut [Option<Secure>]) {
         let Settings { rank: own, world, channels, .. } = *self.settings;
         let Introduction { rank, to, role, .. } = caller.introduction.clone();
@@ -318,8 +317,8 @@ impl Gathering {
         send_away(caller, from, problem).await;
     }
 
-    /// Whether a caller becomes a rank. One that knows the token and has other settings ends the attempt for all ranks;
-    /// one too many is rejected.
+    /// Decides whether a caller becomes a rank. A caller that knows the token but has other settings ends the attempt
+    /// for all ranks; a caller beyond the world size is rejected.
     async fn enrol(&mut self, caller: Caller<Secure>, from: SocketAddr) -> Result<(), JoinError> {
         let Introduction { rank, to, world, version, role } = caller.introduction.clone();
         let channels = if let Role::Join { channels, .. } = role { channels } else { self.settings.channels };
@@ -354,7 +353,7 @@ impl Gathering {
     }
 }
 
-/// Returns the address at which to call a rank that says it is at `address`, for a rank that found rank 0 at `master`.
+/// Returns the address at which to call a rank that advertises `address`, for a rank that found rank 0 at `master`.
 fn as_seen_from_elsewhere(address: &str, master: SocketAddr) -> String {
     match address.parse::<SocketAddr>() {
         Ok(own) if own.ip().is_loopback() && !master.ip().is_loopback() => {

@@ -1,4 +1,4 @@
-//! Connections while a world comes together, plain or under TLS, and the certificates for the latter.
+//! Connections during rendezvous, plain or under TLS, and the certificates for the latter.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::stream::{Stream, Tls};
 /// The name in the certificates of `briquette cert`: ranks are distinguished by their handshakes, not by host names.
 const NAME: &str = "briquette";
 
-/// Certificates: the own authority's, and one signed by it with its key. Both sides of a connection must have one.
+/// Certificates: the authority's, and one signed by it with its key. Both sides of a connection must have one.
 #[derive(Clone)]
 pub struct Certificates {
     client: Arc<ClientConfig>,
@@ -72,14 +72,14 @@ impl Certificates {
     }
 }
 
-/// Neither keys nor settings.
+/// Omits keys and settings.
 impl std::fmt::Debug for Certificates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Certificates(…)")
     }
 }
 
-/// A connection that knows whether it is under TLS.
+/// A connection, plain or under TLS.
 #[derive(Debug)]
 pub(crate) enum Secure {
     Plain(TcpStream),
@@ -87,7 +87,7 @@ pub(crate) enum Secure {
 }
 
 impl Secure {
-    /// The caller's side.
+    /// Runs the caller's side.
     pub(crate) async fn call(socket: TcpStream, certificates: Option<&Certificates>) -> io::Result<Secure> {
         socket.set_nodelay(true)?;
         let Some(certificates) = certificates else { return Ok(Secure::Plain(socket)) };
@@ -96,7 +96,7 @@ impl Secure {
         Ok(Secure::Tls(Box::new(stream.map_err(explained)?.into())))
     }
 
-    /// The listener's side.
+    /// Runs the listener's side.
     pub(crate) async fn listen(socket: TcpStream, certificates: Option<&Certificates>) -> io::Result<Secure> {
         socket.set_nodelay(true)?;
         let Some(certificates) = certificates else { return Ok(Secure::Plain(socket)) };
@@ -104,7 +104,7 @@ impl Secure {
         Ok(Secure::Tls(Box::new(stream.map_err(explained)?.into())))
     }
 
-    /// What only both sides of this TLS session know.
+    /// Returns a value that only both sides of this TLS session know.
     pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         let Secure::Tls(stream) = self else { return Ok(Vec::new()) };
         let exported = |result: Result<[u8; 32], rustls::Error>| result.map(|b| b.to_vec()).map_err(io::Error::other);
@@ -118,7 +118,7 @@ impl Secure {
         }
     }
 
-    /// For the calling thread to drive.
+    /// Converts into a stream that the calling thread drives.
     pub(crate) fn into_stream(self) -> io::Result<Stream> {
         let (socket, connection) = match self {
             Secure::Plain(socket) => (socket, None),
@@ -141,13 +141,13 @@ impl Secure {
     }
 }
 
-/// What TLS does not like, in words that say what to do.
+/// A TLS error, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Explained(String);
 
-/// TLS errors in words that say what to do. The kind stays: a side that hung up may be called again, one that dislikes the
-/// certificates will do so again.
+/// Explains TLS errors and their remedies. The error kind stays: a side that hung up may be called again, but a side
+/// that rejects the certificates will do so again.
 pub(crate) fn explained(error: io::Error) -> io::Error {
     if error.get_ref().is_some_and(|inner| inner.is::<Explained>()) {
         return error;

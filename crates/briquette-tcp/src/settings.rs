@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) channels: usize,
     pub(crate) machine: usize,
     pub(crate) name: Option<String>,
-    /// The digest of the name.
+    /// Digest of the name.
     pub(crate) tag: [u8; TAG],
     /// Ports on which connections may be accepted.
     pub(crate) ports: Option<RangeInclusive<u16>>,
@@ -84,7 +84,7 @@ impl Settings {
         }
     }
 
-    /// The socket that listens already, if there is one.
+    /// Returns the socket that is already listening, if any.
     pub(crate) fn take_listener(&self) -> Result<Option<tokio::net::TcpListener>, JoinError> {
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let adopt = |listener: TcpListener| {
@@ -99,12 +99,12 @@ impl Settings {
         Terms { token: &self.token, world: &self.tag, binding }
     }
 
-    /// Rank 0's host, if its port follows from the world's name.
+    /// Returns rank 0's host, if its port follows from the world's name.
     pub(crate) fn derives_port(&self) -> Option<&str> {
         self.name.as_ref().and_then(|_| self.master.strip_suffix(":0"))
     }
 
-    /// The ports that rank 0 tries in turn, where they follow from the world's name.
+    /// Returns the ports that rank 0 tries in turn, if they follow from the world's name.
     pub(crate) fn derived_ports(&self) -> Vec<u16> {
         match (&self.name, self.derives_port()) {
             (Some(name), Some(_)) => world::ports(name, self.ports.as_ref()),
@@ -120,7 +120,7 @@ impl Settings {
         }
     }
 
-    /// The same, in words.
+    /// Returns the same addresses as text.
     pub(crate) fn whereabouts(&self) -> String {
         match (self.derives_port(), &self.ports) {
             (Some(host), Some(ports)) => format!("{host}, on one of the ports {} to {}", ports.start(), ports.end()),
@@ -131,8 +131,8 @@ impl Settings {
         }
     }
 
-    /// Returns whether a loopback address is not meant as such: rank 0's host name resolves to it on this machine alone (Debian's
-    /// 127.0.1.1), and ranks of other machines may call.
+    /// Returns whether a loopback address is not meant as such: rank 0's host name resolves to it on this machine alone
+    /// (Debian's 127.0.1.1), and ranks of other machines may call.
     pub(crate) fn is_misnamed(&self, found: IpAddr) -> bool {
         let host = self.master.rsplit_once(':').map_or(self.master.as_str(), |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');

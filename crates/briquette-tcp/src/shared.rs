@@ -1,4 +1,4 @@
-//! What the calling thread and the control thread of a rank both know.
+//! State shared by the calling thread and the control thread of a rank.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use briquette_core::comm::Scope;
 use briquette_core::error::CommError;
 use serde::{Deserialize, Serialize};
 
-/// What a rank was doing, as it says itself.
+/// Current operation of a rank, as reported by that rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Doing {
     operation: String,
@@ -22,7 +22,7 @@ impl From<Scope> for Doing {
 }
 
 impl Doing {
-    /// With the text leaked: for the one error that ends a run.
+    /// Returns the scope with leaked text, for the one error that ends a run.
     fn scope(&self) -> Scope {
         let operation = self.operation.clone().leak();
         Scope { operation, step: self.step, bucket: self.bucket }
@@ -35,7 +35,7 @@ impl std::fmt::Display for Doing {
     }
 }
 
-/// Why the world stopped.
+/// Reason why the world stopped.
 #[derive(Debug, Clone)]
 pub(crate) enum Stop {
     Aborted { by: usize, during: Scope, reason: String },
@@ -51,18 +51,18 @@ impl Stop {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) rank: usize,
-    /// Where each rank takes calls.
+    /// Address at which each rank accepts connections.
     pub(crate) addresses: Vec<String>,
-    /// The number of each rank's machine.
+    /// Machine number of each rank.
     pub(crate) machines: Vec<usize>,
     stopped: OnceLock<Stop>,
-    /// Of every channel.
+    /// Wakers of every channel.
     wakers: Vec<mio::Waker>,
     doing: Mutex<Scope>,
     peers: Mutex<Vec<Peer>>,
 }
 
-/// What is known of a rank.
+/// Last known state of a rank.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) heard: Instant,
@@ -81,7 +81,7 @@ impl Shared {
         self.stopped.get()
     }
 
-    /// Stops this rank, whatever it waits for; whether this was the first reason.
+    /// Stops this rank, whatever it waits for, and returns whether this was the first reason.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
         let first = self.stopped.set(stop).is_ok();
         // A waker that cannot wake leaves the calling thread to its deadline.
@@ -89,7 +89,7 @@ impl Shared {
         first
     }
 
-    /// The reason in this rank's words.
+    /// Returns the reason as an error of this rank.
     pub(crate) fn abort_cause(&self, during: Scope) -> Option<CommError> {
         let lost = |rank: usize, cause: &str| {
             let address = self.addresses.get(rank).cloned();
@@ -118,7 +118,7 @@ impl Shared {
         lock(&self.peers)
     }
 
-    /// A rank sent something `ago`, when it was doing something.
+    /// Records that a rank sent something `ago`, and its operation at that time.
     pub(crate) fn heard(&self, rank: usize, ago: Duration, doing: Doing) {
         if let Some(peer) = self.peers().get_mut(rank) {
             peer.heard = Instant::now().checked_sub(ago).unwrap_or(peer.heard).max(peer.heard);
@@ -126,7 +126,7 @@ impl Shared {
         }
     }
 
-    /// What is known of a rank, in words.
+    /// Describes the last known state of a rank.
     pub(crate) fn last_seen(&self, rank: usize) -> Option<String> {
         let peers = self.peers();
         let peer = peers.get(rank)?;
@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-/// Nothing panics while holding one of these locks.
+/// Locks a mutex. No code panics while holding one of these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A data socket as the calling thread drives it: never blocking, plain or under TLS.
+//! Non-blocking data socket driven by the calling thread, plain or under TLS.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -26,7 +26,7 @@ impl Stream {
         }
     }
 
-    /// Takes some of `head` followed by `body`.
+    /// Accepts some of `head` followed by `body`.
     pub(crate) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) if head.is_empty() => socket.write(body),
@@ -35,7 +35,7 @@ impl Stream {
         }
     }
 
-    /// Sends what was taken and not sent.
+    /// Sends accepted bytes that are still buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(_) => Ok(()),
@@ -43,7 +43,7 @@ impl Stream {
         }
     }
 
-    /// Whether everything that was taken is with the system.
+    /// Returns whether all accepted bytes have been passed to the system.
     pub(crate) fn is_flushed(&self) -> bool {
         match self {
             Stream::Plain(_) => true,
@@ -51,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Nothing more will be written.
+    /// Ends the writing side.
     pub(crate) fn end(&mut self) {
         if let Stream::Tls(tls) = self {
             tls.connection.send_close_notify();
@@ -62,7 +62,7 @@ impl Stream {
     }
 }
 
-/// Some bytes; 0 at the end.
+/// Reads some bytes; 0 at the end.
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {

@@ -1,4 +1,4 @@
-//! The transport: the calling thread drives the data sockets.
+//! TCP transport: the calling thread drives the data sockets.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,17 +21,17 @@ use crate::meter::{SocketMeter, sum};
 use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
-/// How long a rank whose link broke waits for word of why.
+/// Time that a rank whose link broke waits for an explanation.
 const GRACE: Duration = Duration::from_millis(500);
-/// Letters of a reason that is sent to the others.
+/// Maximum characters of a reason that is sent to the others.
 const LONGEST_REASON: usize = 100_000;
-/// How long a rank that leaves waits for its control thread to say so.
+/// Time that a rank that leaves waits for its control thread to announce it.
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// One rank of a world of processes, connected to every other one; made by [`TcpBuilder`](crate::TcpBuilder).
 pub struct Tcp {
     rank: usize,
-    /// 0, or that of a second endpoint.
+    /// Channel number: 0, or that of a background endpoint.
     channel: usize,
     shared: Arc<Shared>,
     links: Vec<Option<Link>>,
@@ -49,7 +49,7 @@ pub struct Tcp {
     spare: Vec<Option<Channel>>,
 }
 
-/// The sockets of a channel.
+/// Sockets of a channel.
 pub(crate) struct Channel {
     links: Vec<Option<Link>>,
     poll: mio::Poll,
@@ -100,13 +100,14 @@ impl Tcp {
         }
     }
 
-    /// What went over the sockets of this channel, with the headers of the frames, which
-    /// [`traffic`](briquette_core::Session::traffic) leaves out: it is less by [`HEADER`](crate::frame::HEADER) bytes a frame.
+    /// Returns the bytes transferred over the sockets of this channel, including the frame headers.
+    /// [`traffic`](briquette_core::Session::traffic) excludes the headers: it is less by
+    /// [`HEADER`](crate::frame::HEADER) bytes a frame.
     pub fn socket_bytes(&self) -> SocketBytes {
         sum(self.links.iter().flatten().map(Link::moved))
     }
 
-    /// The endpoint of a background channel that is not open yet.
+    /// Opens the endpoint of a background channel that is not open yet.
     fn opened(&mut self, channel: usize) -> Option<Tcp> {
         let Channel { links, poll } = self.spare.get_mut(channel.checked_sub(1)?)?.take()?;
         Some(Tcp {
@@ -127,24 +128,24 @@ impl Tcp {
         })
     }
 
-    /// A meter that shows [`socket_bytes`](Self::socket_bytes) to code that has given the endpoint to a session, as of the last
-    /// collective's end.
+    /// Returns a meter of [`socket_bytes`](Self::socket_bytes) for code that has given the endpoint to a session; it
+    /// shows the totals as of the end of the last collective.
     pub fn meter(&self) -> SocketMeter {
         self.meter.clone()
     }
 
-    /// Where a rank takes calls.
+    /// Returns the address at which a rank accepts connections.
     pub fn address(&self, rank: usize) -> Option<&str> {
         self.shared.addresses.get(rank).map(String::as_str)
     }
 
-    /// Publishes what this rank is doing; the reason why nothing works any more.
+    /// Publishes the current operation of this rank, and fails if the world has stopped.
     fn check(&mut self, during: Scope) -> Result<(), CommError> {
         self.shared.publish(during);
         self.shared.abort_cause(during).map_or(Ok(()), Err)
     }
 
-    /// Lets every link do what it can, and waits for events until `until` if there was nothing to do.
+    /// Lets every link make progress, and waits for events until `until` if there was nothing to do.
     fn wait(&mut self, until: Instant, pool: &mut FramePool) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         match self.poll.poll(&mut self.events, Some(left)) {
@@ -167,8 +168,8 @@ impl Tcp {
         }
     }
 
-    /// Goes on until `done` returns something; fails at the deadline, when the link to one of `others` broke or all of them
-    /// left, or when any rank stops.
+    /// Runs until `done` returns a value. Fails at the deadline, if the link to one of `others` broke, if all of them
+    /// left, or if any rank stops.
     fn until<T>(
         &mut self,
         others: &[usize],
@@ -195,7 +196,7 @@ impl Tcp {
         }
     }
 
-    /// Why nothing more comes from these ranks: the first link that broke, or a goodbye where all said one.
+    /// Returns why these ranks send nothing more: the first broken link, or a goodbye if all of them sent one.
     fn end_of(&self, others: &[usize]) -> Option<(usize, End)> {
         let end = |rank: usize| self.links[rank].as_ref().and_then(Link::end);
         let broke = others.iter().find(|rank| matches!(end(**rank), Some(End::Lost(_))));
@@ -203,7 +204,7 @@ impl Tcp {
         broke.or(left).and_then(|rank| Some((*rank, end(*rank)?.clone())))
     }
 
-    /// The link to a rank that this one needs has ended. What the control thread receives explains more than a broken link.
+    /// Handles the end of a link that this rank needs. The control thread's message explains more than a broken link.
     fn ended(&mut self, other: usize, end: End, call: &mut Call) -> CommError {
         let cause = match end {
             End::Left => return self.lost(other, call.scope, CommError::LEFT.to_owned()),
@@ -232,7 +233,7 @@ impl Tcp {
         error
     }
 
-    /// Stops all ranks; the first reason, in this rank's words.
+    /// Stops all ranks, and returns the first reason as an error of this rank.
     fn stop(&mut self, during: Scope, stop: Stop) -> CommError {
         if self.shared.stop(stop) {
             drop(self.commands.send(Command::Stopped));
@@ -240,7 +241,7 @@ impl Tcp {
         self.shared.abort_cause(during).expect("it has just been stopped")
     }
 
-    /// The next frame from another rank, if it is there.
+    /// Returns the next frame from another rank, if one has arrived.
     fn pop(&mut self, from: usize, pool: &mut FramePool) -> Option<(usize, Tag, Frame)> {
         let link = self.links[from].as_mut()?;
         let popped = link.pop().or_else(|| {
@@ -256,7 +257,7 @@ impl Tcp {
         error
     }
 
-    /// Says goodbye on every link, after everything that was sent.
+    /// Sends a goodbye on every link, after all pending data.
     fn leave(&mut self) {
         let (until, mut pool) = (Instant::now() + self.deadline, FramePool::default());
         for link in self.links.iter_mut().flatten() {
@@ -379,7 +380,7 @@ impl Drop for Tcp {
     }
 }
 
-/// Waits for a thread, but not forever.
+/// Joins a thread, with a time limit.
 pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
     let (done, ended) = channel::<()>();
     // The sender goes with the waiter, which ends the wait.

@@ -1,4 +1,4 @@
-//! The secret that ranks share, and how one proves to know it without saying it.
+//! Secret that ranks share, and a proof of knowing it that does not disclose it.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use sha2::Sha256;
 
 use crate::error::JoinError;
 
-/// Fewest bytes of a secret: fewer can be tried out.
+/// Minimum bytes of a secret: a shorter one can be guessed by trial.
 const SHORTEST: usize = 16;
 
-/// What is wrong with a secret of no letters.
+/// Description of a blank secret.
 pub(crate) const BLANK: &str = "is blank; it should hold the secret that all ranks share";
 
-/// A secret that all ranks of a world share. It is never sent: each side proves with HMAC-SHA-256 over numbers drawn by
-/// both that it knows it.
+/// Secret that all ranks of a world share. It is never sent: each side proves knowledge of it with HMAC-SHA-256 over
+/// numbers drawn by both.
 ///
-/// It keeps strangers out. Without [`Certificates`](crate::Certificates), what follows the handshake is neither hidden nor
-/// sealed: anyone who can read and change what is on its way between ranks can take a connection over. Use both on a network
-/// that is not your own. A word that somebody could guess is no secret: `briquette token` makes one.
+/// It keeps strangers out. Without [`Certificates`](crate::Certificates), the traffic after the handshake is neither
+/// encrypted nor authenticated: anyone who can read and change it between ranks can take a connection over. Use both on
+/// a network that is not your own. A word that can be guessed is no secret: `briquette token` makes one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
@@ -26,16 +26,16 @@ pub struct Token(Vec<u8>);
 pub(crate) const PROOF: usize = 32;
 
 impl Token {
-    /// From text; white space around it does not count.
+    /// Creates a token from text; surrounding white space is ignored.
     pub fn new(secret: impl AsRef<str>) -> Token {
         Token(secret.as_ref().trim().as_bytes().to_vec())
     }
 
-    /// From a file that only its owner, or their group, can read.
+    /// Reads a token from a file that only its owner, or the owner's group, can read.
     ///
     /// # Errors
-    /// [`JoinError::File`] when the file cannot be read, every user of the machine can read or change it, or the secret in it
-    /// is shorter than 16 bytes.
+    /// [`JoinError::File`] if the file cannot be read, every user of the machine can read or change it, or the secret
+    /// in it is shorter than 16 bytes.
     pub fn read(path: &Path) -> Result<Token, JoinError> {
         let fail = |problem: String| JoinError::File { path: path.to_owned(), problem };
         let make = format!("(umask 077; briquette token > {})", path.display());
@@ -56,7 +56,7 @@ impl Token {
         token.problem().map_or(Ok(token), |problem| Err(fail(format!("the secret in it {problem}"))))
     }
 
-    /// What is wrong with the secret, if anything is.
+    /// Returns the defect of the secret, if any.
     pub(crate) fn problem(&self) -> Option<String> {
         let len = self.0.len();
         let is_short = (1..SHORTEST).contains(&len);
@@ -67,17 +67,18 @@ impl Token {
         })
     }
 
-    /// Whether there is no secret.
+    /// Returns whether there is no secret.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The proof over `parts`, each with its length, so that no two lists of parts look alike.
+    /// Computes the proof over `parts`. Each part is preceded by its length, so that different lists of parts have
+    /// different proofs.
     pub(crate) fn prove(&self, parts: &[&[u8]]) -> [u8; PROOF] {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is the one over `parts`, compared in constant time.
+    /// Verifies, in constant time, that `proof` is the one over `parts`.
     pub(crate) fn verify(&self, parts: &[&[u8]], proof: &[u8]) -> bool {
         self.mac(parts).verify_slice(proof).is_ok()
     }
@@ -92,8 +93,8 @@ impl Token {
     }
 }
 
-/// Whether every user of this machine can read or change a file: what is wrong, and what to do. Its group may be there for
-/// this run, as where an orchestrator hands secrets out; so that is left to its owner, with a warning.
+/// Returns the problem and its remedy if every user of this machine can read or change a file. Group access may be
+/// intended, for example where an orchestrator distributes secrets; it is allowed, with a warning.
 #[cfg(unix)]
 fn exposed(path: &Path) -> Option<String> {
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path).ok()?) & 0o777;
@@ -114,7 +115,7 @@ fn exposed(_: &Path) -> Option<String> {
     None
 }
 
-/// Not the secret itself.
+/// Omits the secret itself.
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.is_empty() { "Token(none)" } else { "Token(…)" })

@@ -1,8 +1,9 @@
 //! World names, which separate the ranks of different jobs, and the ports derived from them.
 //!
-//! Launchers give every job an id. All ranks of a job know it, and no other job has it, so two jobs on one machine cannot
-//! exchange ranks: both sides of every connection compare a digest of it before anything else. Where a launcher gives no port
-//! for rank 0, or keeps the given one for itself, the id also decides which ports are tried and in which order.
+//! Launchers give every job an id. All ranks of a job know it, and no other job has it, so two jobs on one machine
+//! cannot exchange ranks: both sides of every connection compare a digest of it before anything else. If a launcher
+//! gives no port for rank 0, or uses the given one itself, the id also determines which ports are tried and in which
+//! order.
 
 use std::ops::RangeInclusive;
 
@@ -11,20 +12,20 @@ use sha2::{Digest, Sha256};
 /// Bytes of a world's digest.
 pub(crate) const TAG: usize = 32;
 
-/// Ports that are derived from a name if no range is given: below those that Linux hands out by itself (32768 and above), and
-/// away from torchrun's defaults (29400, 29500).
+/// Ports that are derived from a name if no range is given: below Linux's ephemeral ports (32768 and above), and away
+/// from torchrun's defaults (29400, 29500).
 pub(crate) const DERIVED: RangeInclusive<u16> = 15_000..=27_999;
 
 /// Derived ports of one name, and the ports of a given range that a rank tries in every pass.
 pub(crate) const CANDIDATES: usize = 8;
 
-/// The digest of a world's name that both sides of a connection compare; zeros for a world without one.
+/// Returns the digest of a world's name that both sides of a connection compare; zeros for a world without a name.
 pub(crate) fn tag(name: Option<&str>) -> [u8; TAG] {
     name.map_or([0; TAG], |name| digest("world", name))
 }
 
-/// The ports on which rank 0 of a world of this name may listen, in the order in which they are tried: all of a given range, or
-/// [`CANDIDATES`] of the [derived ones](DERIVED).
+/// Returns the ports on which rank 0 of a world of this name may listen, in the order in which they are tried: all of a
+/// given range, or [`CANDIDATES`] of the [derived ones](DERIVED).
 pub(crate) fn ports(name: &str, given: Option<&RangeInclusive<u16>>) -> Vec<u16> {
     let range = given.unwrap_or(&DERIVED);
     let (first, last) = (u64::from(*range.start()), u64::from(*range.end()));
@@ -43,7 +44,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The entries to try in a pass: the first [`CANDIDATES`] in every one, the others in turn.
+/// Returns the entries to try in a pass: the first [`CANDIDATES`] in every pass, the others in turn.
 pub(crate) fn of_pass<T>(all: &[T], pass: usize) -> impl Iterator<Item = &T> {
     let (first, rest) = all.split_at(all.len().min(CANDIDATES));
     let turns = rest.len().div_ceil(CANDIDATES).max(1);
@@ -110,7 +111,7 @@ mod tests {
         }
     }
 
-    /// By `printf 'briquette world\0\0\0\0\0\0\0\0a' | sha256sum`.
+    /// Computed by `printf 'briquette world\0\0\0\0\0\0\0\0a' | sha256sum`.
     #[test]
     fn a_tag_is_the_digest_of_its_name() {
         let expected = "794a259bfcc7d1b10d2b80ef1d7ece7c75f26e4a54a346cd30e2e3b43e3d88d3";

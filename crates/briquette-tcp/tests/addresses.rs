@@ -1,4 +1,4 @@
-//! Addresses of every sort, and frames that are too long for any.
+//! Addresses of every kind, and frames that exceed every limit.
 
 mod common;
 
@@ -10,7 +10,7 @@ use briquette_tcp::{Environment, Tcp, TcpBuilder, Token};
 
 use common::{PATIENT, adds_up, world};
 
-/// A world of three whose rank 0 is found at this address and listens at this one.
+/// Starts a world of three whose rank 0 is found at this address and listens at this one.
 fn meet(master: &str, listener: TcpListener, edit: impl Fn(TcpBuilder) -> TcpBuilder) -> Vec<Tcp> {
     let rank = |rank: usize| edit(TcpBuilder::new(rank, 3, master).join_deadline(PATIENT).deadline(PATIENT));
     thread::scope(|threads| {

@@ -1,4 +1,4 @@
-//! Worlds that cannot come together: every rank says why, names what is wrong and what to do, and none waits for long.
+//! Worlds that cannot be formed: every rank reports the reason, names the defect and its remedy, and does not wait for long.
 
 mod common;
 
@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use common::stranger::Recorder;
 use common::{PATIENT, VALID, adds_up, logs, nowhere, rank, write_certificates};
 
-/// How long these worlds may take to come together.
+/// Rendezvous timeout of these worlds.
 const SOON: Duration = Duration::from_millis(1500);
-/// What a rank may take beyond that.
+/// Additional time that a rank may take beyond that.
 const BEYOND: Duration = Duration::from_secs(8);
 
 #[track_caller]
@@ -26,7 +26,7 @@ fn says(result: Result<Tcp, JoinError>, words: &[&str]) {
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
-/// Rank 0 of three, and a relay that its callers are to call.
+/// Creates rank 0 of three, and a relay for its callers.
 fn master() -> (TcpBuilder, Recorder) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -45,7 +45,7 @@ fn wait_for_welcomes(relay: &Recorder, count: usize) {
     }
 }
 
-/// Ranks that come one after the other, none before the last was welcome; their words in the end.
+/// Starts ranks one after the other, each once the previous one was accepted, and returns their final errors.
 fn come_in_vain(ranks: impl FnOnce(SocketAddr) -> Vec<TcpBuilder>) -> Vec<String> {
     let begin = Instant::now();
     let (master, relay) = master();
@@ -177,7 +177,7 @@ fn an_address_of_another_machine_is_named() {
     }
 }
 
-/// Sets who may read and change a file, where the system knows that.
+/// Sets who may read and change a file, on systems with such permissions.
 fn protect(path: &std::path::Path, mode: u32) {
     #[cfg(unix)]
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -261,7 +261,7 @@ fn certificates_that_are_missing_or_spoilt_are_named() {
     }
 }
 
-/// The threads of this process, by their names.
+/// Returns the threads of this process, by their names.
 #[cfg(target_os = "linux")]
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();

@@ -1,4 +1,4 @@
-//! Ranks that are interrupted while their world comes together: they stop at once, and the others get the reason.
+//! Ranks that are interrupted during rendezvous: they stop at once, and the others receive the reason.
 
 mod common;
 
@@ -11,10 +11,10 @@ use briquette_tcp::{JoinError, TcpBuilder};
 
 use common::{PATIENT, nowhere, rank};
 
-/// What a rank that is interrupted may take, on a busy machine.
+/// Time that an interrupted rank may take, on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// Ranks 0 and 1 of three wait for the third; then one of them is interrupted. Their errors, the interrupted one's first.
+/// Lets ranks 0 and 1 of three wait for the third, and interrupts one of them. Returns their errors, the interrupted one's first.
 fn interrupted(which: usize) -> [JoinError; 2] {
     let (cancel, master) = (Arc::new(AtomicBool::new(false)), nowhere());
     let builder = |number: usize| {
@@ -63,7 +63,7 @@ fn a_rank_that_finds_nobody_stops_at_once() {
     }
 }
 
-/// A rank that has waited for long calls seldom, and must still find a rank 0 that is interrupted soon after it came.
+/// A rank that has waited for long calls rarely, and must still find a rank 0 that is interrupted soon after it started.
 #[test]
 fn a_rank_that_has_waited_for_long_gets_the_reason_of_a_rank_0_that_is_there_for_a_moment() {
     let moments = [0, 250, 500, 750];

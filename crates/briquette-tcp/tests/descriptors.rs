@@ -1,4 +1,4 @@
-//! Worlds that end leave no descriptor and no thread. One test, as it counts those of the whole process.
+//! Worlds that end leave no descriptor and no thread. This is one test, since it counts those of the whole process.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -17,7 +17,7 @@ fn count(what: &str) -> usize {
     fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
 }
 
-/// A world that works, one that fails, and one that is stopped.
+/// Runs a world that works, one that fails, and one that is stopped.
 fn three_worlds(certificates: &Certificates) {
     adds_up(world(3, |rank| rank.certificates(certificates.clone())));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

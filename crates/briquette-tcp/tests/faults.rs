@@ -1,4 +1,4 @@
-//! Ranks that die and networks that fail while a world works: everyone stops in time, and says who, where, and at what.
+//! Failing ranks and networks in a working world: every rank stops in time, and its error names rank, address and operation.
 
 mod common;
 
@@ -14,14 +14,14 @@ use briquette_testkit::proxy::{Direction, Flip, Harm, Proxy, Reset};
 
 use common::{PATIENT, certificates, rank};
 
-/// How long a call may wait in these worlds.
+/// Timeout of a call in these worlds.
 const DEADLINE: Duration = Duration::from_secs(4);
-/// Without a heartbeat for so long, a rank is dead.
+/// Time without a heartbeat after which a rank is dead.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 const BEAT: Duration = Duration::from_millis(100);
 
 /// Three ranks with relays in front of ranks 0 and 1: every connection but one goes through the first, and the one from
-/// rank 2 to rank 1 through the second. `own` is rank 2's way to rank 0: its line and its data link.
+/// rank 2 to rank 1 through the second. `own` is rank 2's path to rank 0: its control line and its data link.
 struct World {
     ranks: Vec<Tcp>,
     /// From rank 1 to rank 0.
@@ -52,8 +52,8 @@ fn world(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) -> World {
     World { ranks, first, second, between }
 }
 
-/// Every rank takes steps until it fails; when every rank has taken three, `harm` comes. What each says, and that all said
-/// it within `limit` after the harm.
+/// Lets every rank take steps until it fails. Once every rank has taken three, `harm` is applied. Returns the errors,
+/// and checks that all ranks failed within `limit` after the harm.
 fn fails(world: World, harm: impl FnOnce(&Proxy, &Proxy, &Proxy), limit: Duration) -> Vec<CommError> {
     let World { ranks, first, second, between } = world;
     let taken: Vec<AtomicUsize> = ranks.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -83,7 +83,7 @@ fn fails(world: World, harm: impl FnOnce(&Proxy, &Proxy, &Proxy), limit: Duratio
     results.into_iter().map(|result| result.expect_err("they go on until they fail")).collect()
 }
 
-/// That a rank which is told of a loss names who, where, at what, in which step.
+/// Checks that the error of a rank that receives a loss names the rank, the address, the operation and the step.
 #[track_caller]
 fn names(error: &CommError, rank: usize) {
     let text = error.to_string();
@@ -91,7 +91,7 @@ fn names(error: &CommError, rank: usize) {
     assert!(text.contains("lost during exchange at step"), "{text}");
 }
 
-/// A second more than anything should take, on a machine with other work.
+/// Adds a second to the limit, for a machine with other work.
 fn within(limit: Duration) -> Duration {
     // A second by the crate's own promise; the rest is for a machine that does other things as well.
     limit + Duration::from_secs(5)
@@ -126,7 +126,7 @@ fn a_frozen_rank_0_is_named_by_everyone() {
     errors[1..].iter().for_each(|error| names(error, 0));
 }
 
-/// One link is dead and both of its ends live: the deadline of the one that waits decides.
+/// One link is dead and both of its ends are alive: the deadline of the waiting rank decides.
 #[test]
 fn a_half_open_link_ends_with_the_deadline_and_names_who_waited_for_whom() {
     let errors = fails(world(|rank| rank), |_, _, between| between.set(Harm::half_open()), within(DEADLINE));
@@ -149,8 +149,8 @@ fn a_link_that_is_reset_names_the_other_end() {
     }
 }
 
-/// The reason may be on its way: from a rank that stopped the run, say. Only the least time that it takes is looked at, so
-/// that a slow machine changes nothing.
+/// The reason may be in transit, for example from a rank that stopped the run. Only the minimum time is checked, so
+/// that a slow machine does not affect the result.
 #[test]
 fn a_broken_link_is_not_reported_before_there_was_time_for_a_better_reason() {
     let mut begin = None;
@@ -173,7 +173,7 @@ fn a_rank_whose_connections_are_all_reset_is_named() {
     errors[..2].iter().for_each(|error| names(error, 2));
 }
 
-/// Where each connection through a relay begins its work: after the handshake and the roster.
+/// Bytes after which each connection through a relay carries work: after the handshake and the roster.
 const BEFORE: u64 = 20_000;
 
 /// Threat S7.
@@ -206,7 +206,7 @@ fn a_flipped_bit_under_tls_is_noticed() {
     }
 }
 
-/// The data link and the control line go through the same relay; only the line is written to while nobody sends data.
+/// The data link and the control line go through the same relay; only the line is written to while no rank sends data.
 #[test]
 fn a_flipped_bit_on_a_control_line_is_named() {
     let World { ranks, first, second, between } = world(|rank| rank.deadline(PATIENT));

@@ -1,4 +1,4 @@
-//! Two jobs on one machine: every connection compares the names of the worlds and so separates their ranks.
+//! Two jobs on one machine: every connection compares the names of the worlds and thereby separates their ranks.
 
 mod common;
 
@@ -14,7 +14,7 @@ use briquette_tcp::{Environment, JoinError, Tcp, TcpBuilder, Token};
 
 use common::{PATIENT, adds_up, certificates, logs};
 
-/// Ranks that come together, in rank order.
+/// Joins the ranks, and returns them in rank order.
 fn meet(ranks: Vec<TcpBuilder>) -> Vec<Result<Tcp, JoinError>> {
     thread::scope(|threads| {
         let joining: Vec<_> = ranks.into_iter().map(|rank| threads.spawn(|| rank.join())).collect();
@@ -22,7 +22,7 @@ fn meet(ranks: Vec<TcpBuilder>) -> Vec<Result<Tcp, JoinError>> {
     })
 }
 
-/// A name that no other test has.
+/// Returns a name that no other test has.
 fn job(name: &str) -> String {
     format!("{name} of process {}", std::process::id())
 }
@@ -31,8 +31,8 @@ fn derived(name: &str, rank: usize, world: usize) -> TcpBuilder {
     TcpBuilder::new(rank, world, "127.0.0.1:0").world_name(name).join_deadline(PATIENT).deadline(PATIENT)
 }
 
-/// A range of free ports, which no other test takes while this program runs: the port below it is held. They are below those that the
-/// system hands out by itself, which a connection may have in a moment.
+/// Returns a range of free ports that no other test takes while this program runs: the port below it is held. They are
+/// below the system's ephemeral ports, which any connection may take at any time.
 fn free_range(width: u16) -> RangeInclusive<u16> {
     static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
     const BLOCKS: u16 = 100;
@@ -49,7 +49,7 @@ fn free_range(width: u16) -> RangeInclusive<u16> {
     range
 }
 
-/// Every rank of a world says its job, and all say the same.
+/// Checks that every rank of a world has the same job.
 fn same_job(world: Vec<Tcp>, name: &str) {
     let ranks = run_ranks(world, |mut comm| {
         let mut parts = Vec::new();
@@ -85,7 +85,7 @@ fn two_jobs_that_share_a_range_of_ports_do_not_exchange_ranks() {
     }
 }
 
-/// The listener of a job that never becomes complete has the port that would be the first.
+/// The listener of a job that never becomes complete occupies the port that would be the first.
 #[test]
 fn a_port_that_another_job_has_is_passed_over_by_every_rank() {
     let name = job("passed over");
@@ -241,7 +241,7 @@ fn a_port_that_follows_from_no_name_is_refused_before_anything_is_tried() {
     assert!(text.contains("port is 0") && text.contains("world_name"), "{text}");
 }
 
-/// A launcher's settings reach the world: torchrun's agent listens where rank 0 would.
+/// A launcher's settings reach the world: torchrun's agent listens at rank 0's port.
 #[test]
 fn ranks_of_torchrun_meet_beside_its_agent() {
     let agent = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! What a rank has sent arrives, whatever it does next.
+//! Delivery of sent data, whatever the sender does next.
 
 mod common;
 
@@ -17,8 +17,8 @@ use common::{PATIENT, certificates, world};
 const FRAMES: usize = 24;
 const BYTES: usize = 300_000;
 
-/// Rank 0 sends more than the system's buffers hold, and then does `next`; rank 1 looks late, and does `done` with all of
-/// it in its hands.
+/// Rank 0 sends more than the system's buffers hold, and then does `next`. Rank 1 receives late, and does `done` once
+/// it has everything.
 fn sends_much(
     edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
     next: impl Fn(Session) -> Result<(), CommError> + Sync,
@@ -44,7 +44,7 @@ fn leave(comm: Session) -> Result<(), CommError> {
     Ok(())
 }
 
-/// A rank that flushes and then only computes: what it sent must arrive meanwhile.
+/// Rank 0 flushes and then only computes: its data must arrive meanwhile.
 fn flushes_and_computes(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) {
     let (sender, receiver) = mpsc::channel();
     let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
@@ -93,8 +93,8 @@ fn what_is_flushed_arrives_while_the_sender_computes_under_tls() {
     flushes_and_computes(|rank| rank.certificates(certificates.clone()));
 }
 
-/// A program that ends right after leaving would take its goodbye with it. Only the least time that it takes is looked at, so
-/// that a slow machine changes nothing.
+/// A program that exited right after leaving would lose its goodbye. Only the minimum time is checked, so that a slow
+/// machine does not affect the result.
 #[test]
 fn a_rank_that_leaves_waits_a_second_for_its_goodbye_to_be_taken() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

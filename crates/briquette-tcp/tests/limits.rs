@@ -1,4 +1,4 @@
-//! Ranks that may not open as many files as their world needs. Each runs in a process with a limit of its own.
+//! Ranks whose open-file limit is too low for their world. Each runs in a process with a separate limit.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -14,10 +14,10 @@ use briquette_tcp::{JoinError, TcpBuilder};
 
 use common::{PATIENT, nowhere};
 
-/// Set where a test runs under a limit.
+/// Variable set in a test process that runs under a limit.
 const LIMITED: &str = "LIMITED";
 
-/// Runs the test of this name again, in a process that may have `limit` files open, unless this is that process.
+/// Reruns the test of this name in a process with a limit of `limit` open files, unless this is that process.
 fn under(limit: usize, name: &str) -> Option<Output> {
     if env::var_os(LIMITED).is_some() {
         return None;
@@ -36,7 +36,7 @@ fn rank(number: usize, world: usize, master: SocketAddr) -> TcpBuilder {
     TcpBuilder::new(number, world, master.to_string()).join_deadline(PATIENT * 6)
 }
 
-/// Both fail long before their deadline: rank 0 since it may not open 998 connections, rank 1 with that reason.
+/// Both fail long before their deadline: rank 0 because it may not open 998 connections, rank 1 with that reason.
 #[test]
 fn too_few_descriptors_for_the_world_are_named_at_once_and_to_the_others() {
     if let Some(output) = under(256, "too_few_descriptors_for_the_world_are_named_at_once_and_to_the_others") {
@@ -63,7 +63,7 @@ fn too_few_descriptors_for_the_world_are_named_at_once_and_to_the_others() {
     }
 }
 
-/// A rank that has joined and may not open the links to the others ends the attempt for all.
+/// A rank that has joined but may not open the links to the others ends the attempt for all.
 #[test]
 fn a_rank_that_joined_and_has_too_few_descriptors_ends_the_attempt_for_all() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -87,7 +87,7 @@ fn a_rank_that_joined_and_has_too_few_descriptors_ends_the_attempt_for_all() {
     assert!(zero.starts_with("the world did not come about"), "{zero}");
 }
 
-/// Descriptors that run out after the ranks began to join: found when the next call cannot be taken.
+/// Descriptors run out after the ranks began to join, which is detected when the next call cannot be accepted.
 #[test]
 fn calls_that_cannot_be_taken_for_want_of_descriptors_end_the_attempt() {
     if let Some(output) = under(128, "calls_that_cannot_be_taken_for_want_of_descriptors_end_the_attempt") {
@@ -107,7 +107,7 @@ fn calls_that_cannot_be_taken_for_want_of_descriptors_end_the_attempt() {
     drop((held, caller));
 }
 
-/// Strangers at a rank's door may hold the last descriptors for a while: a call that finds none is made again.
+/// Strangers may hold the last descriptors of a rank for a while: a call that finds none is repeated.
 #[test]
 fn descriptors_that_are_free_again_soon_do_not_end_the_attempt() {
     if let Some(output) = under(128, "descriptors_that_are_free_again_soon_do_not_end_the_attempt") {

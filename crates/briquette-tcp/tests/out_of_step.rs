@@ -1,4 +1,4 @@
-//! Ranks that do not do the same thing: the one that notices says who is where, and the other is told.
+//! Ranks that make different calls: the rank that notices reports both operations, and the other rank receives the error.
 
 mod common;
 
@@ -7,12 +7,12 @@ use briquette_core::error::CommError;
 
 use common::world;
 
-/// Where a rank is as it makes its call.
+/// Scope of a rank's call.
 const fn at(operation: &'static str, step: u64, bucket: Option<usize>) -> Scope {
     Scope { operation, step, bucket }
 }
 
-/// What the call of that name does; the scope says step and bucket.
+/// Makes the call of that name; the scope sets step and bucket.
 fn call(comm: &mut Session, scope: Scope) -> Result<(), CommError> {
     *comm.scope() = Scope { operation: "", ..scope };
     match scope.operation {
@@ -23,7 +23,7 @@ fn call(comm: &mut Session, scope: Scope) -> Result<(), CommError> {
     }
 }
 
-/// Rank 0 is at one thing and rank 1, which receives from it, at another.
+/// Runs rank 0 in one scope and rank 1, which receives from it, in another.
 fn differ(zero: Scope, one: Scope) {
     let results = run_ranks(world(2, |rank| rank), |mut comm| {
         let scope = if comm.rank() == 0 { zero } else { one };

@@ -1,4 +1,4 @@
-//! Buckets that overlap, over sockets: the bits of buckets one after another.
+//! Overlapped buckets over sockets: bitwise identical to sequential buckets.
 
 mod common;
 
@@ -11,7 +11,7 @@ use briquette_core::{Key, Layout, Traffic};
 
 use common::world;
 
-/// Averages and what was sent, memory and bytes of three steps, in 40 buckets.
+/// Runs three steps in 40 buckets, and returns the bits of the averages and sent vectors, the saved state, and the traffic.
 fn steps(exchange: &Exchange, comm: &mut Session) -> Result<(Vec<u32>, State, Traffic), ReduceError> {
     let layout = Layout::new((0..40).map(|slot| (slot.to_string(), vec![100 + slot])));
     let mut reducer = exchange.build_reducer(&layout, comm.world()).expect("settings that work");
@@ -34,7 +34,7 @@ fn steps(exchange: &Exchange, comm: &mut Session) -> Result<(Vec<u32>, State, Tr
     Ok((bits, state, comm.traffic() - before))
 }
 
-/// What all ranks of a world find.
+/// Returns the results of all ranks of a world.
 fn run(ranks: usize, channels: usize, exchange: &Exchange) -> Vec<(Vec<u32>, State, Traffic)> {
     let outcomes = run_ranks(world(ranks, |rank| rank.channels(channels)), |mut comm| steps(exchange, &mut comm));
     outcomes.into_iter().collect::<Result<_, _>>().unwrap()

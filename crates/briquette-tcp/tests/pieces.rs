@@ -1,4 +1,4 @@
-//! Messages that are longer than a frame may be, and two sessions on one endpoint.
+//! Messages that exceed the frame length, and two sessions on one endpoint.
 
 mod common;
 
@@ -8,7 +8,7 @@ use briquette_tcp::TcpBuilder;
 
 use common::world;
 
-/// Below, at and above a frame of 1 000 bytes, and many of them.
+/// Lengths below, at and above a frame of 1 000 bytes, and of many frames.
 const LENGTHS: [usize; 6] = [0, 999, 1000, 1001, 3000, 100_000];
 
 fn bytes(rank: usize, len: usize) -> Vec<u8> {

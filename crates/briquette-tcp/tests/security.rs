@@ -1,4 +1,4 @@
-//! Strangers at the doors of a world that comes together: they are refused, named once in the log, and change nothing.
+//! Strangers that connect during rendezvous: they are refused, logged once, and change nothing.
 
 mod common;
 
@@ -22,8 +22,8 @@ fn secret(rank: TcpBuilder) -> TcpBuilder {
     rank.token(Token::new(SECRET))
 }
 
-/// Lets `attack` at rank 0, which gathers the others, and at rank 1, which waits for links: twice at each from the same
-/// source. Each names it once, with these words.
+/// Runs `attack` against rank 0, which gathers the others, and against rank 1, which waits for links: twice each from
+/// the same source. Each rank logs it once, with these words.
 fn refused(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync, words: &str, attack: impl Fn(Source, SocketAddr)) {
     logs::keep();
     let source = Source::new();
@@ -36,7 +36,7 @@ fn refused(edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync, words: &str, attack: 
     assert_eq!(logs::with(&[&source.logged()]).len(), 2);
 }
 
-/// A process that wants to be the last rank and calls through a relay: its error holds these words.
+/// Checks that a process that tries to join as the last rank through a relay fails with an error containing these words.
 fn refused_as_rank(
     edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
     wrong: impl Fn(TcpBuilder) -> TcpBuilder,
@@ -150,7 +150,7 @@ fn what_was_said_once_opens_nothing_later() {
     playing.join().unwrap();
 }
 
-/// What rank 1 says and hears in a handshake that goes well.
+/// Returns the bytes that rank 1 sends and receives in a successful handshake.
 fn recorded() -> (Vec<u8>, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let relay = Recorder::to(listener.local_addr().unwrap());
@@ -261,7 +261,7 @@ fn expired_certificates_are_refused() {
     refused_as_rank(|rank| rank.certificates(ours.clone()), |rank| rank.certificates(theirs.clone()), words);
 }
 
-/// Certificates that hold, and expired ones of the same authority.
+/// Writes valid certificates, and expired ones of the same authority.
 fn write_pair(directory: &std::path::Path) -> (Certificates, Certificates) {
     write_certificates(directory, VALID);
     let ours = Certificates::read(directory).unwrap();

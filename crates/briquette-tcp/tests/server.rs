@@ -1,4 +1,4 @@
-//! A server and its workers over sockets: every policy gets to its end, and who is gone is named.
+//! A parameter server and its workers over sockets: every policy finishes, and a lost rank is named.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::{PATIENT, world};
 
 const WORKERS: usize = 3;
 
-/// `½‖x − c‖²`, around another centre on each rank.
+/// `½‖x − c‖²`, with a different center on each rank.
 struct Quadratic {
     rank: usize,
 }
@@ -58,7 +58,7 @@ impl Rank {
         Rank { trainer: Quadratic { rank }, server: Server::new(policy, x.clone(), WORKERS), uplink, x, batch: 0 }
     }
 
-    /// The count of updates then.
+    /// Trains until `updates`, and returns the final number of updates.
     fn until(&mut self, updates: u64, comm: &mut Session) -> Result<u64, ReduceError> {
         let Rank { trainer, server, uplink, x, batch } = self;
         if comm.rank() > 0 {
@@ -71,7 +71,7 @@ impl Rank {
     }
 }
 
-/// With a pause, and with what ranks may do after it: an average and a barrier.
+/// Trains with a pause, followed by an average and a barrier among the ranks.
 fn trains(policy: ServerConfig, len: usize, updates: u64) {
     let runs = run_ranks(world(WORKERS + 1, |rank| rank), |mut comm| {
         let mut rank = Rank::new(comm.rank(), policy, len);
@@ -101,13 +101,14 @@ fn every_policy_trains_over_sockets() {
     }
 }
 
-/// Assignments of 2 MB do not fit into a socket's buffers: the server does not wait for them to be gone.
+/// Assignments of 2 MB do not fit into a socket's buffers: the server does not wait until they are sent.
 #[test]
 fn models_that_are_longer_than_a_sockets_buffers_get_through() {
     trains("async-sgd".parse().unwrap(), 500_000, 8);
 }
 
-/// Frames held by each rank's pool, and how often one had to be allocated: the same after 2 000 more updates, but for frames on their way.
+/// Frames held by each rank's pool, and the number of allocations: unchanged after 2 000 more updates, except for
+/// frames in transit.
 #[test]
 fn a_long_run_of_a_server_over_sockets_holds_and_allocates_no_more_frames() {
     let held = run_ranks(world(WORKERS + 1, |rank| rank), |mut comm| {
@@ -126,7 +127,7 @@ fn a_long_run_of_a_server_over_sockets_holds_and_allocates_no_more_frames() {
     }
 }
 
-/// How a rank ends, after an update that went well.
+/// End of a rank, after a successful update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Ends {
     Leaves,
@@ -134,7 +135,7 @@ enum Ends {
     Hangs,
 }
 
-/// What the other ranks' errors say.
+/// Returns the errors of the other ranks.
 fn errors(policy: &str, ending: usize, how: Ends) -> Vec<String> {
     let policy: ServerConfig = policy.parse().unwrap();
     let (alive, others_end) = channel::<()>();
@@ -176,7 +177,7 @@ fn a_server_that_is_gone_is_named() {
     is_named("async-sgd", 0, Ends::Aborts);
 }
 
-/// Where each contribution is waited for.
+/// Covers every place at which a contribution is awaited.
 #[test]
 fn a_worker_that_is_gone_is_named() {
     is_named("backup:3,spare=0", 2, Ends::Leaves);
@@ -184,7 +185,7 @@ fn a_worker_that_is_gone_is_named() {
     is_named("async-sgd", 2, Ends::Aborts);
 }
 
-/// Rank 1 waits for the server, which waits for rank 2: it is rank 2 that all name.
+/// Rank 1 waits for the server, which waits for rank 2: all ranks name rank 2.
 #[test]
 fn a_worker_that_hangs_is_named_and_not_the_server() {
     let errors = errors("backup:3,spare=0", 2, Ends::Hangs);

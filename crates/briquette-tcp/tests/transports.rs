@@ -1,4 +1,4 @@
-//! TCP, plain and under TLS, is held to the facts that hold for every transport.
+//! TCP, plain and under TLS, checked against the facts that hold for every transport.
 
 mod common;
 

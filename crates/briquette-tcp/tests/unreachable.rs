@@ -1,4 +1,5 @@
-//! A rank that cannot reach another one: it is named with the other and the address, by every rank, and not the one that waits for it.
+//! A rank that cannot reach another one: every rank names it with the other rank and the address, rather than the rank
+//! that waits for it.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What programs say to mistakes, held to the texts in a file: a changed word fails the test that runs them.
+//! Golden tests of program messages: error texts are compared with a file, and any changed word fails the test.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What one command line may take.
+/// Time limit of one command line.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Programs, and the directory in which they run.
@@ -14,33 +14,33 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct Shell {
     directory: PathBuf,
     programs: PathBuf,
-    /// Texts that differ from run to run, and what the file has in their place.
+    /// Texts that differ from run to run, and their placeholders in the file.
     replaced: Vec<(String, String)>,
 }
 
 impl Shell {
-    /// Runs in `directory`; the programs are beside `program`.
+    /// Creates a shell in `directory`; the programs are in the same directory as `program`.
     ///
     /// # Panics
-    /// `program` is in no directory.
+    /// If `program` is in no directory.
     pub fn new(directory: &Path, program: &str) -> Shell {
         let programs = Path::new(program).parent().expect("a program is in a directory").to_owned();
         let replaced = vec![(directory.display().to_string(), "DIR".to_owned())];
         Shell { directory: directory.to_owned(), programs, replaced }
     }
 
-    /// The text `found` becomes `shown`.
+    /// Replaces the text `found` by `shown`.
     #[must_use]
     pub fn replace(mut self, found: impl ToString, shown: &str) -> Shell {
         self.replaced.push((found.to_string(), shown.to_owned()));
         self
     }
 
-    /// What a shell's command line writes to standard error, and its exit code. In the line, too, the file has other texts in the
-    /// place of those that differ.
+    /// Runs a shell command line and returns its standard error and its exit code. Placeholders replace varying texts
+    /// in the command line, too.
     ///
     /// # Panics
-    /// The line cannot be run, or takes longer than a minute.
+    /// If the line cannot be run, or takes longer than a minute.
     pub fn run(&self, line: &str) -> String {
         let actual = self.replaced.iter().fold(line.to_owned(), |text, (found, shown)| text.replace(shown, found));
         let path = self.directory.join("stderr");
@@ -72,10 +72,10 @@ impl Shell {
     }
 }
 
-/// Holds what the lines gave to the texts in `file`, one after the other; `bless` writes them there instead.
+/// Compares the results of the lines with the texts in `file`, in order; `bless` writes them there instead.
 ///
 /// # Panics
-/// They differ: the first that does is shown, as it is and as it should be.
+/// If they differ: the first difference is shown with the actual and the expected text.
 pub fn hold(file: &Path, texts: &[String], bless: bool) {
     let actual = texts.join("\n");
     if bless {

@@ -1,8 +1,9 @@
-//! Rows of the table *What held* in `docs/faults.md`: what a test did to Briquette, how often, and what came of it.
+//! Rows of the table *What held* in `docs/faults.md`: each names the disturbance by a test, its number of repetitions,
+//! and the outcome.
 //!
-//! A test that does harm ends with [`held!`](crate::held!). The row is written to `held/` in the build's directory for
-//! temporary files, and the test fails where the committed page has another one: the page cannot promise what no test shows.
-//! `scripts/faults-page.sh` puts the rows into the page.
+//! A fault-injection test ends with [`held!`](crate::held!). The row is written to `held/` in the build's directory for
+//! temporary files, and the test fails if the committed page has another one: the page cannot promise anything that no
+//! test shows. `scripts/faults-page.sh` inserts the rows into the page.
 
 use std::fs;
 use std::path::Path;
@@ -13,18 +14,18 @@ const PAGE: &str = include_str!("../../../docs/faults.md");
 /// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held<'a> {
-    /// What was done.
+    /// Disturbance.
     pub what: &'a str,
-    /// How many times: the same in every run of the test.
+    /// Number of repetitions, which is the same in every run of the test.
     pub times: String,
-    /// What came of it, every time.
+    /// Outcome of every repetition.
     pub outcome: &'a str,
-    /// The test's name.
+    /// Name of the test.
     pub test: &'a str,
 }
 
 impl Held<'_> {
-    /// The row, as in the page.
+    /// Returns the row as in the page.
     pub fn row(&self) -> String {
         let Held { what, times, outcome, test } = self;
         format!("| {what} | {times} | {outcome} | `{test}` |")
@@ -33,7 +34,7 @@ impl Held<'_> {
     /// Writes the row to `directory` and compares it with the page.
     ///
     /// # Panics
-    /// The row cannot be written, or the page does not have it.
+    /// If the row cannot be written, or the page does not have it.
     pub fn record(&self, directory: &Path) {
         let rows = directory.join("held");
         fs::create_dir_all(&rows).expect("the build's directory can be written");
@@ -46,7 +47,7 @@ impl Held<'_> {
     }
 }
 
-/// Records a row: what was done, how often, what came of it, and the name of the test.
+/// Records a row: disturbance, repetitions, outcome, and name of the test.
 #[macro_export]
 macro_rules! held {
     ($what:expr, $times:expr, $outcome:expr, $test:ident) => {{

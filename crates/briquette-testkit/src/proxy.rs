@@ -1,9 +1,9 @@
-//! A network that misbehaves on request: a relay of TCP connections for tests.
+//! Fault-injecting relay of TCP connections for tests.
 //!
-//! A test points the connecting side at [`Proxy::address`] in place of the real address, and says with
-//! [`Proxy::set`] what the network shall do to the bytes, at any time, for present and future connections alike.
-//! Everything happens in threads of this process over real sockets, so what a transport sees is what the kernel makes
-//! of it: resets are resets, and a full pipe pushes back.
+//! A test points the connecting side at [`Proxy::address`] instead of the real address, and sets with [`Proxy::set`]
+//! how the network disturbs the bytes, at any time, for present and future connections. Everything runs in threads of
+//! this process over real sockets, so a transport sees genuine kernel behavior: resets are resets, and a full pipe
+//! pushes back.
 //!
 //! ```
 //! use briquette_testkit::proxy::{Harm, Proxy};
@@ -34,49 +34,49 @@ mod relay;
 
 use relay::Link;
 
-/// What happens to the bytes. The default is nothing: they are passed on as they come.
+/// Disturbance of the bytes. By default there is none: they are passed on as they arrive.
 ///
-/// The constructors make one harm each; several go together with `Harm { latency, ..Harm::rate(1_000) }`.
+/// Each constructor makes one disturbance; combine several with `Harm { latency, ..Harm::rate(1_000) }`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Harm {
-    /// Bytes per second that pass, for each direction of each connection. Backs up to the sender when its pipe is full.
+    /// Bytes per second that pass, for each direction of each connection. Causes backpressure at the sender when its pipe is full.
     pub rate: Option<NonZeroU64>,
-    /// How much later everything arrives.
+    /// Delay of all data.
     pub latency: Duration,
-    /// When a connection is reset: both ends get a reset, not an orderly end.
+    /// Condition for resetting a connection: both ends get a reset, not an orderly end.
     pub reset: Option<Reset>,
-    /// Swallows everything in both directions, ends of streams too, and keeps the sockets open: the other side is gone
-    /// and neither side is notified. What was swallowed stays lost when the harm is lifted.
+    /// Swallows everything in both directions, including ends of streams, and keeps the sockets open: the other side is
+    /// gone and neither side is notified. Swallowed data stays lost when the harm is lifted.
     pub half_open: bool,
-    /// A byte whose lowest bit is turned over.
+    /// A byte whose lowest bit is flipped.
     pub flip: Option<Flip>,
-    /// How the bytes are cut into writes.
+    /// Division of the bytes into writes.
     pub writes: Writes,
     /// Passes nothing on until the harm is lifted; nothing is lost.
     pub frozen: bool,
 }
 
-/// When a connection is reset.
+/// Condition for resetting a connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reset {
-    /// When this many bytes of either direction have passed since it was made, or more.
+    /// After this many bytes of either direction, or more, since the connection was made.
     After(u64),
-    /// With this probability, for every piece that arrives. The draws follow from the seed; how a stream is cut into
-    /// pieces is the kernel's doing, so two runs need not end at the same byte.
+    /// With this probability, for every piece that arrives. The draws follow from the seed. The kernel decides how a
+    /// stream is cut into pieces, so two runs need not end at the same byte.
     Chance {
         /// From 0 to 1, per piece of at most 16 kB.
         probability: f64,
-        /// Which draws.
+        /// Seed of the draws.
         seed: u64,
     },
 }
 
-/// A byte to be changed on its way, in every connection that has not passed it yet.
+/// A byte to be changed in transit, in every connection that has not passed it yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flip {
-    /// Of which stream.
+    /// Stream that is changed.
     pub direction: Direction,
-    /// How many bytes of that stream come before it, since the connection was made.
+    /// Offset of the byte in that stream, since the connection was made.
     pub offset: u64,
 }
 
@@ -89,30 +89,30 @@ pub enum Direction {
     ToClient,
 }
 
-/// How the bytes are cut into writes.
+/// Division of the bytes into writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Writes {
-    /// One write for what one read gave.
+    /// One write per read.
     #[default]
     AsTheyCome,
     /// 1 to 7 bytes at a time.
     Split,
-    /// Held back until there are 64 kB of them or the first is 20 ms old.
+    /// Held back until there are 64 kB or the first byte is 20 ms old.
     Coalesced,
 }
 
-/// A relay from a port of its own to one address. Dropping it resets its connections and ends its threads.
+/// A relay from a free port to one address. Dropping it resets its connections and ends its threads.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What the proxy's threads share.
+/// State shared by the proxy's threads.
 struct Shared {
     target: SocketAddr,
     state: Mutex<State>,
-    /// The harm changed, or a connection was reset.
+    /// Notified when the harm changed or a connection was reset.
     changed: Condvar,
 }
 
@@ -127,7 +127,7 @@ struct State {
 }
 
 impl Harm {
-    /// Nothing: bytes are passed on as they come.
+    /// No disturbance: bytes are passed on as they arrive.
     pub fn none() -> Self {
         Harm::default()
     }
@@ -135,58 +135,58 @@ impl Harm {
     /// A slow link, in bytes per second.
     ///
     /// # Panics
-    /// When nothing at all could pass; that is [`Harm::frozen`].
+    /// If the rate is 0; use [`Harm::frozen`] for that.
     pub fn rate(bytes_per_second: u64) -> Self {
         let rate = NonZeroU64::new(bytes_per_second).expect("a rate of at least one byte per second");
         Harm { rate: Some(rate), ..Harm::none() }
     }
 
-    /// A long link.
+    /// A link with high latency.
     pub fn latency(latency: Duration) -> Self {
         Harm { latency, ..Harm::none() }
     }
 
-    /// Connections that are reset when `bytes` bytes of either direction have passed.
+    /// Resets connections after `bytes` bytes of either direction.
     pub fn reset_after(bytes: u64) -> Self {
         Harm { reset: Some(Reset::After(bytes)), ..Harm::none() }
     }
 
-    /// Connections that are reset now and then; see [`Reset::Chance`].
+    /// Resets connections at random; see [`Reset::Chance`].
     pub fn reset_by_chance(probability: f64, seed: u64) -> Self {
         Harm { reset: Some(Reset::Chance { probability, seed }), ..Harm::none() }
     }
 
-    /// Another side that is gone without a word.
+    /// The other side disappears without notice.
     pub fn half_open() -> Self {
         Harm { half_open: true, ..Harm::none() }
     }
 
-    /// One bit turned over, in the byte after the first `offset` ones.
+    /// Flips one bit, in the byte after the first `offset` ones.
     pub fn flip(direction: Direction, offset: u64) -> Self {
         Harm { flip: Some(Flip { direction, offset }), ..Harm::none() }
     }
 
-    /// Writes of a few bytes.
+    /// Splits data into writes of a few bytes.
     pub fn split_writes() -> Self {
         Harm { writes: Writes::Split, ..Harm::none() }
     }
 
-    /// Large, late writes.
+    /// Coalesces data into large, late writes.
     pub fn coalesced_writes() -> Self {
         Harm { writes: Writes::Coalesced, ..Harm::none() }
     }
 
-    /// Everything waits until the harm is lifted.
+    /// Holds everything until the harm is lifted.
     pub fn frozen() -> Self {
         Harm { frozen: true, ..Harm::none() }
     }
 }
 
 impl Proxy {
-    /// A relay to `target` on a free port of the loopback interface, doing no harm yet.
+    /// Starts a relay to `target` on a free port of the loopback interface, without a disturbance.
     ///
     /// # Errors
-    /// When the system has no port or no thread left.
+    /// If the system has no free port or thread left.
     pub fn to(target: SocketAddr) -> io::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -198,12 +198,12 @@ impl Proxy {
         Ok(Proxy { address, shared, accepting: Some(accepting) })
     }
 
-    /// Where to connect to.
+    /// Returns the address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Replaces the harm, for present and future connections. Bytes that are being written are not called back.
+    /// Replaces the harm, for present and future connections. Bytes that are being written are not affected.
     pub fn set(&self, harm: Harm) {
         self.shared.lock().harm = harm;
         self.shared.changed.notify_all();
@@ -216,12 +216,12 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.lock().accepted
     }
 
-    /// Bytes that half-open connections have swallowed so far.
+    /// Returns the number of bytes that half-open connections have swallowed so far.
     pub fn swallowed(&self) -> u64 {
         self.shared.lock().swallowed
     }
@@ -250,18 +250,18 @@ impl fmt::Debug for Proxy {
 }
 
 impl Shared {
-    /// Nothing panics while holding the lock.
+    /// Locks the state. No code panics while holding the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change of the harm, for `longest` at most.
+    /// Waits for a change of the harm, for at most `longest`.
     fn wait<'a>(&self, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Until the proxy closes, gives every connection its own to the target. A target that does not answer is a reset.
+/// Until the proxy closes, connects every client to the target. If the target does not answer, the client's connection is reset.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     loop {
         let accepted = listener.accept();

@@ -1,18 +1,18 @@
-//! The facts that hold for every transport, and ways to run the worlds they are about.
+//! Transport suite: the facts that hold for every transport, and ways to run worlds that check them.
 //!
-//! A [`Launch`] makes worlds. [`Threads`] is the one for transports whose ranks can be threads of a test; a transport
-//! whose ranks are processes brings its own, and every process of it calls the facts in the same order.
+//! A [`Launch`] makes worlds. [`Threads`] serves transports whose ranks can be threads of a test. A transport whose
+//! ranks are processes brings its own, and each of its processes calls the facts in the same order.
 //!
 //! - Under `cargo test`: [`transport_suite!`](crate::transport_suite) makes one test per fact.
 //! - In a program that a launcher starts once per rank: [`facts`] lists them all by name.
-//! - [`channel_suite!`](crate::channel_suite): the same for exchanges in the background, where a transport has channels.
-//! - [`a_deadline_error_names_both_ranks`] and [`a_wait_for_any_rank_in_vain_names_all_of_them`] want a launcher of impatient
-//!   worlds, so they are in neither list.
+//! - [`channel_suite!`](crate::channel_suite): the same for exchanges in the background, for transports with channels.
+//! - [`a_deadline_error_names_both_ranks`] and [`a_wait_for_any_rank_in_vain_names_all_of_them`] need a launcher of
+//!   worlds with a short deadline, so they are in neither list.
 //!
-//! # What a fact may rely on
-//! Ranks compare what they got inside the world, through the world itself, because a process sees no other rank's
-//! results. Checks on results look at the ranks of this process only. No fact reads a clock to judge how fast
-//! something was, and none waits longer than the transport's own deadline: give the worlds one of some 20 seconds.
+//! # Assumptions of a fact
+//! Ranks compare their results inside the world, through the world itself, because a process sees no other rank's
+//! results. Checks on results cover the ranks of this process only. No fact reads a clock to judge speed, and none
+//! waits longer than the transport's own deadline: set it to about 20 seconds.
 
 use briquette_core::Session;
 use briquette_core::comm::{SMALL_ALL_REDUCE, run_ranks};
@@ -37,15 +37,14 @@ pub use stopped::*;
 
 /// A way to run a world.
 pub trait Launch: Sync {
-    /// Runs `body` on every rank of a new world of `ranks` and ends that world. Gives the results of those ranks that
+    /// Runs `body` on every rank of a new world of `ranks` and ends that world. Returns the results of the ranks that
     /// ran in this process, with their numbers.
     ///
-    /// - `None` where this launcher has no world of that size; all processes of a launcher must say so alike.
-    /// - A process without a rank in this world gives an empty list.
+    /// - `None` if this launcher has no world of that size; all processes of a launcher must return the same.
+    /// - A process without a rank in this world returns an empty list.
     /// - The endpoint is dropped when `body` returns, while other ranks may still be in theirs.
     /// - A panic of `body` stops the other ranks with a reason that begins with `panicked`, and becomes
-    ///   [`CommError::Aborted`] by this rank with the reason `panicked: ` and the panic's message, as in
-    ///   [`run_ranks`].
+    ///   [`CommError::Aborted`] by this rank with the reason `panicked: ` and the panic's message, as in [`run_ranks`].
     fn run<T: Send>(
         &self,
         ranks: usize,
@@ -53,10 +52,10 @@ pub trait Launch: Sync {
     ) -> Option<Results<T>>;
 }
 
-/// What the ranks of this process returned, each with its number.
+/// Results of the ranks of this process, each with its number.
 pub type Results<T> = Vec<(usize, Result<T, CommError>)>;
 
-/// Worlds of threads, made by a function from the number of ranks to their endpoints.
+/// Worlds of threads, created by a function from the number of ranks to their endpoints.
 ///
 /// ```
 /// use briquette_core::comm::Local;
@@ -81,10 +80,10 @@ impl<S: Into<Session>, F: Fn(usize) -> Vec<S> + Sync> Launch for Threads<F> {
 pub struct Fact<L> {
     /// The function's name, which states the fact.
     pub name: &'static str,
-    /// Whether its worlds end stopped: by an abort, a panic, a loss or a disagreement. A launcher that keeps anything
+    /// Set if its worlds end stopped: by an abort, a panic, a loss or a disagreement. A launcher that keeps anything
     /// from one world for the next should not do so across these.
     pub stops: bool,
-    /// Panics where the fact does not hold.
+    /// Check, which panics if the fact does not hold.
     pub check: fn(&L),
 }
 
@@ -94,7 +93,7 @@ impl<L> fmt::Debug for Fact<L> {
     }
 }
 
-/// All facts in a fixed order, first those whose worlds go on to the end.
+/// Returns all facts in a fixed order, first those whose worlds run to their end.
 ///
 /// ```
 /// use briquette_core::comm::{Local, Session};
@@ -109,7 +108,7 @@ pub fn facts<L: Launch>() -> Vec<Fact<L>> {
     crate::__facts!(__table)
 }
 
-/// Makes a module with one test per fact: `transport_suite!(name, launch)`, where `launch` is an expression of a type
+/// Creates a module with one test per fact: `transport_suite!(name, launch)`, where `launch` is an expression of a type
 /// that implements [`Launch`](crate::suite::Launch).
 ///
 /// ```
@@ -134,7 +133,7 @@ macro_rules! transport_suite {
     };
 }
 
-/// Makes a module with one test per fact about exchanges in the background, for transports with two channels:
+/// Creates a module with one test per fact about exchanges in the background, for transports with two channels:
 /// `channel_suite!(name, launch)`, as [`transport_suite!`](crate::transport_suite).
 ///
 /// ```
@@ -168,7 +167,7 @@ macro_rules! channel_suite {
     };
 }
 
-/// The one list of facts; hands it to another macro of this crate.
+/// Single list of facts, which is passed to another macro of this crate.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __facts {
@@ -206,7 +205,7 @@ macro_rules! __facts {
     };
 }
 
-/// The list as tests; `launch` is around it.
+/// Expands the list to tests; `launch` is defined around it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __tests {
@@ -214,7 +213,7 @@ macro_rules! __tests {
     (@ $($fact:ident)*) => { $(#[test] fn $fact() { $crate::suite::$fact(&launch()); })* };
 }
 
-/// The list as a table; `L` is around it.
+/// Expands the list to a table; `L` is defined around it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __table {
@@ -228,7 +227,7 @@ macro_rules! __table {
 
 const WORLDS: [usize; 4] = [1, 2, 3, 5];
 
-/// Runs `body` in worlds of every size and hands the results of this process's ranks to `check`: the size of the
+/// Runs `body` in worlds of every size and passes the results of this process's ranks to `check`: the size of the
 /// world, the rank, its result.
 fn every_world<T: Send>(
     launch: &impl Launch,
@@ -251,7 +250,7 @@ fn all_ok(launch: &impl Launch, body: impl Fn(&mut Session) -> Result<(), CommEr
     });
 }
 
-/// Value `i` of a rank's vector; such values do not sum exactly, so that the order shows.
+/// Returns value `i` of a rank's vector. Such values do not sum exactly, so that the order of summation shows.
 fn value(rank: usize, i: usize) -> f32 {
     ((i * 7919 + rank * 104_729) % 1000) as f32 * 0.37 - 100.0 / (rank + 3) as f32
 }
@@ -260,7 +259,7 @@ fn values(rank: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| value(rank, i)).collect()
 }
 
-/// The sum of value `i`: in rank order, or in ring order from the rank whose chunk it is in.
+/// Returns the sum of value `i`: in rank order, or in ring order from the rank that owns its chunk.
 fn naive_sum(i: usize, len: usize, world: usize) -> f32 {
     let ring = (0..world).find(|c| i < (c + 1) * len / world).expect("chunks tile the vector");
     let first = if len <= SMALL_ALL_REDUCE { 0 } else { ring };

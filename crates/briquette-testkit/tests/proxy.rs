@@ -1,4 +1,4 @@
-//! Every harm the proxy can do, seen from both ends of a connection to an echo.
+//! Every disturbance of the proxy, seen from both ends of a connection to an echo server.
 
 use briquette_testkit::proxy::{Direction, Harm, Proxy};
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,12 +6,12 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes; what waits as long is a failure.
+/// Longer than anything here takes: a wait of this length is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a test looks whether something comes that should not.
+/// Time for which a test checks that nothing arrives.
 const LOOK: Duration = Duration::from_millis(150);
 
-/// A server that sends back what it gets, one connection after another. Its thread lives as long as the tests.
+/// Starts a server that echoes its input, one connection after another. Its thread lives as long as the tests.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -60,7 +60,7 @@ fn round_trip(client: &TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
     })
 }
 
-/// Nothing comes for a moment, and nothing ends.
+/// Asserts that for a moment nothing arrives and nothing ends.
 fn assert_silent(mut client: &TcpStream) {
     client.set_read_timeout(Some(LOOK)).unwrap();
     let got = client.read(&mut [0; 16]);

@@ -1,7 +1,7 @@
-//! Where a model runs, chosen by name at run time.
+//! Backends and devices, chosen by name at run time.
 //!
-//! Each backend is a Cargo feature that forwards to Burn's; several may be in one build. A [`Device`] is all that the rest
-//! of the crate asks for, so a device made with Burn's own constructors does as well.
+//! Each backend is a Cargo feature that forwards to Burn's; a build may contain several. The rest of the crate requires only a
+//! [`Device`], so a device made with Burn's own constructors works as well.
 
 mod deprecated;
 
@@ -33,42 +33,42 @@ briquette_core::debug_by_display!(BackendError);
 pub enum Backend {
     /// Pure Rust on the CPU; the default.
     Flex,
-    /// The older pure-Rust CPU backend, slow without a BLAS. Gone in Burn 0.23: use [`Flex`](Backend::Flex).
+    /// The older pure-Rust CPU backend, slow without a BLAS. Removed in Burn 0.23: use [`Flex`](Backend::Flex).
     NdArray,
-    /// libtorch on the CPU, or on CUDA where libtorch has it. Gone in Burn 0.23: use [`Flex`](Backend::Flex) or
+    /// libtorch on the CPU, or on CUDA if libtorch supports it. Removed in Burn 0.23: use [`Flex`](Backend::Flex) or
     /// [`Cuda`](Backend::Cuda).
     Tch,
-    /// Any GPU through WGSL, and software adapters such as lavapipe. A build with `vulkan` takes SPIR-V here too where the
-    /// adapter allows it: keep `vulkan` out of builds for software adapters.
+    /// Any GPU through WGSL, and software adapters such as lavapipe. A build with `vulkan` uses SPIR-V here too if the adapter
+    /// supports it: leave `vulkan` out of builds for software adapters.
     Wgpu,
     /// GPUs through Vulkan and SPIR-V.
     Vulkan,
-    /// Apple's GPUs.
+    /// Apple GPUs.
     Metal,
-    /// NVIDIA's GPUs.
+    /// NVIDIA GPUs.
     Cuda,
 }
 
-/// A device that a backend found.
+/// A device found by a backend.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Found {
     /// The device, without autodiff.
     pub device: Device,
-    /// What it calls itself.
+    /// The name that the device reports.
     pub name: String,
-    /// A CPU, or a software adapter on one.
+    /// Set for a CPU, or a software adapter on one.
     pub is_cpu: bool,
 }
 
-/// A backend or device that cannot be had.
+/// A backend or device is unavailable.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// No backend is called so.
+    /// No backend has this name.
     #[error("unknown backend `{name}`; there are {}; this build has {}", names(&Backend::ALL), compiled())]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The backend's feature is off.
@@ -77,32 +77,32 @@ pub enum BackendError {
         /// The backend.
         backend: Backend,
     },
-    /// The backend found nothing to run on.
+    /// The backend found no device.
     #[error("backend `{backend}` finds no device here: {}", backend.advice())]
     NoDevice {
         /// The backend.
         backend: Backend,
     },
-    /// There are fewer devices.
+    /// The backend has fewer devices.
     #[error("backend `{backend}` has no device {index}; it finds {found}")]
     NoSuchDevice {
         /// The backend.
         backend: Backend,
-        /// What was asked for.
+        /// The requested index.
         index: usize,
-        /// What there is.
+        /// The available devices.
         found: String,
     },
-    /// The device is there and does not work.
+    /// The device exists but does not work.
     #[error("backend `{backend}` cannot use its device {index} ({name}): {problem}; {}", backend.advice())]
     Broken {
         /// The backend.
         backend: Backend,
-        /// Which device.
+        /// The device's index.
         index: usize,
-        /// What it calls itself.
+        /// The name that the device reports.
         name: String,
-        /// What the backend said.
+        /// The backend's error message.
         problem: String,
     },
 }
@@ -116,11 +116,11 @@ fn compiled() -> String {
 }
 
 impl Backend {
-    /// Every backend this crate knows, in this build or not.
+    /// All supported backends, in this build or not.
     pub const ALL: [Backend; 7] =
         [Backend::Flex, Backend::NdArray, Backend::Tch, Backend::Wgpu, Backend::Vulkan, Backend::Metal, Backend::Cuda];
 
-    /// Its Cargo feature, and its name on command lines.
+    /// The name of its Cargo feature, also used on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Flex => "flex",
@@ -133,7 +133,7 @@ impl Backend {
         }
     }
 
-    /// Whether this build has it.
+    /// Returns whether this build contains the backend.
     pub fn is_compiled(self) -> bool {
         match self {
             Backend::Flex => cfg!(feature = "flex"),
@@ -146,7 +146,7 @@ impl Backend {
         }
     }
 
-    /// What to do where it has nothing to run on.
+    /// Advice for a backend without a device.
     fn advice(self) -> &'static str {
         match self {
             Backend::Flex | Backend::NdArray => "it runs on the CPU, and needs nothing",
@@ -166,16 +166,16 @@ impl Backend {
         }
     }
 
-    /// What it finds on this machine, GPUs before CPUs. Names are asked of the devices, which opens them.
+    /// Lists the backend's devices on this machine, GPUs before CPUs. To read their names, the devices are opened.
     ///
     /// # Errors
-    /// [`BackendError::NotCompiled`], and [`BackendError::NoDevice`] where there is none.
+    /// [`BackendError::NotCompiled`], and [`BackendError::NoDevice`] if there is none.
     pub fn devices(self) -> Result<Vec<Found>, BackendError> {
         let found = self.enumerate()?.into_iter();
         Ok(found.map(|device| Found { name: describe(&device), is_cpu: is_cpu(&device), device }).collect())
     }
 
-    /// Its devices, unopened.
+    /// The backend's devices, unopened.
     fn enumerate(self) -> Result<Vec<Device>, BackendError> {
         #[allow(unused_imports)]
         use burn::tensor::DeviceType;
@@ -201,10 +201,10 @@ impl Backend {
         if devices.is_empty() { Err(BackendError::NoDevice { backend: self }) } else { Ok(devices) }
     }
 
-    /// The device with this number among [`devices`](Backend::devices), after it has computed something.
+    /// Returns the device with this index among [`devices`](Backend::devices), after a test computation.
     ///
     /// # Errors
-    /// What cannot be had, and what to do about it.
+    /// [`BackendError`], with the remedy.
     pub fn device(self, index: usize) -> Result<Device, BackendError> {
         self.pick(&self.enumerate()?, index)
     }
@@ -220,8 +220,7 @@ impl Backend {
         Ok(device.clone())
     }
 
-    /// The device for a rank that was not given one: GPUs in turn over the ranks of a machine, or the first device where
-    /// there is no GPU.
+    /// Returns the default device of a rank: GPUs in turn over the ranks of a machine, or the first device if there is no GPU.
     ///
     /// # Errors
     /// As for [`device`](Backend::device).
@@ -247,7 +246,7 @@ impl FromStr for Backend {
     }
 }
 
-/// Whether a sum comes out of it; drivers fail at the first use, by panicking.
+/// Checks that the device computes a sum. Drivers fail at the first use, by panicking.
 fn works(device: &Device) -> Result<(), String> {
     let sum = || Tensor::<1>::ones([2], device).sum().try_into_data();
     match catch_unwind(AssertUnwindSafe(sum)) {
@@ -258,13 +257,13 @@ fn works(device: &Device) -> Result<(), String> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it panicked").to_owned()
 }
 
-/// A device in words.
+/// A description of a device.
 pub(crate) fn describe(device: &Device) -> String {
     let device = device.clone().without_autodiff();
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -284,7 +283,7 @@ fn is_cpu(device: &Device) -> bool {
     }
 }
 
-/// Whether gradients of all its parameters can be seen during the backward pass.
+/// Returns whether the gradients of all parameters are visible during the backward pass.
 #[cfg(feature = "overlap-backward")]
 pub(crate) fn is_tapped<M: burn::module::Module>(module: &M) -> bool {
     module.devices().iter().all(|device| match device.clone().without_autodiff().as_dispatch() {
@@ -301,7 +300,7 @@ pub(crate) fn is_tapped<M: burn::module::Module>(module: &M) -> bool {
     })
 }
 
-/// Whether its tensors are in this process's memory.
+/// Returns whether the device's tensors are in this process's memory.
 pub(crate) fn in_host_memory(device: &Device) -> bool {
     match device.clone().without_autodiff().as_dispatch() {
         #[cfg(feature = "flex")]

@@ -1,4 +1,4 @@
-//! Everything a run must remember, one file per rank.
+//! Checkpoints of a distributed run: replicated state once, and one file for each rank.
 //!
 //! ```text
 //! checkpoints/step-00000390/common-0.safetensors   what is the same on every rank: the model, mostly the inner optimizer,
@@ -8,10 +8,10 @@
 //!                           manifest.json          written last: a checkpoint without one is not complete
 //! ```
 //!
-//! Every file is written under a temporary name, synced and renamed, so a full disk or a killed process leaves the checkpoint
-//! before whole. Ranks that share the directory have what is the same once; where each machine has a directory of its own, the first rank on it
-//! writes `common` and the manifest there. Files are safetensors: residuals open in any tool. Resuming is bit-exact in a world of the same size;
-//! another size is an explicit [`WorldChange`].
+//! Every file is written under a temporary name, synced and renamed, so a full disk or a killed process leaves the previous
+//! checkpoint intact. Ranks that share a directory save replicated state once. If each machine has its own directory, the first
+//! rank of the machine writes `common` and the manifest there. Files are safetensors: any tool opens the residuals. Resuming is
+//! bit-exact in a world of the same size; another size requires an explicit [`WorldChange`].
 
 #[cfg(test)]
 mod claims;
@@ -47,19 +47,20 @@ use crate::error::Error;
 use crate::handshake::{Difference, RANK, WORLD};
 use crate::synchronizer::{Own, Synchronizer};
 
-/// What to do with residuals when the world has another size than the one that saved.
+/// Treatment of residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorldChange {
     /// Another size is an error.
     #[default]
     Refuse,
-    /// What each rank keeps of its own (residuals, velocities, memories) starts as in a new run: what it held is lost.
+    /// Rank-local state (residuals, velocities, strategy state) starts as in a new run; its contents are lost.
     DropResiduals,
-    /// Every rank starts with the mean over ranks of what they kept. Updates are means over ranks, so nothing is lost.
+    /// Every rank starts with the mean over the ranks that saved of their rank-local state. Updates are means over ranks, so
+    /// nothing is lost.
     SpreadResiduals,
 }
 
-/// The mean of iterates, among the [`Blobs`].
+/// The name of the iterate average among the [`Blobs`].
 const AVERAGE: &str = "average";
 
 pub(crate) fn fail(path: &Path, problem: impl ToString) -> Error {
@@ -70,14 +71,14 @@ fn other_run(path: &Path, problem: String) -> Error {
     Error::OtherRun { path: path.to_owned(), problem }
 }
 
-/// What this rank goes on with in the place of the saved model's means.
+/// This rank's own buffers and parameters, which replace the means in the saved model.
 pub(crate) fn own_blobs(own: Own) -> impl Iterator<Item = (&'static str, Bytes)> {
     let own = [("buffers", Some(own.buffers)), ("parameters", own.parameters)];
     own.into_iter().filter_map(|(name, bytes)| Some((name, Bytes::from_bytes_vec(bytes?))))
 }
 
-/// Loads an optimizer's state. Burn puts that on the default device of the build first, whatever the module is on, and panics
-/// where that device cannot be had. Optimizers of this crate panic where the state is another's.
+/// Loads an optimizer's state. Burn first puts it on the build's default device, independently of the module's, and panics if
+/// that device is unavailable. Optimizers of this crate panic if the state is another optimizer's.
 pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(load)).map_err(|panic| {
         let said = panic_text(&*panic);
@@ -92,7 +93,7 @@ pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Er
 }
 
 impl Synchronizer {
-    /// This rank's file, checked; nothing has changed yet.
+    /// Reads and checks this rank's file, without changing anything yet.
     pub(crate) fn read_checkpoint(&self, checkpoint: &Checkpoint, change: WorldChange) -> Result<Saved, Error> {
         let (rank, world, saved) = (self.rank(), self.world(), checkpoint.world());
         if self.joined.is_none() {
@@ -114,7 +115,7 @@ impl Synchronizer {
         if saved != world {
             self.resize(&mut state, checkpoint, change)?;
         }
-        // What older checkpoints have in each rank's file is common to all since.
+        // Replicated state, which older checkpoints have in each rank's file, is in the common file now.
         let mut blobs = BTreeMap::new();
         if let Some(common) = checkpoint.read_common()? {
             let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
@@ -122,13 +123,13 @@ impl Synchronizer {
         }
         blobs.extend(file::read_blobs(&file));
         if saved != world {
-            // No rank's own: those of the other world begin with the means.
+            // Rank-local state does not apply: ranks of a world of another size start with the means.
             blobs.retain(|name, _| name != "buffers" && name != "parameters");
         }
         Ok(Saved { path, state, same_world: saved == world, blobs })
     }
 
-    /// What differs between the run that saved and this one.
+    /// Checks the settings of this run against those of the run that saved.
     fn check_metadata(&self, bytes: &[u8], path: &Path, same_world: bool) -> Result<(), Error> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| fail(path, e))?;
         let saved = header.metadata().clone().unwrap_or_default();
@@ -147,8 +148,8 @@ impl Synchronizer {
         }
     }
 
-    /// What ranks keep of their own, in a world of another size: dropped, or the mean over the ranks that saved. Which vectors
-    /// those are, the strategy that resumes knows.
+    /// Converts rank-local state to a world of another size: it is dropped, or replaced by the mean over the ranks that saved.
+    /// The resuming strategy knows the vectors concerned.
     fn resize(&self, state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
         let mut own = State::default();
         own.put_part("strategy", &*self.build_strategy(self.layout()?)?);

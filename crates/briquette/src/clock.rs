@@ -1,15 +1,15 @@
-//! The wall clock, for sessions and simulations: the core reads none.
+//! Wall clock for sessions and simulations; core reads no clock.
 
 use std::time::Instant;
 
 use briquette_core::comm::Clock;
 
-/// Seconds since it was made.
+/// Seconds since its creation.
 #[derive(Debug, Clone, Copy)]
 pub struct WallClock(Instant);
 
 impl WallClock {
-    /// Starts at 0 now.
+    /// Starts a clock at 0.
     pub fn start() -> Self {
         WallClock(Instant::now())
     }

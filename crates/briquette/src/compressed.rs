@@ -1,8 +1,8 @@
-//! Compression inside one process, for any Burn program.
+//! Gradient compression in a single process, for any Burn program.
 //!
-//! [`Compressed`] wraps a per-tensor [`Optimizer`]: what the inner optimizer sees is what a rank would have sent of the
-//! gradient, with what was not sent fed back at the next step. The residual is part of the optimizer's state, so Burn's own
-//! checkpoints hold it. Use it to try what compression costs before there is a second machine.
+//! [`Compressed`] wraps a per-tensor [`Optimizer`]. The inner optimizer receives the part of the gradient that a rank would send,
+//! and the residual is added at the next step. The residual is part of the optimizer's state, so Burn's own checkpoints contain
+//! it. Use it to measure the effect of compression on accuracy before you use several machines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-/// An optimizer that sees compressed gradients.
+/// An optimizer that receives compressed gradients.
 ///
 /// ```
 /// use briquette::{Compressed, core::compress::TopK};
@@ -26,10 +26,10 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It goes where Burn's own does: into a loop of yours, or `Learner::new(model, optim, scheduler)`.
+/// Use it in place of a Burn optimizer: in your own loop, or in `Learner::new(model, optim, scheduler)`.
 ///
-/// Each tensor is compressed by itself. Gradients cross to the host and back one tensor at a time, so this is for trying
-/// things, not for speed.
+/// Each tensor is compressed separately. Gradients are copied to the host and back one tensor at a time, so this is for
+/// experiments, not for speed.
 #[derive(Clone)]
 pub struct Compressed<O> {
     inner: O,
@@ -37,10 +37,10 @@ pub struct Compressed<O> {
     key: Key,
 }
 
-/// `Optimizer::step` takes `&self` on a `Clone` type: what compressing needs to write to sits behind a lock.
+/// The mutable state of compression. It is behind a lock, because `Optimizer::step` takes `&self` on a `Clone` type.
 struct Shared {
     work: Mutex<(Box<dyn Compressor>, Message)>,
-    /// Numbers tensors in the order of their first step, so that each draws its own random bits.
+    /// Numbers tensors in the order of their first step, so that each has its own random numbers.
     slots: AtomicU64,
 }
 
@@ -51,8 +51,8 @@ impl<O: std::fmt::Debug> std::fmt::Debug for Compressed<O> {
 }
 
 impl<O: Optimizer> Compressed<O> {
-    /// In place of `config.init()`: `build` is the configuration's own. Gradients are clipped as it says, before they are compressed; Burn
-    /// gives an optimizer that is only built no clipping.
+    /// Replaces `config.init()`; `build` is the configuration's own method. Gradients are clipped as configured, before they are
+    /// compressed. An optimizer from `build` alone would have no clipping.
     pub fn from_config<C: Config>(
         config: &C,
         build: impl FnOnce(&C) -> O,
@@ -66,14 +66,14 @@ impl<O: Optimizer> Compressed<O> {
         }
     }
 
-    /// `inner` steps with what `compressor` leaves of each gradient.
+    /// Wraps `inner`, which steps with the result of `compressor` for each gradient.
     pub fn new(inner: O, compressor: impl Compressor + 'static, seed: u64) -> Self {
         let work = Mutex::new((Box::new(compressor) as Box<dyn Compressor>, Message::default()));
         Compressed { inner, shared: Arc::new(Shared { work, slots: AtomicU64::new(0) }), key: Key::new(seed) }
     }
 }
 
-/// Burn's configurations keep it to themselves, but for their text.
+/// The clipping of a configuration, from its text: Burn's configurations do not expose it.
 fn clipping<C: Config>(config: &C) -> Option<GradientClippingConfig> {
     let text = serde_json::to_value(config).ok()?;
     let clipping = ["grad_clipping", "gradient_clipping"].iter().find_map(|name| text.get(name))?;
@@ -96,13 +96,13 @@ impl<S, const D: usize> std::fmt::Debug for CompressedState<S, D> {
 }
 
 impl<S, const D: usize> CompressedState<S, D> {
-    /// What was not sent so far.
+    /// The residual: the part of the gradients that was not sent yet.
     pub fn residual(&self) -> &Tensor<D> {
         &self.residual
     }
 }
 
-/// By hand: Burn's derive does not work outside its own crate.
+/// Implemented by hand, because Burn's derive macro does not work outside its own crate.
 impl<S: RecordState, const D: usize> RecordState for CompressedState<S, D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         if let Some(inner) = &self.inner {
@@ -148,7 +148,7 @@ impl<O: Optimizer> Optimizer for Compressed<O> {
             Some(s) => (grad + s.residual, s.inner, s.slot, s.step),
             None => (grad, None, self.shared.slots.fetch_add(1, Ordering::Relaxed), 0),
         };
-        // Slots of a loaded state are taken.
+        // Slots of a loaded state are in use.
         self.shared.slots.fetch_max(slot + 1, Ordering::Relaxed);
         let sent = self.compress(fed.clone(), self.key.step(step).bucket(slot as usize));
         let residual = fed - sent.clone();
@@ -169,7 +169,7 @@ impl<O: Optimizer> Compressed<O> {
     fn compress<const D: usize>(&self, x: Tensor<D>, key: Key) -> Tensor<D> {
         let (device, dtype, shape) = (x.device(), x.dtype(), x.shape());
         let mut values: Vec<f32> = x.cast(DType::F32).into_data().try_into_vec().expect("cast to f32 above");
-        // Another thread's panic while compressing leaves nothing behind that the next message would not overwrite.
+        // If another thread panicked while compressing, the next message overwrites everything it left.
         let mut work = self.shared.work.lock().unwrap_or_else(PoisonError::into_inner);
         let (compressor, message) = &mut *work;
         compressor.compress_into(&values, key, message);
@@ -180,7 +180,7 @@ impl<O: Optimizer> Compressed<O> {
 }
 
 impl<O: Optimizer> Compressed<O> {
-    /// As a whole-module optimizer.
+    /// Converts it to a whole-module optimizer.
     pub fn into_module_optimizer(self) -> ModuleOptimizer {
         self.into()
     }

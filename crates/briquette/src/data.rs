@@ -1,9 +1,9 @@
-//! Data over ranks: who sees which sample when, and what becomes of ranks that run out first.
+//! Sharded sampling: assigns samples to ranks and steps, and handles ranks that run out of data first.
 //!
-//! [`ShardedDataLoaderBuilder`] makes a Burn [`DataLoader`](burn::data::dataloader::DataLoader) of one rank's share. Every epoch is one shuffled list of all samples; a step
-//! uses the next `W · B` of it, and rank `r` the `r`-th part of these: `W` ranks with batch `B` see in each step what one process
-//! with batch `W · B` sees. The order follows from the seed and the epoch's number, so that nothing is saved to resume, and no
-//! `set_epoch` is called.
+//! [`ShardedDataLoaderBuilder`] makes a Burn [`DataLoader`](burn::data::dataloader::DataLoader) of one rank's share. Every epoch
+//! is one shuffled list of all samples. A step uses the next `W · B` of it, of which rank `r` gets the `r`-th part: in each step,
+//! `W` ranks with batch `B` process the same samples as one process with batch `W · B`. The order follows from the seed and the
+//! epoch's number. Therefore resuming needs no saved state, and there is no `set_epoch`.
 //!
 //! ```
 //! use briquette::data::{Shard, ShardedDataLoaderBuilder};
@@ -32,10 +32,10 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Uneven ends.** The samples of an epoch's last step are divided as evenly as possible; with fewer than `W` of them some ranks get none, and
-//! have one batch fewer. [`DataParallel`](crate::DataParallel) steps along by itself then. A loop of your own asks [`next_batch`], or drops
-//! what is left ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). Where every rank has a loader of its own making, [`check_steps`] says before training
-//! that their lengths differ, and not in the middle of an epoch.
+//! **Uneven ends.** The samples of an epoch's last step are divided as evenly as possible; with fewer than `W` of them some ranks
+//! get none, and have one batch fewer. [`DataParallel`](crate::DataParallel) handles this itself. A custom loop calls
+//! [`next_batch`], or drops the rest ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). If every rank makes its own loader,
+//! [`check_steps`] detects different lengths before training, and not in the middle of an epoch.
 
 #[cfg(feature = "train")]
 mod loader;
@@ -47,16 +47,16 @@ use briquette_core::Session;
 pub use self::loader::{ShardedDataLoader, ShardedDataLoaderBuilder};
 pub use self::uneven::{Turn, check_steps, next_batch};
 
-/// Which part of the data is a rank's.
+/// The part of the data that belongs to a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// The rank's number.
+    /// The rank's index.
     pub rank: usize,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world: usize,
 }
 
-/// This rank's.
+/// The shard of this session's rank.
 impl From<&Session> for Shard {
     fn from(session: &Session) -> Shard {
         Shard { rank: session.rank(), world: session.world() }

@@ -1,4 +1,4 @@
-//! What can go wrong between Burn and the other ranks.
+//! Errors of this crate.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,33 +11,33 @@ briquette_core::debug_by_display!(Error);
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The exchange failed, or was refused.
+    /// The exchange failed or was refused.
     #[error(transparent)]
     Sync(#[from] SyncError),
-    /// What a [server](crate::ServerTraining) or a worker of its was sent, or made, cannot be used.
+    /// A [server](crate::ServerTraining) or one of its workers received or produced unusable data.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
     /// The transport failed outside an exchange.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// A setting cannot work.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Ranks are not of one kind.
+    /// Ranks differ in a setting that must be the same on all of them.
     #[error("rank {rank} cannot join: its {field} is {theirs}, rank {this}'s is {ours}")]
     Mismatch {
         /// This rank.
         this: usize,
         /// The rank that differs.
         rank: usize,
-        /// In what.
+        /// The setting that differs.
         field: String,
-        /// Here.
+        /// Its value on this rank.
         ours: String,
-        /// There.
+        /// Its value on the other rank.
         theirs: String,
     },
-    /// A step before [`join`](crate::DistributedOptimizer::join).
+    /// A step was taken before [`join`](crate::DistributedOptimizer::join).
     #[error("rank {rank} has not joined: call `join(model)` once before the first step")]
     NotJoined {
         /// This rank.
@@ -53,12 +53,12 @@ pub enum Error {
         rank: usize,
         /// The step.
         step: u64,
-        /// What was called.
+        /// The method that was called.
         called: &'static str,
-        /// What comes before it.
+        /// The method that must be called before it.
         first: &'static str,
     },
-    /// The module is not the one that joined: a layer was frozen, another one is trained, or a tensor has another shape.
+    /// The module differs from the one that joined: a layer was frozen, another one is trained, or a tensor has another shape.
     #[error(
         "rank {rank}, step {step}: the module's trainable tensors are not those that joined: tensor {place}, the first that differs, was \
          {joined} and is {now}. Freeze and unfreeze layers before `join`, or call `join` again on every rank; give a step the module itself, \
@@ -69,14 +69,14 @@ pub enum Error {
         rank: usize,
         /// The step.
         step: u64,
-        /// The first such tensor, counted from 0 in the module's order.
+        /// The first tensor that differs, counted from 0 in the module's order.
         place: usize,
         /// Its path and shape at join.
         joined: String,
         /// Its path and shape now.
         now: String,
     },
-    /// A step with other gradients than those that were exchanged while the backward pass computed them.
+    /// A step was given other gradients than those that were exchanged during the backward pass.
     #[error(
         "rank {rank}, step {step}: the gradient of `{slot}` is not the one that the backward pass computed, which was exchanged \
          meanwhile: with during_backward, change no gradient before the step (clip the average between `sync_gradients` and the \
@@ -87,10 +87,10 @@ pub enum Error {
         rank: usize,
         /// The step.
         step: u64,
-        /// The first such parameter.
+        /// The first parameter whose gradient differs.
         slot: String,
     },
-    /// Another learning rate than the one that the exchange began with.
+    /// The learning rate changed after the exchange began.
     #[error(
         "rank {rank}, step {step}: the learning rate is {late}, and {early} was recorded before `forward_model`: record the \
          one that the step is taken with"
@@ -100,41 +100,41 @@ pub enum Error {
         rank: usize,
         /// The step.
         step: u64,
-        /// Recorded before the forward pass.
+        /// The learning rate recorded before the forward pass.
         early: f64,
-        /// The step's.
+        /// The learning rate of the step.
         late: f64,
     },
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
-    /// What one of [`optim`](crate::optim) was to load is another optimizer's state.
+    /// The state given to one of the optimizers of [`optim`](crate::optim) belongs to another optimizer.
     #[error("{0}")]
     OptimizerRecord(String),
-    /// A parameter's type is none that the device computes in.
+    /// The device does not support a parameter's data type.
     #[error("{slot} is {dtype}, which {device} cannot compute in: cast the module to f32")]
     DType {
         /// The tensor's path.
         slot: String,
-        /// Its type.
+        /// The tensor's data type.
         dtype: String,
         /// The device.
         device: String,
     },
-    /// A checkpoint is not whole, or none is there.
+    /// A checkpoint is missing or damaged.
     #[error("checkpoint {path}: {problem}")]
     Checkpoint {
         /// File or directory.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// A checkpoint is whole, but another model, configuration or world saved it.
+    /// A checkpoint is intact, but another model, configuration or world saved it.
     #[error("checkpoint {path}: {problem}")]
     OtherRun {
         /// File or directory.
         path: PathBuf,
-        /// What differs and what to do.
+        /// The difference and the remedy.
         problem: String,
     },
     /// Saved state does not fit this configuration.
@@ -143,20 +143,20 @@ pub enum Error {
     /// The inner optimizer's momenta cannot be averaged.
     #[error("rank {rank}: the inner optimizer's momenta cannot be averaged: {problem}; use `momenta=keep` or `reset`")]
     Momenta {
-        /// The rank whose they are.
-        rank: usize,
-        /// What is wrong with its record.
-        problem: String,
-    },
-    /// The state of a rank's optimizer cannot be compared with the others', or replaced by rank 0's.
-    #[error("rank {rank}: the state of the inner optimizer cannot be made that of rank 0: {problem}")]
-    OptimizerState {
-        /// The rank whose it is.
+        /// The rank of that optimizer.
         rank: usize,
         /// The defect in the optimizer's record.
         problem: String,
     },
-    /// A mean over ranks to evaluate or to save would not be finite; every rank finds the same, and training may go on.
+    /// The optimizer state of a rank cannot be compared with that of the other ranks, or replaced by rank 0's.
+    #[error("rank {rank}: the state of the inner optimizer cannot be made that of rank 0: {problem}")]
+    OptimizerState {
+        /// The rank of that optimizer.
+        rank: usize,
+        /// The defect in the optimizer's record.
+        problem: String,
+    },
+    /// A mean over ranks, to evaluate or to save, would not be finite. Every rank detects this, and training may continue.
     #[error("{operation} at step {step}: {why}, so there is no mean over ranks. {advice}")]
     NoMean {
         /// The average, or the operation that needed it.
@@ -168,7 +168,7 @@ pub enum Error {
         /// The suggested remedy.
         advice: &'static str,
     },
-    /// Burn's training was stopped by an error of its own: a loader's, a metric's, a checkpointer's.
+    /// An error of Burn's training, in a loader, a metric or a checkpointer, stopped it.
     #[cfg(feature = "train")]
     #[error("rank {rank}: {source}")]
     Training {
@@ -180,11 +180,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of what a device said: the innermost cause alone, as devices list everything that was not computed after it, and what
-    /// to do where its memory ran out.
+    /// Returns an [`Error::Device`] for a device's message. It keeps only the innermost cause, because devices also list
+    /// everything that was not computed after it. If the device's memory ran out, it adds a remedy.
     pub fn device(said: impl ToString) -> Error {
         let said = said.to_string();
-        // Frames of a backtrace speak of allocation whatever failed.
+        // Backtrace frames mention allocation in any failure.
         let said =
             ["No backtrace", "Backtrace", "\nAsked at"].iter().fold(&said[..], |text, end| match text.find(end) {
                 Some(at) if at > 0 => &text[..at],
@@ -201,19 +201,21 @@ impl Error {
     }
 }
 
-/// A failed [`try_step`](crate::DistributedOptimizer::try_step), with the model. `?` turns it into an [`Error`], whatever the model is.
+/// A failed [`try_step`](crate::DistributedOptimizer::try_step), with the model. `?` converts it into an [`Error`] for any model
+/// type.
 #[derive(thiserror::Error)]
 #[error("{source}")]
 pub struct StepError<M> {
-    /// The model, unchanged where gradients were due: checkpoint it, or go on with the next batch where the error allows.
-    /// Where parameters were due (Local SGD), the inner optimizer has stepped and only the averaging is missing.
+    /// The model, unchanged at a step that exchanges gradients: save a checkpoint of it, or continue with the next batch if the
+    /// error allows. At a step that averages parameters (Local SGD), the inner optimizer has stepped and only the average is
+    /// missing.
     pub model: Box<M>,
-    /// What failed.
+    /// The cause.
     #[source]
     pub source: Error,
 }
 
-/// Without the model.
+/// Omits the model.
 impl<M> fmt::Debug for StepError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.source, f)

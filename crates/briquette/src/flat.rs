@@ -1,7 +1,7 @@
-//! Between a Burn module and the flat vector.
+//! Conversion between a Burn module and the flat vector.
 //!
-//! Parameters are found by walking the module: a float parameter that requires a gradient is a trainable slot, one that does not is
-//! frozen, any other float tensor (BatchNorm's running statistics) a buffer. All are known by their path, never by
+//! A walk over the module finds the parameters: a float parameter that requires a gradient is a trainable slot, one that does not
+//! is frozen, and any other float tensor (BatchNorm's running statistics) is a buffer. All are identified by their path, never by
 //! [`ParamId`], which is random in every process.
 
 pub(crate) mod alone;
@@ -36,30 +36,30 @@ pub(crate) use self::values::{
 use crate::backend::in_host_memory;
 use crate::error::Error;
 
-/// Gradients on the host, and what is needed to put an average back.
+/// Gradients on the host, with the data needed to restore an average to the device.
 #[derive(Debug, Default)]
 pub(crate) struct Gradients {
-    /// In layout order; slots without a gradient are zero.
+    /// The vector in layout order; slots without a gradient are zero.
     pub(crate) flat: Vec<f32>,
-    /// Which slots had one.
+    /// Set for each slot with a gradient.
     pub(crate) present: Vec<bool>,
     /// The first slot with a value that is not finite.
     pub(crate) bad_slot: Option<u32>,
-    /// Values read at a time; what the device wants if absent.
+    /// The number of values read at a time; the device's default if absent.
     bucket: Option<usize>,
     targets: Vec<Target>,
-    /// What was read. An average goes back in the same memory: a fresh block of a model's size costs more in page faults
-    /// than filling it does.
+    /// The memory that gradients were read to. An average is returned in it: a fresh block of a model's size costs more in page
+    /// faults than filling it does.
     blocks: Vec<TensorData>,
 }
 
-/// Where one slot's gradient belongs.
+/// The destination of one slot's gradient.
 #[derive(Debug, Clone)]
 struct Target {
     id: ParamId,
     device: Device,
     dtype: DType,
-    /// Which block it was read to, and where in it; nothing for a slot without a gradient on this rank.
+    /// The block that it was read to, and the offset in it; `None` for a slot without a gradient on this rank.
     place: Option<(usize, usize)>,
 }
 
@@ -91,7 +91,7 @@ fn decayed<const D: usize>(grad: Tensor<D>, value: Tensor<D>, weight_decay: f64)
     if weight_decay == 0.0 { grad } else { grad + value.mul_scalar(weight_decay) }
 }
 
-/// Adds `weight_decay · parameter` to every gradient, where it is.
+/// Adds `weight_decay · parameter` to every gradient, in place.
 pub(crate) fn decay<M: Module>(module: &M, grads: GradientsParams, weight_decay: f64) -> GradientsParams {
     struct Decay {
         grads: GradientsParams,
@@ -139,7 +139,7 @@ impl Gradients {
                 && let Some((((slot, target), present), index)) = rest.next()
             {
                 let out = &mut flat[slot.range()];
-                // A tensor without values is a view of nothing, and is made anew.
+                // A tensor without values has no memory, and is created again.
                 if *present && slot.len() > 0 {
                     if !copy_finite(&values[offset..][..slot.len()], out) {
                         bad_slot.get_or_insert(index);
@@ -157,7 +157,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Where this rank's gradients are, and their memory, as [`collect`](Self::collect) finds them, without reading them.
+    /// Records the places and the memory of this rank's gradients, as [`collect`](Self::collect) does, without reading them.
     pub(crate) fn keep_places<M: Module>(
         &mut self,
         module: &M,
@@ -186,8 +186,8 @@ impl Gradients {
         })
     }
 
-    /// Hands the vector back as Burn's gradients, in the memory they were read to. Slots that no rank had a gradient for
-    /// stay absent, unless the average has values for them (an earlier step's).
+    /// Converts the vector to Burn's gradients, in the memory they were read to. Slots for which no rank had a gradient stay
+    /// absent, unless the average has values for them (an earlier step's).
     pub(crate) fn restore<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<GradientsParams, Error> {
         for (slot, target) in layout.slots().iter().zip(&self.targets) {
             if let Some((block, offset)) = target.place {
@@ -202,7 +202,7 @@ impl Gradients {
     }
 }
 
-/// A block on its way back: sent when the first slot in it is met.
+/// A block that is returned to the device; it is sent at its first slot.
 enum Block {
     Host(TensorData),
     Sent(Tensor<1>),
@@ -258,7 +258,7 @@ impl ModuleVisitor for Restore<'_> {
     }
 }
 
-/// The types of a module's float tensors, each once, in order.
+/// The distinct types of a module's float tensors, in order.
 pub(crate) fn types<M: Module>(module: &M) -> String {
     struct Types(BTreeSet<String>);
     impl ModuleVisitor for Types {
@@ -271,7 +271,7 @@ pub(crate) fn types<M: Module>(module: &M) -> String {
     walk.0.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Waits until a device has computed what was asked of it, so that its seconds are not taken for those of reading.
+/// Waits until a device has completed its queue, so that compute time is not counted as reading time.
 pub(crate) fn settle<M: Module>(module: &M) -> Result<(), Error> {
     let devices = module.devices();
     let mut devices = devices.iter().filter(|device| !in_host_memory(device));
@@ -283,13 +283,13 @@ pub(crate) fn drain<M: Module>(module: &M) {
     let _ = module.valid();
 }
 
-/// Whether all values are finite. Without a branch or an early end, so that it runs at the speed of memory.
+/// Returns whether all values are finite. It has no branch and no early exit, to run at memory bandwidth.
 pub(crate) fn finite(x: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
-/// Copies, and whether all values are finite: a part is near when it is looked at.
+/// Copies, and returns whether all values are finite. Each part is checked while it is in the cache.
 pub(crate) fn copy_finite(from: &[f32], to: &mut [f32]) -> bool {
     const PART: usize = 4096;
     from.chunks(PART).zip(to.chunks_mut(PART)).fold(true, |all, (from, to)| {

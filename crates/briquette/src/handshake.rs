@@ -1,4 +1,4 @@
-//! What ranks compare when they join, and a run with the checkpoint it goes on from.
+//! Identity of a run: settings that ranks compare at join, and that a checkpoint is checked against.
 
 use briquette_core::config::Config;
 use briquette_core::{Layout, Session};
@@ -9,44 +9,44 @@ use crate::error::Error;
 use crate::flat::Inventory;
 use crate::probe::Probe;
 
-/// Names and values, in a fixed order. Text, so that a mismatch can be shown.
+/// Names and values, in a fixed order. Values are text, so that a mismatch can be displayed.
 pub(crate) type Settings = Vec<(String, String)>;
 
-/// Where ranks' modules differ, the tensors themselves are compared.
+/// Fields for which the tensors themselves are compared, if they differ.
 const LAYOUTS: [&str; 2] = ["layout", "buffers"];
-/// Keys of a configuration that change no bits, and may differ.
+/// Keys of a configuration that do not affect results, and may differ.
 const MAY_DIFFER: [&str; 1] = ["threads"];
-/// Keys that say what kind of thing an object is: where they differ, nothing else is worth naming.
+/// Keys that contain the kind of an object. If they differ, no other key is reported.
 const KINDS: [&str; 2] = ["strategy", "kind"];
 
-/// Settings of the training loop that are compared, by when.
+/// Settings of the training loop, by the scope of the comparison.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compared {
-    /// At join, and with a checkpoint.
+    /// Compared at join, and with a checkpoint.
     pub(crate) run: Settings,
-    /// At join, and with a checkpoint of a world of the same size.
+    /// Compared at join, and with a checkpoint of a world of the same size.
     pub(crate) size: Settings,
-    /// At join.
+    /// Compared at join.
     pub(crate) part: Settings,
 }
 
-/// What every rank of a run has in common.
+/// The properties that all ranks of a run must share.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// In every part of the run, too: a checkpoint is compared with them.
+    /// Settings for all parts of the run: a checkpoint is compared with them.
     pub(crate) run: Settings,
-    /// As long as the world has the size that it has.
+    /// Settings for all parts with a world of the same size.
     #[serde(default)]
     pub(crate) size: Settings,
-    /// In this part of it.
+    /// Settings for this part of the run.
     pub(crate) part: Settings,
-    /// How this rank's devices round. No two need to do it alike.
+    /// The rounding of this rank's devices. Ranks may differ in it.
     pub(crate) rounding: String,
-    /// Where the optimizer is known.
+    /// The probe of the optimizer, if it is accessible.
     pub(crate) optimizer: Option<Probe>,
 }
 
-/// What differs, and both values.
+/// A field that differs, and both values.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Difference {
     pub(crate) field: String,
@@ -54,7 +54,7 @@ pub(crate) struct Difference {
     pub(crate) theirs: String,
 }
 
-/// What the library compares by itself.
+/// The settings that the library itself compares.
 pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_weight_decay: f64) -> Settings {
     let layout = |layout: &Layout| format!("{layout} ({:016x})", layout.fingerprint());
     let fields = [
@@ -69,15 +69,15 @@ pub(crate) fn settings(inventory: &Inventory, config: String, seed: u64, local_w
 }
 
 impl Identity {
-    /// The first that differs between two ranks. `slots` names parameters.
+    /// Returns the first difference between two ranks. `slots` names parameters.
     fn difference(&self, other: &Identity, slots: &Layout) -> Option<Difference> {
         let settings = |identity: &Identity| [&identity.run[..], &identity.size[..], &identity.part[..]].concat();
         let optimizers = || difference_of_optimizers(self, other, slots);
         differences(&settings(self), &settings(other)).next().or_else(optimizers)
     }
 
-    /// The first that differs between this run and the one that saved a file with `saved` in it, in a world of the same size or of another.
-    /// Files of older versions lack some settings.
+    /// Returns the first difference between this run and the saved settings of a file, from a world of the same size or of
+    /// another. Files of older versions lack some settings.
     pub(crate) fn difference_to_saved(
         &self,
         saved: &std::collections::HashMap<String, String>,
@@ -100,7 +100,7 @@ impl Identity {
         differences(&ours, &saved.run).next().or_else(|| difference_of_optimizers(self, &saved, slots))
     }
 
-    /// For a file.
+    /// The entries to save in a file.
     pub(crate) fn to_save(&self) -> impl Iterator<Item = (String, String)> {
         let optimizer = self.optimizer.as_ref().and_then(|probe| serde_json::to_string(probe).ok());
         let optimizer = optimizer.map(|text| (OPTIMIZER.to_owned(), text));
@@ -113,17 +113,17 @@ impl Identity {
     }
 }
 
-/// A configuration's text as this version writes it: older ones had other forms. What is none stays as it is.
+/// Converts the text of a configuration to this version's form. Older versions had other forms. Other text stays unchanged.
 fn as_today(text: &str) -> String {
     let written = serde_json::from_str::<Config>(text).and_then(|mut config| {
-        // They left out what had its default, and knew no number of steps.
+        // Older versions left out defaults, and had no number of steps.
         config.choose_for(None);
         serde_json::to_string(&config)
     });
     written.unwrap_or_else(|_| text.to_owned())
 }
 
-/// Entries of a file that are no settings.
+/// Entries of a file that are not settings.
 pub(crate) const FILE: [&str; 4] = [RANK, WORLD, ROUNDING, OPTIMIZER];
 pub(crate) const RANK: &str = "rank";
 pub(crate) const WORLD: &str = "world";
@@ -131,14 +131,14 @@ const CONFIGURATION: &str = "configuration";
 const ROUNDING: &str = "rounding";
 const OPTIMIZER: &str = "optimizer";
 
-/// In our order, then what only they have.
+/// In the order of `ours`, followed by the fields that only `theirs` has.
 fn differences(ours: &[(String, String)], theirs: &[(String, String)]) -> impl Iterator<Item = Difference> + use<> {
     let fields = ours.iter().map(|(field, _)| field).chain(theirs.iter().map(|(field, _)| field)).cloned();
     let pairs: Vec<_> = fields.map(|field| (find(ours, &field), find(theirs, &field), field)).collect();
     pairs.into_iter().filter_map(|(ours, theirs, field)| compare_text(field, ours, theirs))
 }
 
-/// Text that differs; of objects, the first entry that does.
+/// Compares two texts; for JSON objects, returns the first entry that differs.
 fn compare_text(field: String, ours: Option<String>, theirs: Option<String>) -> Option<Difference> {
     if ours == theirs {
         return None;
@@ -177,7 +177,8 @@ fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) 
     Some(Difference { field, ours: mine.to_string(), theirs: other.to_string() })
 }
 
-/// Fails on every rank that sees another one differ. Whether the world is mixed, which it may be: not all devices round alike.
+/// Compares all ranks, and fails on every rank for which another one differs. Returns whether the world is mixed: devices may
+/// round differently.
 pub(crate) fn compare(comm: &mut Session, mine: &Identity, inventory: &Inventory) -> Result<bool, Error> {
     let slots = &inventory.layout;
     comm.scope().operation = "join";
@@ -185,11 +186,11 @@ pub(crate) fn compare(comm: &mut Session, mine: &Identity, inventory: &Inventory
     let text = serde_json::to_vec(mine).unwrap_or_default();
     let mut frames = Vec::new();
     comm.all_gather(&text, &mut frames)?;
-    // Another version may say it in another way.
+    // Another version may use another format.
     let read = |frame: &[u8]| serde_json::from_slice::<Identity>(frame).unwrap_or_default();
     let others: Vec<_> = frames.iter().map(|frame| read(frame)).enumerate().filter(|(rank, _)| *rank != this).collect();
     let layouts = |identity: &Identity| LAYOUTS.map(|name| find(&identity.run, name));
-    // Every rank finds the same, and takes part.
+    // Every rank gets the same result, and takes part.
     if others.iter().any(|(_, theirs)| layouts(theirs) != layouts(mine)) {
         let text = serde_json::to_vec(&tensors(inventory)).unwrap_or_default();
         comm.all_gather(&text, &mut frames)?;
@@ -217,7 +218,7 @@ fn tensors(inventory: &Inventory) -> Tensors {
     [of(&inventory.layout), of(&inventory.rest)]
 }
 
-/// The first that differs between two modules.
+/// Returns the first tensor that differs between two modules.
 fn first_tensor(ours: &Tensors, theirs: &Tensors) -> Option<Difference> {
     let text = |tensor: Option<&(String, Vec<usize>)>| match tensor {
         Some((path, shape)) => format!("`{path}` of shape {shape:?}"),

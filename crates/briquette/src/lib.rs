@@ -1,10 +1,10 @@
-//! Data-parallel training for [Burn](https://burn.dev) over the network you have.
+//! Data-parallel training for [Burn](https://burn.dev) with gradient compression, for any network.
 //!
 //! Each rank trains a replica of the model on its share of the data. Between `backward` and the optimizer's step the ranks
-//! agree on an average of their gradients, and may compress what they tell each other. The algorithms are in
-//! [`briquette_core`], here as `core`; this crate is the glue to Burn 0.22.
+//! average their gradients; they may compress what they send. The algorithms are in [`briquette_core`], re-exported as `core`;
+//! this crate connects them to Burn 0.22.
 //!
-//! # The difference to plain Burn
+//! # Difference from plain Burn
 //!
 //! ```diff
 //!  let optim = SgdConfig::new().init();
@@ -18,51 +18,52 @@
 //!  }
 //! ```
 //!
-//! `session` is this rank's [`Session`](briquette_core::Session), from [`run`]: `briquette::run(4, |session| …)` trains on four threads, and
-//! on the processes of a world where a launcher started this one. [`auto`](DistributedOptimizer::auto) decides by itself how much to
-//! compress ([`DistributedConfig::auto`]): it times dense and compressed steps, reads the losses given to
-//! [`record_loss`](DistributedOptimizer::record_loss), and tries what optimizer it wraps. SGD with momentum gets momentum correction
-//! ([`Feedback::InnerMomentum`](briquette_core::config::Feedback)), with its own momentum and weight decay as they are; any other optimizer
-//! error feedback. Afterwards [`summary`](DistributedOptimizer::summary) says in a line what was sent and saved. To decide yourself, give
-//! [`new`](DistributedOptimizer::new) a [`DistributedConfig`]. Configuration and seed are the same on every rank.
+//! `session` is this rank's [`Session`](briquette_core::Session), from [`run`]: `briquette::run(4, |session| …)` trains on four
+//! threads, or, if a launcher started this process, on the processes of its world. [`auto`](DistributedOptimizer::auto) chooses
+//! the compression ratio at run time ([`DistributedConfig::auto`]): it times dense and compressed steps, reads the losses given
+//! to [`record_loss`](DistributedOptimizer::record_loss), and probes the optimizer that it wraps. SGD with momentum gets momentum
+//! correction ([`Feedback::InnerMomentum`](briquette_core::config::Feedback)), with its own momentum and weight decay unchanged;
+//! any other optimizer gets error feedback. After training, [`summary`](DistributedOptimizer::summary) reports in one line the
+//! traffic and the time saved. To choose the algorithm yourself, pass a [`DistributedConfig`] to
+//! [`new`](DistributedOptimizer::new). Configuration and seed must be the same on every rank.
 //!
-//! # The pieces
+//! # Overview
 //!
-//! - [`DistributedOptimizer`]: a `ModuleOptimizer`, parameter groups and all, with the exchange in front.
-//! - [`Synchronizer`]: the exchange alone, when something else owns the optimizer; also stopping together, averaging
-//!   BatchNorm's statistics, and the [`StepReport`] with traffic, gain, factor and seconds.
+//! - [`DistributedOptimizer`]: a `ModuleOptimizer`, including parameter groups, with a gradient exchange before each step.
+//! - [`Synchronizer`]: the exchange alone, for code in which something else owns the optimizer; also a collective stop request,
+//!   averages of BatchNorm's statistics, and the [`StepReport`] with traffic, gain, compression ratio and seconds.
 //! - `DataParallel` (feature `train`): a strategy for Burn's own `SupervisedTraining`.
-//! - [`ServerTraining`]: without lock step, rank 0 serves and the others work.
-//! - [`Compressed`]: compression with error feedback inside one process, to try what it costs.
-//! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also [in the background](
-//!   DistributedOptimizer::with_background_saving)) and resuming, to the bit in a world of the same size.
-//! - [`Backend`]: where a model runs, by name at run time; a rank's part in a
-//!   [world of several](Synchronizer::with_rebroadcast).
-//! - [`strategy`]: algorithms of your own.
-//! - [`optim`]: optimizers that Burn does not have, with or without other ranks.
-//! - [`DistributedConfig`]: what travels and who decides.
-//! - [`run`]: starts ranks. By hand: [`Local`](briquette_core::comm::Local) for threads, `tcp` (feature of that name) for processes, with
-//!   [`WallClock`] where seconds are read, as core reads no clock.
+//! - [`ServerTraining`]: asynchronous training; rank 0 is the server and the other ranks are workers.
+//! - [`Compressed`]: compression with error feedback in a single process, to measure its effect on accuracy.
+//! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also
+//!   [in the background](DistributedOptimizer::with_background_saving)) and resuming, bit for bit in a world of the same size.
+//! - [`Backend`]: the backend and device of a model, chosen by name at run time; ranks of one world
+//!   [may use different backends](Synchronizer::with_rebroadcast).
+//! - [`strategy`]: user-defined algorithms.
+//! - [`optim`]: optimizers that Burn does not have; they also work without other ranks.
+//! - [`DistributedConfig`]: the exchanged content (gradients or parameters), its compression, and its controller.
+//! - [`run`]: starts ranks. To start them yourself: [`Local`](briquette_core::comm::Local) for threads, `tcp` (feature of that
+//!   name) for processes, with [`WallClock`] where seconds are needed, because core reads no clock.
 //!
-//! # What to use when
+//! # Choosing a configuration
 //!
-//! | you have | use |
+//! | situation | use |
 //! |---|---|
-//! | no idea | [`auto`](DistributedOptimizer::auto), [`record_loss`](DistributedOptimizer::record_loss) |
-//! | a fast network, or a small model | [`DistributedConfig::dense`]: compression would lose |
+//! | no preference | [`auto`](DistributedOptimizer::auto), [`record_loss`](DistributedOptimizer::record_loss) |
+//! | a fast network, or a small model | [`DistributedConfig::dense`]: compression would cost more time than it saves |
 //! | SGD with momentum and a slow network | [`DistributedConfig::top_k_momentum`], the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`DistributedConfig::top_k_q8`]: error feedback |
-//! | no idea which compression ratio, and top-k in any case | [`DistributedConfig::gravac`], [`record_loss`](DistributedOptimizer::record_loss) |
+//! | top-k at an unknown compression ratio | [`DistributedConfig::gravac`], [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: their bytes do not grow with the world |
-//! | hardly any network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, or `diloco` in hundreds, [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
-//! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 where data ran out |
-//! | ranks of different speed | [`ServerTraining`]: a server and workers, each at its own pace |
+//! | a very slow network | Local SGD: `DistributedConfig::local_sgd`, parameters every `H` steps, or `diloco`, every few hundred steps; [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 on a rank whose data has ended |
+//! | ranks of different speed | [`ServerTraining`]: a server and workers that do not wait for each other |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
-//! | exchanges that take a while, and cores to spare | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets go while the backward pass computes the next ones |
-//! | a question about another network | [`Simulated`](briquette_core::comm::Simulated) |
+//! | slow exchanges and idle cores | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets are sent while the backward pass computes the next ones |
+//! | a prediction for another network | [`Simulated`](briquette_core::comm::Simulated) |
 //! | one process | [`Compressed`] |
 //!
-//! The book (getting started, coming from DDP, what commonly goes wrong, and what was measured) is the module
+//! The book (getting started, coming from DDP, common mistakes, and measurements) is the module
 #![cfg_attr(feature = "guide", doc = "[`guide`].")]
 #![cfg_attr(
     not(feature = "guide"),

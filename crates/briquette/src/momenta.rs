@@ -1,4 +1,4 @@
-//! What becomes of the inner optimizer's momenta when parameters have been exchanged.
+//! Treatment of the inner optimizer's momenta after an exchange of parameters.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
 impl Synchronizer {
-    /// The record that the inner optimizer is to load at the end of a step, if any; `saved` gives its present one, as bytes.
+    /// Returns the record that the inner optimizer is to load at the end of a step, if any; `saved` returns its current one, as
+    /// bytes.
     pub(crate) fn next_momenta<M: Module>(
         &mut self,
         module: &M,
@@ -33,7 +34,7 @@ impl Synchronizer {
         }
     }
 
-    /// The mean over ranks of every f32 tensor of the record; what is not one (counters of steps) stays this rank's.
+    /// Averages every f32 tensor of the record over ranks; other values (step counters) stay rank-local.
     fn average_momenta<M: Module>(
         &mut self,
         module: &M,
@@ -45,7 +46,7 @@ impl Synchronizer {
             saved().and_then(|bytes| Reader::from_bytes(bytes).map_err(|e| e.to_string())).map_err(unusable)?;
         let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
         let mut tensors = reader.into_tensors().map_err(|e| unusable(e.to_string()))?;
-        // Names begin with ids, which each process draws: their order is that of the module.
+        // Names begin with ids, which are random in each process; they are ordered by the module.
         let order: BTreeMap<u64, usize> = ids::ids(module).iter().map(|id| id.val()).zip(0..).collect();
         tensors.sort_by_key(|tensor| place(&order, &tensor.name));
         self.compare_momenta(&order, &tensors)?;
@@ -75,7 +76,7 @@ impl Synchronizer {
 }
 
 impl Synchronizer {
-    /// That every rank keeps the same tensors, of values that can be averaged.
+    /// Checks that every rank has the same tensors, with a type that can be averaged.
     fn compare_momenta(&mut self, order: &BTreeMap<u64, usize>, tensors: &[Tensor]) -> Result<(), Error> {
         let unusable = |rank: usize, problem: String| Err(Error::Momenta { rank, problem });
         let (rank, mut mine) = (self.comm.rank(), String::new());
@@ -93,13 +94,13 @@ impl Synchronizer {
         all[rank] = mine;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
-            // It keeps none of a parameter that has had no gradient.
+            // There is no state for a parameter that has had no gradient.
             Some(other) => unusable(other, "they are of other parameters than rank 0's".into()),
         }
     }
 }
 
-/// Where a tensor stands among all: by its parameter, then by what it is of it.
+/// The sort key of a tensor: its parameter's place, then its name within the parameter.
 fn place(order: &BTreeMap<u64, usize>, name: &str) -> (usize, String) {
     let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
     let index = id.parse().ok().and_then(|id| order.get(&id).copied());

@@ -1,4 +1,4 @@
-//! The optimizer a Burn user already has, on many ranks.
+//! Distributed optimizer: wraps a Burn optimizer and averages gradients over all ranks.
 
 use briquette_core::Session;
 use briquette_core::config::Config;
@@ -43,7 +43,7 @@ pub struct DistributedOptimizer {
     pub(crate) inner: ModuleOptimizer,
     pub(crate) sync: Synchronizer,
     pub(crate) average: Option<IterateAverage>,
-    /// Whether files are written in a thread.
+    /// Set if checkpoint files are written in a background thread.
     pub(crate) background: bool,
     /// The checkpoint that is being written.
     pub(crate) pending: Option<Pending>,
@@ -56,20 +56,20 @@ impl std::fmt::Debug for DistributedOptimizer {
     }
 }
 
-/// An error that gives the model back.
+/// Converts an error that holds the model into a [`StepError`].
 pub(crate) fn keeping<M: Module>((module, source): (M, Error)) -> StepError<M> {
     StepError { model: Box::new(module), source }
 }
 
 impl DistributedOptimizer {
-    /// Wraps `optimizer`, parameter groups and all, and decides by itself how much to compress: [`Config::auto`]. `seed` must be the same
-    /// on every rank. What was decided, and what that saved, is in the [`summary`](Self::summary).
+    /// Wraps `optimizer`, including its parameter groups, and chooses the compression ratio at run time: [`Config::auto`]. `seed`
+    /// must be the same on every rank. The [`summary`](Self::summary) reports the decisions and the time saved.
     pub fn auto(optimizer: impl Into<ModuleOptimizer>, session: impl Into<Session>, seed: u64) -> Self {
         Self::new(optimizer, session, Config::auto(), seed)
     }
 
-    /// Wraps `optimizer`, parameter groups and all. `config` (a [`DistributedConfig`](crate::DistributedConfig), or an algorithm
-    /// [of your own](crate::strategy)) and `seed` must be the same on every rank.
+    /// Wraps `optimizer`, including its parameter groups. `config` (a [`DistributedConfig`](crate::DistributedConfig), or
+    /// [a user-defined algorithm](crate::strategy)) and `seed` must be the same on every rank.
     pub fn new(
         optimizer: impl Into<ModuleOptimizer>,
         comm: impl Into<Session>,
@@ -86,8 +86,8 @@ impl DistributedOptimizer {
         }
     }
 
-    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged: what momentum correction needs, since its inner
-    /// optimizer sees velocities. Leave the inner optimizer's own weight decay off then.
+    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged. Momentum correction needs this, because
+    /// its inner optimizer receives velocities instead of gradients. Turn off the inner optimizer's own weight decay then.
     #[must_use]
     pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
         self.sync = self.sync.with_local_weight_decay(weight_decay);
@@ -101,9 +101,10 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Keeps the running mean of the parameters after each step, to evaluate in their place: [Gadam](crate::optim::IterateAverage) around AdamW.
-    /// It is saved with every checkpoint, and nothing is sent for it. For strategies that exchange gradients and leave replicas equal, as the
-    /// default does; [`join`](Self::join) refuses others. A second `join` begins the mean anew, and goes on counting steps.
+    /// Keeps the running mean of the parameters after each step, to evaluate with it: [Gadam](crate::optim::IterateAverage)
+    /// around AdamW. Every checkpoint includes the mean; no communication is needed for it. It requires a strategy that exchanges
+    /// gradients and keeps replicas equal, as the default does; [`join`](Self::join) refuses others. A second `join` resets the
+    /// mean, but not the step count.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -114,32 +115,32 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Gives every rank rank 0's parameters after every `steps` steps; 0 for never. By default that is done
-    /// [every 100 steps](crate::REBROADCAST_STEPS) where ranks' devices round differently, and nowhere else.
+    /// Broadcasts rank 0's parameters to all ranks after every `steps` steps; 0 for never. By default this happens
+    /// [every 100 steps](crate::REBROADCAST_STEPS) if the ranks' devices round differently, and otherwise never.
     #[must_use]
     pub fn with_rebroadcast(mut self, steps: u64) -> Self {
         self.sync = self.sync.with_rebroadcast(steps);
         self
     }
 
-    /// Says how many steps the run will have, counted from its beginning; see [`Synchronizer::with_run_steps`].
+    /// Sets the total number of steps of the run, counted from its beginning; see [`Synchronizer::with_run_steps`].
     #[must_use]
     pub fn with_run_steps(mut self, steps: u64) -> Self {
         self.sync = self.sync.with_run_steps(steps);
         self
     }
 
-    /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run (the batch size, the
-    /// data): by [`join`](Self::join), and when a checkpoint is loaded. What differs is named with both values; of two JSON objects, the
-    /// entry that does.
+    /// Registers a setting of the training loop that must be the same on every rank and in every part of the run (the batch size,
+    /// the data). [`join`](Self::join) compares it, and so does loading a checkpoint. A mismatch is reported with both values; if
+    /// both are JSON objects, with the entry that differs.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_run_setting(name, value);
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for what may change when the run is resumed, as its length may: only
-    /// [`join`](Self::join) compares it.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change when the run is resumed, such as its
+    /// length: only [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_world_setting(name, value);
@@ -153,19 +154,21 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Makes this rank one of the world; call it once, before the first step. Compares version, configuration, seed, layout and the training
-    /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers, by path:
-    /// ranks may initialize theirs as they like. Local parameter ids stay, so parameter groups keep matching.
+    /// Joins this rank to the world; call it once, before the first step. Compares version, configuration, seed, layout and the
+    /// training loop's [own settings](Self::with_run_setting) with every rank. Then copies rank 0's parameters and buffers into
+    /// the module, by path, so ranks may initialize their modules differently. Local parameter ids stay, so parameter groups keep
+    /// matching.
     ///
-    /// Integer and boolean tensors are rank 0's, too, and so is the state of the optimizer, where ranks come with different ones. (A plain
-    /// `Tensor` field is shown by no module: make it the same on every rank, or a `Param` without a gradient.)
+    /// Integer and boolean tensors are rank 0's, too, and so is the state of the optimizer, if ranks come with different ones.
+    /// (No module exposes a plain `Tensor` field: make it the same on every rank, or a `Param` without a gradient.)
     ///
-    /// **Frozen layers** (`no_grad`) are rank 0's from then on, on every rank, and are not sent again. To unfreeze some, call `join` again,
-    /// on every rank, with the module as it is then: the exchange begins anew, without what was not sent before, and the step goes on.
+    /// **Frozen layers** (`no_grad`) are rank 0's from then on, on every rank, and are not sent again. To unfreeze some, call
+    /// `join` again, on every rank, with the unfrozen module. This resets the exchange and drops the residuals; the step count
+    /// continues.
     ///
-    /// The inner optimizer is compared too, by what a copy of
-    /// it makes of a few test gradients: Burn does not say of what kind it is and how it is set. By the same means a
-    /// [feedback that was left open](briquette_core::config::Feedback::ByOptimizer), as [`auto`](Self::auto) leaves it, is decided.
+    /// The inner optimizer is compared too, by the result of a few test gradients on a copy of it, because Burn does not expose
+    /// its kind and its settings. The same test decides a
+    /// [feedback that was left open](briquette_core::config::Feedback::ByOptimizer), as by [`auto`](Self::auto).
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
@@ -175,7 +178,7 @@ impl DistributedOptimizer {
         let inner = &self.inner;
         if let Some(record) = self.sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))? {
             let loaded = by_the_default_device(|| self.inner.clone().load_record(record));
-            // The others go on to their first step.
+            // The other ranks proceed to their first step.
             self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         }
         if let Some(average) = &mut self.average {
@@ -187,9 +190,9 @@ impl DistributedOptimizer {
 
     /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
     ///
-    /// Under gradient accumulation, call it once per real step with the accumulated gradients. Where gradients are exchanged
-    /// [during the backward pass](Self::forward_model), these must be the ones that came, unchanged: accumulate with forward passes on the
-    /// module itself.
+    /// Under gradient accumulation, call it once per optimizer step with the accumulated gradients. If gradients are exchanged
+    /// [during the backward pass](Self::forward_model), pass the gradients of that pass unchanged; to accumulate, run the forward
+    /// passes on the module itself.
     ///
     /// # Errors
     /// Those of [`try_step`](Self::try_step), without the model.
@@ -202,12 +205,12 @@ impl DistributedOptimizer {
         self.try_step(lr, module, grads).map_err(Error::from)
     }
 
-    /// [`step`](Self::step) for people who go on after a failure, or save the model then.
+    /// As [`step`](Self::step), for callers that continue after a failure, or save the model then.
     ///
     /// # Errors
-    /// [`StepError`] holds the model as it was. After a gradient or a learning rate that is not finite, or a senseless number
-    /// of samples (refused on every rank), the world may go on with the next batch; after any other error, and under Local
-    /// SGD, the session is of no further use.
+    /// [`StepError`] holds the model, unchanged. Training may continue with the next batch after a gradient or a learning rate
+    /// that is not finite, or an invalid number of samples, which every rank refuses. After any other error, and under Local SGD,
+    /// the session is unusable.
     pub fn try_step<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -227,9 +230,10 @@ impl DistributedOptimizer {
         }
     }
 
-    /// The model to run this step's forward pass on, where gradients are exchanged
-    /// [while the backward pass computes them](briquette_core::config::Exchange::during_backward); then `step` is given the model itself. Where
-    /// nothing can be exchanged meanwhile it is a copy of the model, and the exchange begins after the pass.
+    /// Returns the model for this step's forward pass, if gradients are exchanged
+    /// [while the backward pass computes them](briquette_core::config::Exchange::during_backward). Give the original model to
+    /// `step`. If communication cannot be overlapped, the result is a copy of the model, and the exchange begins after the
+    /// backward pass.
     ///
     /// # Errors
     /// [`Error::NotJoined`]; those of the transport.
@@ -237,7 +241,8 @@ impl DistributedOptimizer {
         self.sync.forward_model(model)
     }
 
-    /// The first half of [`step`](Self::step), for people who step themselves (to look at the average, or to clip it):
+    /// The first half of [`step`](Self::step), for callers that step the optimizer themselves (to inspect the average, or to clip
+    /// it):
     ///
     /// ```no_run
     /// # use briquette::{DistributedOptimizer, Error};
@@ -253,13 +258,13 @@ impl DistributedOptimizer {
     /// ```
     ///
     /// # Errors
-    /// As for [`step`](Self::step); [`Error::Order`] when [`sync_parameters`](Self::sync_parameters) did not end the step
-    /// before.
+    /// As for [`step`](Self::step); [`Error::Order`] when [`sync_parameters`](Self::sync_parameters) did not end the previous
+    /// step.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         self.sync.sync_gradients(module, grads)
     }
 
-    /// The second half: ends the step, and averages parameters where they are due. Call it after every
+    /// The second half of a step: ends it, and averages parameters if the plan of this step asks for it. Call it after every
     /// [`sync_gradients`](Self::sync_gradients) and step of the optimizer.
     ///
     /// # Errors
@@ -296,8 +301,8 @@ impl DistributedOptimizer {
         }
     }
 
-    /// Makes replicas equal that trained alone since the last average (Local SGD), to go on with the average: at the end of a
-    /// run. All ranks must call it. Does nothing where replicas are equal already.
+    /// Averages replicas that have trained independently since the last average (Local SGD), and continues from the average. Call
+    /// it at the end of a run, on all ranks. Does nothing if replicas are equal already.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -305,9 +310,9 @@ impl DistributedOptimizer {
         self.sync.average_parameters(module)
     }
 
-    /// The module to evaluate, the same on every rank and in Burn's inference form: with the mean over ranks of BatchNorm's running
-    /// statistics and, under Local SGD, of parameters. All ranks must call it. `module` itself does not change, so that evaluating does
-    /// not change training.
+    /// Returns the module to evaluate, the same on every rank and in Burn's inference form, with the mean over ranks of
+    /// BatchNorm's running statistics and, under Local SGD, of parameters. All ranks must call it. `module` itself does not
+    /// change, so evaluation does not affect training.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -315,66 +320,68 @@ impl DistributedOptimizer {
         self.sync.evaluation_copy(module)
     }
 
-    /// The mean of iterates, under [`with_iterate_average`](Self::with_iterate_average). What it makes of the model may be given to
-    /// [`evaluation_copy`](Self::evaluation_copy), in training form.
+    /// The running mean of the parameters, under [`with_iterate_average`](Self::with_iterate_average). The model with this
+    /// mean may be passed to [`evaluation_copy`](Self::evaluation_copy), in training form.
     pub fn iterate_average(&self) -> Option<&IterateAverage> {
         self.average.as_ref()
     }
 
-    /// This rank's training loss of the step to come, before [`step`](Self::step), on every rank: controllers read the mean over ranks,
-    /// weighted by samples.
+    /// Records this rank's training loss of the next step, before [`step`](Self::step), on every rank. Controllers read the mean
+    /// over ranks, weighted by samples.
     pub fn record_loss(&mut self, loss: f64) {
         self.sync.record_loss(loss);
     }
 
-    /// A validation loss, after an evaluation, on any ranks: controllers read the mean of those that have one.
+    /// Records a validation loss, after an evaluation, on any subset of the ranks. Controllers read the mean of the recorded
+    /// values.
     pub fn record_validation_loss(&mut self, loss: f64) {
         self.sync.record_validation_loss(loss);
     }
 
-    /// How many samples are behind the gradient of the step to come, before [`step`](Self::step): ranks' gradients then count by their
-    /// samples. A rank whose data ran out records 0 and passes empty gradients.
+    /// Records the number of samples in the gradient of the next step, before [`step`](Self::step). Ranks' gradients are then
+    /// weighted by their samples. A rank whose data ran out records 0 and passes empty gradients.
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);
     }
 
-    /// The learning rate of the step to come, where [`step`](Self::step) does not record it: before
-    /// [`sync_gradients`](Self::sync_gradients), and before [`forward_model`](Self::forward_model) where a feedback needs it then.
+    /// Records the learning rate of the next step, for callers that do not use [`step`](Self::step), which records it itself.
+    /// Call it before [`sync_gradients`](Self::sync_gradients), and before [`forward_model`](Self::forward_model) if a feedback
+    /// needs the rate by then.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.sync.record_learning_rate(learning_rate);
     }
 
-    /// What the steps so far were sent as, the bytes, and about what time that saved; it displays as one line.
+    /// A summary of the steps so far: formats sent, bytes, and an estimate of the time saved. It displays as one line.
     pub fn summary(&self) -> RunSummary {
         self.sync.summary()
     }
 
-    /// What the last exchange did.
+    /// The report of the last exchange.
     pub fn report(&self) -> &StepReport {
         self.sync.report()
     }
 
-    /// The exchange, with everything it can do.
+    /// The exchange, with its full interface.
     pub fn synchronizer(&self) -> &Synchronizer {
         &self.sync
     }
 
-    /// The exchange, with everything it can do.
+    /// The exchange, with its full interface.
     pub fn synchronizer_mut(&mut self) -> &mut Synchronizer {
         &mut self.sync
     }
 
-    /// This rank's number.
+    /// This rank's index.
     pub fn rank(&self) -> usize {
         self.sync.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.sync.world()
     }
 
-    /// The wrapped optimizer, and the exchange; without what [is averaged](Self::with_iterate_average).
+    /// The wrapped optimizer and the exchange; the [iterate average](Self::with_iterate_average) is dropped.
     pub fn into_parts(self) -> (ModuleOptimizer, Synchronizer) {
         (self.inner, self.sync)
     }

@@ -1,9 +1,9 @@
-//! What an optimizer does, to tell it from another.
+//! Probe of an optimizer: identifies it by its result on test gradients.
 //!
-//! Burn's `ModuleOptimizer` keeps its kind and its settings to itself, so each rank asks its own what it does: a copy of it
-//! steps a copy of the module in which every parameter is a few values, with the same gradients on every rank, large ones,
-//! small ones and none. Momenta, decays, clipping and parameter groups all show. Optimizers that differ in what only other
-//! gradients or more steps would show are taken for equal.
+//! Burn's `ModuleOptimizer` does not expose its kind and its settings. Each rank therefore probes its own: a copy of the
+//! optimizer steps a copy of the module, in which every parameter is reduced to a few values, with the same gradients on every
+//! rank: large ones, small ones and none. Momenta, decays, clipping and parameter groups all affect the result. Optimizers that
+//! differ only for other gradients, or after more steps, count as equal.
 
 mod momentum;
 
@@ -20,25 +20,25 @@ use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat::{self, Part, like};
 
-/// Learning rate and size of the gradients of a run of [`GRADIENTS`]. The last shows decay alone, however small.
+/// Learning rate and scale of the gradients of each run of [`GRADIENTS`]. The last one shows decay alone, however small.
 const RUNS: [(f64, f32); 4] = [(0.1, 1.0), (1.0, 1e4), (1.0, 1e-4), (1000.0, 0.0)];
-/// The last of them without a gradient worth speaking of.
+/// The last of them is zero.
 const GRADIENTS: [[f32; 4]; 3] = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]];
-/// How far results may be apart where devices round alike, and elsewhere: a share of the larger.
+/// Relative tolerance if devices round in the same way, and otherwise.
 const TOLERANCE: [f32; 2] = [1e-4, 1e-2];
 
-/// What an optimizer made of every parameter.
+/// The result of an optimizer's steps for every parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Probe {
-    /// Results that differ, as bits of f32: JSON knows no infinity.
+    /// The distinct results, as bits of f32: JSON has no infinity.
     results: Vec<Vec<u32>>,
-    /// Which of them is each slot's.
+    /// The index of each slot's result.
     slots: Vec<usize>,
 }
 
 impl Probe {
-    /// Nothing where the optimizer cannot be asked: its state came along, and the device that Burn clears it by cannot be had;
-    /// or it is one of the user's own that does not take such small parameters.
+    /// Probes an optimizer. Returns `None` if that is impossible: it has state, and the device with which Burn clears it is
+    /// unavailable; or it is user-defined and does not support such small parameters.
     pub(crate) fn of<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
         catch_unwind(AssertUnwindSafe(|| Probe::ask(optimizer, module))).unwrap_or(Ok(None))
     }
@@ -70,7 +70,7 @@ impl Probe {
         Ok(Some(probe))
     }
 
-    /// The first slot of which another optimizer makes something else, and both results.
+    /// Returns the first slot for which another optimizer has another result, and both results.
     pub(crate) fn difference(&self, other: &Probe, alike: bool) -> Option<(usize, f32, f32)> {
         let tolerance = TOLERANCE[usize::from(!alike)];
         let of = |probe: &Probe, slot: usize| probe.results.get(*probe.slots.get(slot)?).cloned();
@@ -90,19 +90,19 @@ fn close(a: f32, b: f32, tolerance: f32) -> bool {
     both_lost || a == b || (a - b).abs() <= tolerance * a.abs().max(b.abs())
 }
 
-/// A parameter of this many dimensions, for a probe: two of the first two, one of the others.
+/// The shape of a probe's parameter of `D` dimensions: two for each of the first two, one for the others.
 fn shape<const D: usize>() -> [usize; D] {
     std::array::from_fn(|i| if i < 2 { 2 } else { 1 })
 }
 
-/// The same values in every parameter of as many dimensions.
+/// The same values for every parameter with the same number of dimensions.
 fn values<const D: usize>(size: f32, pattern: [f32; 4]) -> TensorData {
     let shape = shape::<D>();
     let values: Vec<f32> = (0..shape.iter().product()).map(|i| size * pattern[i % 4]).collect();
     TensorData::new(values, shape)
 }
 
-/// A copy without state; nothing where that cannot be cleared.
+/// Returns a copy without state; `None` if the state cannot be cleared.
 fn fresh(optimizer: &ModuleOptimizer) -> Option<ModuleOptimizer> {
     let copy = optimizer.clone();
     if copy.to_record().is_empty() {
@@ -111,11 +111,11 @@ fn fresh(optimizer: &ModuleOptimizer) -> Option<ModuleOptimizer> {
     by_the_default_device(|| copy.load_record(OptimizerRecord::default())).ok()
 }
 
-/// Puts a few values in the place of every parameter. Buffers stay as they are: clones share them.
+/// Replaces every parameter by a few values. Buffers stay unchanged, because clones share them.
 struct Shrink {
     size: f32,
     pattern: [f32; 4],
-    /// Whether parameters keep their type; else they are f32.
+    /// Set if parameters keep their type; otherwise they are f32.
     keeps_type: bool,
 }
 
@@ -153,7 +153,7 @@ fn gradients<M: Module>(module: &M, size: f32, pattern: [f32; 4]) -> GradientsPa
     walk.out
 }
 
-/// Values of every parameter.
+/// The number of values of every parameter.
 fn lens<M: Module>(module: &M) -> Vec<usize> {
     struct Lens(Vec<usize>);
     impl ModuleVisitor for Lens {

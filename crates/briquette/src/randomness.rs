@@ -1,4 +1,4 @@
-//! One seed for all that a model draws.
+//! Reproducible random numbers of a model, from one seed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,14 +6,15 @@ use briquette_core::Key;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
-/// Whose turn it is to draw: the generators that it guards are the process's, too.
+/// Serializes draws, because the backends' generators belong to the process, too.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Random numbers of a model (initial weights, dropout), from one seed on all ranks.
 ///
-/// Burn's backends have one generator for each process or device. Ranks that are threads race for it, so that two runs differ; ranks that are
-/// processes begin alike, so that all drop out the same. [`Randomness`] gives every draw a place instead: the seed, and for what is to differ
-/// between ranks the step and the rank. The same run has the same bits in threads and in processes, and when it is resumed.
+/// Burn's backends have one generator for each process or device. Ranks that are threads race for it, so two runs differ. Ranks
+/// that are processes start from the same state, so all use the same dropout masks. [`Randomness`] instead derives every draw
+/// from the seed and, where ranks must differ, from the step and the rank. A run has the same bits in threads and in processes,
+/// and when it is resumed.
 ///
 /// ```
 /// use briquette::Randomness;
@@ -34,8 +35,9 @@ static TURN: Mutex<()> = Mutex::new(());
 /// # }
 /// ```
 ///
-/// **Cost.** Draws from one process's generator take turns: while a rank is [inside](Randomness::step), other threads of the process wait. Put the
-/// forward pass in it, not the backward pass; give ranks that are processes their own generator, where nobody waits.
+/// **Cost.** Draws from one process's generator take turns: while a rank is [inside](Randomness::step), other threads of the
+/// process wait. Put the forward pass in it, not the backward pass. Ranks that are processes each have their own generator, and
+/// do not wait.
 #[derive(Debug, Clone)]
 pub struct Randomness {
     key: Key,
@@ -44,14 +46,15 @@ pub struct Randomness {
 }
 
 impl Randomness {
-    /// For this rank, from the run's seed, which is the same on every rank. `device` is where its model computes.
+    /// Creates it for this rank, from the run's seed, which is the same on every rank. `device` is that of its model.
     pub fn new(seed: u64, rank: usize, device: &Device) -> Randomness {
         // Autodiff has no generator of its own.
         Randomness { key: Key::new(seed).purpose("model"), rank, device: device.clone().inner() }
     }
 
-    /// Draws the same on every rank: initial weights. (They would be rank 0's after joining in any case; frozen or shared
-    /// parts of a model, and what is made of them, are equal before.) Burn draws a weight when it is first read: here that is now.
+    /// Runs `body` with draws that are the same on every rank, for initial weights. (After joining, weights are rank 0's in any
+    /// case. Frozen or shared parts of a model, and values derived from them, are equal before.) Burn draws a weight when it is
+    /// first read; here it is drawn immediately.
     pub fn init<M: Module>(&self, body: impl FnOnce() -> M) -> M {
         struct Draw;
         impl ModuleVisitor for Draw {
@@ -66,12 +69,12 @@ impl Randomness {
         })
     }
 
-    /// Draws of a step's forward pass, another one on each rank: dropout, noise.
+    /// Runs a step's forward pass with draws that differ between ranks: dropout, noise.
     pub fn step<T>(&self, step: u64, body: impl FnOnce() -> T) -> T {
         self.draw(self.key.step(step).rank(self.rank), body)
     }
 
-    /// As [`step`](Self::step), where epochs and their batches are counted, and not steps.
+    /// As [`step`](Self::step), for a loop that counts epochs and their batches instead of steps.
     #[cfg(feature = "train")]
     pub(crate) fn batch<T>(&self, epoch: usize, batch: usize, body: impl FnOnce() -> T) -> T {
         self.draw(self.key.purpose("epoch").step(epoch as u64).bucket(batch).rank(self.rank), body)

@@ -1,4 +1,4 @@
-//! Starting ranks: one of a launcher's processes, or threads of this one.
+//! Starts ranks: the processes of a launcher, or threads of this process.
 
 use std::error::Error as StdError;
 use std::ops::RangeInclusive;
@@ -16,14 +16,14 @@ use crate::{Error, WallClock};
 
 briquette_core::debug_by_display!(RunError);
 
-/// Why [`run`] failed.
+/// Errors of [`run`].
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A world of nobody.
+    /// The world has no ranks.
     #[error("a world has at least 1 rank, got 0")]
     NoRanks,
-    /// What a launcher set means nothing.
+    /// An environment variable of the launcher is invalid.
     #[cfg(feature = "tcp")]
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -31,26 +31,26 @@ pub enum RunError {
     #[cfg(feature = "tcp")]
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// A rank failed by itself, or all that is known is that it stopped.
+    /// A rank failed, or stopped for an unknown reason.
     #[error("{}", of_rank(*rank, &source.to_string()))]
     Rank {
-        /// Which; of threads the first that was not merely stopped by another.
+        /// The rank. Among threads, the first that was not merely stopped by another.
         rank: usize,
         /// Its error.
         source: Box<dyn StdError + Send + Sync>,
     },
 }
 
-/// Trains on all ranks: `body` is what one of them does.
+/// Trains on all ranks: `body` is the program of one rank.
 ///
-/// - Under `briquette launch`, torchrun, `mpirun` or `srun` ([`Environment::from_env`](crate::tcp::Environment::from_env)) this process is
-///   one rank of their world, and talks to the others over TCP. `ranks` is not asked for then.
-/// - Otherwise `ranks` threads of this process are the world.
+/// - Under `briquette launch`, torchrun, `mpirun` or `srun` ([`Environment::from_env`](crate::tcp::Environment::from_env)) this
+///   process is one rank of their world, and communicates over TCP. `ranks` is then ignored.
+/// - Otherwise the world consists of `ranks` threads of this process.
 ///
-/// A session has the wall clock, and a channel to exchange on in the background; a rank computes on [threads of its own](crate::Pool), its share
-/// of the machine's. What `body` returns on the first rank of this process is
-/// returned: on rank 0 of threads, and on every process. [`Run`] has settings: how long to wait, which ports, how to stop. What only one should do (to print, to write files) belongs inside, on the rank
-/// whose [`rank`](Session::rank) is 0.
+/// A session has the wall clock, and a channel for background exchanges. A rank computes on [threads of its own](crate::Pool),
+/// its share of the machine's. The result is that of `body` on the first rank of this process: rank 0 for threads, and its own
+/// rank for each process. [`Run`] has settings: timeouts, ports, cancellation. Work for a single rank (printing, writing files)
+/// belongs inside `body`, on the rank whose [`rank`](Session::rank) is 0.
 ///
 /// ```
 /// use briquette::core::error::CommError;
@@ -64,10 +64,11 @@ pub enum RunError {
 /// # Ok::<_, briquette::RunError>(())
 /// ```
 ///
-/// Errors of `body` are of any type that becomes a `Box<dyn Error + Send + Sync>`: this crate's, `String`, `anyhow::Error`, the box itself.
+/// Errors of `body` may have any type that converts to a `Box<dyn Error + Send + Sync>`: this crate's, `String`, `anyhow::Error`,
+/// the box itself.
 ///
 /// # Errors
-/// [`RunError`]. Of several threads that failed, the first that was not [stopped by another](was_stopped).
+/// [`RunError`]. If several threads failed, that of the first that was not [stopped by another](was_stopped).
 pub fn run<T, E>(ranks: usize, body: impl Fn(Session) -> Result<T, E> + Sync) -> Result<T, RunError>
 where
     T: Send,
@@ -78,8 +79,8 @@ where
 
 /// [`run`] with settings.
 ///
-/// Settings made here take precedence. Where ranks are processes, the environment may set the others
-/// ([`names`](crate::tcp::names): `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
+/// Settings made here take precedence. If ranks are processes, the environment may set the others ([`names`](crate::tcp::names):
+/// `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,33 +108,34 @@ impl Run {
         Run { ranks, ..Run::default() }
     }
 
-    /// Sets the time that processes wait for each other to join; 2 minutes if not set. Threads join at once.
+    /// Sets the rendezvous timeout, for which processes wait for each other to join; 2 minutes if not set. Threads join at once.
     pub fn join_deadline(mut self, deadline: Duration) -> Run {
         self.join_deadline = Some(deadline);
         self
     }
 
-    /// Sets the longest time that a call waits for a rank that is alive; 5 minutes if not set. It should be longer than anything
-    /// one rank does alone, such as testing or saving.
+    /// Sets the timeout of a call that waits for a live rank; 5 minutes if not set. It should be longer than any work that one
+    /// rank does alone, such as testing or saving.
     pub fn deadline(mut self, deadline: Duration) -> Run {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The ports on which processes accept connections, for firewalls; any that are free if not set. Where a launcher gives rank 0's
-    /// port, that holds for rank 0.
+    /// Sets the ports on which processes accept connections, for firewalls; any free ports if not set. If a launcher sets rank
+    /// 0's port, rank 0 uses that.
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> Run {
         self.ports = Some(ports);
         self
     }
 
-    /// While this is set, this process does not wait for others to join: it fails within 0.5 s. For signal handlers.
+    /// Cancels the rendezvous: while `cancel` is set, this process does not wait for others to join, and fails within 0.5 s. For
+    /// signal handlers.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> Run {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Trains on all ranks, as [`run`] says.
+    /// Trains on all ranks, as [`run`] describes.
     ///
     /// # Errors
     /// [`RunError`].
@@ -186,7 +188,7 @@ fn first<T>(results: Vec<Result<T, Failed>>) -> Result<T, RunError> {
     }
 }
 
-/// On this rank's share of the machine's cores.
+/// Runs on this rank's share of the machine's cores.
 fn on_own_threads<T, E>(
     comm: Session,
     ranks_here: usize,
@@ -209,7 +211,7 @@ where
     }
 }
 
-/// With the rank, which most errors name themselves.
+/// Adds the rank, unless the error names it, as most do.
 fn of_rank(rank: usize, text: &str) -> String {
     let name = format!("rank {rank}");
     if text.contains(&name) { text.to_owned() } else { format!("{name}: {text}") }
@@ -223,7 +225,8 @@ impl From<CommError> for Failed {
     }
 }
 
-/// Whether a rank failed because another one did, which has the better error: it was stopped by that rank, or lost it.
+/// Returns whether a rank failed only because another rank did, which has the better error: that rank stopped it, or the
+/// connection to it was lost.
 ///
 /// ```
 /// use briquette::core::comm::{Local, Scope};

@@ -1,4 +1,4 @@
-//! Training without lock step: one rank keeps the model, the others compute for it at their own pace.
+//! Asynchronous training with a server: rank 0 holds the model, and workers compute contributions without waiting for each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ use crate::optimizer::DistributedOptimizer;
 use crate::strategy::{BuildStrategy, custom};
 use crate::synchronizer::Synchronizer;
 
-/// The rank that serves.
+/// The server's rank.
 const SERVER: usize = 0;
 
-/// A server and its workers, in the place of steps that all ranks take together: rank 0 serves, the others work.
+/// Server and workers, instead of synchronous steps: rank 0 is the server, the other ranks are workers.
 ///
-/// What an update is made of, the [policy](briquette_core::server) says: any gradient as it comes (`async-sgd`), the first `N` of `N + b`
-/// (`backup:4,spare=1`), those of a model near enough to the present one (`picky:0.5`), local steps (`async-local-sgd:8`), differences of
-/// gradients (`synthesis`).
+/// The [policy](briquette_core::server) defines an update: any gradient on arrival (`async-sgd`), the first `N` of `N + b`
+/// (`backup:4,spare=1`), those computed at a model close enough to the current one (`picky:0.5`), local steps
+/// (`async-local-sgd:8`), differences of gradients (`synthesis`).
 ///
 /// ```no_run
 /// use briquette::{DistributedOptimizer, ServerTraining, core::Session};
@@ -50,40 +50,44 @@ const SERVER: usize = 0;
 /// # }
 /// ```
 ///
-/// The optimizer joins, saves, resumes and evaluates as ever; only [`step`](DistributedOptimizer::step) is refused.
+/// The optimizer joins, saves, resumes and evaluates as usual; only [`step`](DistributedOptimizer::step) is refused.
 ///
-/// **Where ranks are the same.** When [`train`](Self::train) returns, every worker is idle, and all ranks have the server's parameters and, of
-/// buffers (BatchNorm's running statistics), the workers' mean. Between, there is no model that all have. A pause costs a wait for the slowest
-/// worker, and those that begin again do so from one version. The next call begins at the module that the server's rank gives it.
+/// **Consistency.** When [`train`](Self::train) returns, every worker is idle. All ranks have the server's parameters and the
+/// workers' mean of the buffers (BatchNorm's running statistics). During training there is no replicated model. A pause costs a
+/// wait for the slowest worker, and afterwards all workers start from one version. The next call starts from the module that the
+/// server's rank passes.
 ///
-/// **Momenta** are those of the server's optimizer, which steps with what comes; under `async-local-sgd` each worker's own. A slot without a
-/// gradient is stepped with zeros, on every rank: its momentum goes on, and an optimizer's own weight decay shrinks it.
+/// **Momenta** are those of the server's optimizer, which steps with the contributions; under `async-local-sgd` each worker has
+/// its own. In a slot without a gradient every rank steps with zeros: its momentum continues, and an optimizer's own weight decay
+/// shrinks the parameter.
 ///
-/// **Determinism.** Over TCP results depend on the order in which contributions come. On a
-/// [simulated](briquette_core::comm::Simulated) network a run is the same to the bit. Each call of `train` ends in a pause, and so does each save:
-/// a run that pauses elsewhere is another run. One that is saved at a pause and resumed there is the same to the bit on a simulated network,
-/// in a world of the same size; in another it is refused.
+/// **Determinism.** Over TCP results depend on the order in which contributions arrive. On a
+/// [simulated](briquette_core::comm::Simulated) network a run is reproducible bit for bit. Each call of `train` ends in a pause,
+/// and so does each save: a run with other pauses has other results. A run that is saved at a pause and resumed there is
+/// reproducible bit for bit on a simulated network, in a world of the same size. A world of another size is refused.
 #[derive(Debug, Clone)]
 pub struct ServerTraining {
     policy: ServerConfig,
-    /// What workers send, and whether they remember what they do not.
+    /// The workers' compressor, and whether it keeps a residual.
     uplink: Option<(CompressorConfig, bool)>,
-    /// Of all this rank's data.
+    /// The number of batches in all of this rank's data.
     batches: Option<u64>,
     stop: Arc<AtomicBool>,
     served: Option<Served>,
-    /// This worker's next one.
+    /// The index of this worker's next batch.
     batch: u64,
 }
 
 impl ServerTraining {
-    /// Under a policy, which must be the same on every rank, as everything here but the batches.
+    /// Creates it with a policy, which must be the same on every rank, as all settings here except the batches.
     pub fn new(policy: ServerConfig) -> Self {
         ServerTraining { policy, uplink: None, batches: None, stop: Arc::default(), served: None, batch: 0 }
     }
 
-    /// Has workers compress what they send; by default it is dense. One that remembers adds what a message leaves out to the next, and, where the
-    /// policy [says so](briquette_core::server::Policy::puts_back), what did not count, too. `synthesis` and `qsvrg` allow no memory.
+    /// Sets the compressor of the workers' contributions; by default they are dense. With `remembers`, a worker keeps a residual:
+    /// it adds the omitted part of a message to the next one and, if the policy
+    /// [says so](briquette_core::server::Policy::puts_back), also contributions that were not used. `synthesis` and `qsvrg` allow
+    /// no residual.
     #[must_use]
     pub fn with_compressor(mut self, compressor: CompressorConfig, remembers: bool) -> Self {
         self.uplink = Some((compressor, remembers));
@@ -97,15 +101,16 @@ impl ServerTraining {
         self
     }
 
-    /// Has all ranks end [`train`](Self::train) early, at the next update after this was set on any of them: by Ctrl-C, say.
+    /// Makes all ranks end [`train`](Self::train) early, at the next update after this is set on any of them, for example by
+    /// Ctrl-C.
     #[must_use]
     pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = stop;
         self
     }
 
-    /// What the [optimizer](DistributedOptimizer::new) is to be given, so that ranks compare these settings when they join, and its
-    /// checkpoints hold the state of server and workers.
+    /// The strategy for [`DistributedOptimizer::new`]. With it, ranks compare these settings when they
+    /// join, and checkpoints contain the state of server and workers.
     pub fn strategy(&self) -> impl BuildStrategy + use<> {
         let Self { policy, uplink, batches, .. } = *self;
         custom(self.settings(), move |layout: &Layout, world: usize| {
@@ -134,17 +139,17 @@ impl ServerTraining {
         serde_json::json!({ "server": self.policy.to_string(), "uplink": uplink }).to_string()
     }
 
-    /// Trains until the model has had `until` updates since the run began, and returns the model: all ranks must call it with the same
-    /// number. Where a rank [asked to stop](Self::with_stop) it has had fewer, [`step`](Synchronizer::step) of them.
+    /// Trains until the model has had `until` updates since the run began, and returns the model. All ranks must call it with the
+    /// same number. If a rank [asked to stop](Self::with_stop), there are fewer updates: see [`step`](Synchronizer::step).
     ///
-    /// `rate` is the learning rate of an update, by its number, and of the local steps from there; `batch` this rank's mean loss on its batch of
-    /// a number, counted from 0 over the whole run, and how many samples that is, at least one. The server calls `rate`, and workers
-    /// `batch` and, under local steps, `rate`.
+    /// `rate` returns the learning rate for the number of an update, and of the local steps from there. `batch` returns this
+    /// rank's mean loss on the batch of a number, counted from 0 over the whole run, and the number of its samples, at least one.
+    /// The server calls `rate`, and workers call `batch` and, under local steps, `rate`.
     ///
     /// # Errors
-    /// [`Error::NotJoined`]; those of the transport, which name who failed; [`Error::Sync`] for a gradient or a learning rate that is not
-    /// finite, [`Error::Reduce`] for such a contribution or model; [`Error::Config`] for an optimizer that was not given this
-    /// [`strategy`](Self::strategy). The world is then stopped.
+    /// [`Error::NotJoined`]; those of the transport, which name the failed rank; [`Error::Sync`] for a gradient or a learning
+    /// rate that is not finite, [`Error::Reduce`] for such a contribution or model; [`Error::Config`] for an optimizer that was
+    /// not created with this [`strategy`](Self::strategy). The world is then stopped.
     pub fn train<M: Module>(
         &mut self,
         optim: &mut DistributedOptimizer,
@@ -182,11 +187,11 @@ impl ServerTraining {
         Shelf::mark(&mut state, world);
         driver.strategy_mut().load(&state)?;
         driver.resume(updates, driver.agreed_step().copied(), driver.previous().copied());
-        // A server has seen no data.
+        // The server has processed no data.
         sync.average_buffers_without(SERVER, module)
     }
 
-    /// That this rank can train.
+    /// Checks that this rank can train.
     fn check(&self, sync: &Synchronizer) -> Result<(), Error> {
         let (rank, batches) = (sync.rank(), self.batches.unwrap_or_default());
         let why = if sync.config.settings() != self.settings() {
@@ -199,7 +204,7 @@ impl ServerTraining {
         Err(ConfigError::Conflict(why).into())
     }
 
-    /// Updates then, and what there is to save.
+    /// Serves the workers. Returns the number of updates and the state to save.
     fn serve(
         &mut self,
         glue: &mut impl Trainer<Error = Error>,
@@ -208,7 +213,7 @@ impl ServerTraining {
         comm: &mut Session,
     ) -> Result<(u64, State), Error> {
         let (workers, mut state) = (comm.world() - 1, State::default());
-        // Ranks that have just joined have nothing on the shelf, whatever the step.
+        // Ranks that have just joined have no stored contributions, at any step.
         let mut server = Server::new(self.policy.get().build(workers)?, model.clone(), workers).at_version(step);
         if Shelf::has_begun(saved) {
             server.load(saved)?;
@@ -220,7 +225,7 @@ impl ServerTraining {
         Ok((server.version(), state))
     }
 
-    /// As [`serve`](Self::serve).
+    /// Works for the server. Returns the same as [`serve`](Self::serve).
     fn work(
         &mut self,
         glue: &mut impl Trainer<Error = Error>,
@@ -246,13 +251,13 @@ impl ServerTraining {
         }
     }
 
-    /// What the server has done since the run began; nothing on a worker, and before it has [trained](Self::train).
+    /// Statistics of the server since the run began; `None` on a worker, and before [training](Self::train).
     pub fn served(&self) -> Option<&Served> {
         self.served.as_ref()
     }
 }
 
-/// A worker's next batch.
+/// Key of a worker's next batch.
 const BATCH: &str = "batch";
 
 fn takes_all_data(policy: ServerConfig) -> bool {
@@ -275,7 +280,7 @@ struct Glue<'a, M, R, B> {
 }
 
 impl<M: Module, R, B> Glue<'_, M, R, B> {
-    /// The module with these parameters.
+    /// Returns the module with these parameters.
     fn at(&mut self, x: &[f32]) -> M {
         let module = self.module.take().expect("put back by whoever took it");
         flat::write_values(module, Part::Trainable, x, self.inventory)
@@ -321,7 +326,7 @@ impl<M: Module, R: FnMut(u64) -> f64, B: FnMut(&M, u64) -> (Tensor<1>, usize)> T
         let module = self.at(x);
         self.gradients.collect(&module, GradientsParams::new(), &self.inventory.layout, 0.0)?;
         self.gradients.flat.copy_from_slice(gradient);
-        // Zeros are gradients, too: momenta go on.
+        // Zeros are gradients, too: momenta continue.
         self.gradients.present.fill(true);
         let grads = self.gradients.restore(&module, &self.inventory.layout)?;
         flat::forget_leaves(&module);

@@ -1,4 +1,4 @@
-//! What one step's exchange did.
+//! Report of one step's exchange.
 
 #[cfg(feature = "metrics")]
 mod facade;
@@ -8,82 +8,85 @@ use std::time::Duration;
 use briquette_core::Traffic;
 use briquette_core::report::Report;
 
-/// What one step's exchange did, for metrics.
+/// Report of one step's exchange, for metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepReport {
     /// The step, counted from 0.
     pub step: u64,
-    /// The mean loss over all ranks' samples, where it was recorded.
+    /// The mean loss over all ranks' samples, if it was recorded.
     pub loss: Option<f64>,
-    /// Samples of all ranks together.
+    /// The number of samples of all ranks together.
     pub samples: u64,
-    /// Nominal ratio, gain, reason, what waits, and the same of each slot.
+    /// Nominal ratio, gain, reason and residual, also for each slot.
     pub exchange: Report,
-    /// Whether what was sent is another thing than at the exchange before: another nominal ratio, another one of any slot, or another
-    /// [carrier](Report::carrier). Not so at the first exchange since joining or resuming.
+    /// Set if the format has changed since the previous exchange: the nominal ratio, that of any slot, or the
+    /// [carrier](Report::carrier). Not set at the first exchange since joining or resuming.
     pub ratio_changed: bool,
-    /// Bytes this rank moved, step header included.
+    /// Bytes that this rank sent and received, step header included.
     pub traffic: Traffic,
-    /// Bytes the dense ring would have moved through this rank.
+    /// Bytes that a dense ring all-reduce would have moved through this rank.
     pub dense_traffic: Traffic,
-    /// Seconds computing since the step before; the slowest rank's, or this rank's where nothing was due.
+    /// Compute seconds since the previous step: the slowest rank's, or this rank's at a step without an exchange.
     pub compute_seconds: f64,
-    /// Seconds computing since the step before, this rank's.
+    /// This rank's compute seconds since the previous step.
     pub own_compute_seconds: f64,
-    /// Seconds reading, probing, encoding, decoding and writing back, this rank's.
+    /// This rank's seconds of reading, probing, encoding, decoding and writing back.
     pub compress_seconds: f64,
-    /// Of these, seconds reading gradients from the device.
+    /// Of these, seconds of reading gradients from the device.
     pub read_seconds: f64,
-    /// Of these, seconds handing the average to the device, which may go on taking it while this rank does.
+    /// Of these, seconds of passing the average to the device. The device may still be copying it afterwards.
     pub write_seconds: f64,
-    /// Seconds in communication, this rank's: step header and waiting for the slowest rank included.
+    /// This rank's seconds in communication, including the step header and waiting for the slowest rank.
     pub exchange_seconds: f64,
-    /// Of these, seconds in the step header, where ranks wait for the slowest one; 0 at a step that agrees on none.
+    /// Of these, seconds in the step header, where ranks wait for the slowest one; 0 at a step without a header.
     pub wait_seconds: f64,
-    /// The session's clock when the step's exchange ended, or would have begun where nothing was due.
+    /// The session's clock at the end of the step's exchange, or at the time when it would have begun at a step without one.
     pub clock: f64,
-    /// Gradients that came [during the backward pass](crate::Synchronizer::forward_model), in that order; the others came at its end.
+    /// Gradients that arrived [during the backward pass](crate::Synchronizer::forward_model), in that order; the others arrived
+    /// at its end.
     pub arrivals: Vec<Arrival>,
-    /// How far ranks had drifted apart, where parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any
-    /// rank, w₀ being rank 0's parameters.
+    /// The drift between replicas, if parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any rank, w₀
+    /// being rank 0's parameters.
     pub drift: Option<f64>,
 }
 
-/// When a gradient came.
+/// The arrival of a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its place in the [layout](crate::Synchronizer::layout).
+    /// Its index in the [layout](crate::Synchronizer::layout).
     pub slot: usize,
-    /// Wall time from then to the end of the backward pass, whatever the session's clock: what can hide its exchange. On a device that
-    /// computes on its own, a gradient has come when its computing was asked for.
+    /// Wall time from the arrival to the end of the backward pass, with any session clock: the time that can overlap its
+    /// exchange. On an asynchronous device, a gradient arrives when its computation is queued.
     pub lead: Duration,
 }
 
 impl StepReport {
-    /// Dense bytes over bytes really sent, headers included; 1 in a world of one.
+    /// Dense bytes over bytes sent, headers included; 1 in a world of one rank.
     pub fn wire_factor(&self) -> f64 {
         if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
     }
 
-    /// Seconds of encoding, exchanging and decoding in the background, behind computing: they are in none of the other seconds but those of
-    /// encoding and decoding.
+    /// Seconds of encoding, exchanging and decoding in the background that overlapped with computation. Other fields exclude
+    /// them, except for the seconds of encoding and decoding.
     pub fn hidden_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().hidden
     }
 
-    /// Seconds of probing and encoding before anything was sent: of the compress seconds, where they are not hidden.
+    /// Seconds of probing and encoding before the first byte was sent. They are part of the compress seconds, unless they were
+    /// overlapped.
     pub fn encode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().encode
     }
 
-    /// Seconds of decoding, under buckets of encoding all but the first one too: of the compress seconds, where they are not hidden.
+    /// Seconds of decoding; with buckets, also of encoding all but the first one. They are part of the compress seconds, unless
+    /// they were overlapped.
     pub fn decode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().decode()
     }
 
-    /// Seconds of the step as this rank spent them, from the end of the exchange before to the end of this one: its own computing,
-    /// compressing, and communicating with the wait for the slowest rank. That wait is why its own computing counts here, and not the
-    /// slowest rank's.
+    /// Seconds of this rank's step, from the end of the previous exchange to the end of this one: its own compute time,
+    /// compression, and communication including the wait for the slowest rank. Because that wait is included, the rank's own
+    /// compute time counts here, and not the slowest rank's.
     ///
     /// ```
     /// use briquette::StepReport;

@@ -1,8 +1,8 @@
-//! Strategies from outside: an algorithm of your own, from your own crate.
+//! User-defined strategies: algorithms from another crate.
 //!
-//! A [`DistributedOptimizer`](crate::DistributedOptimizer) is given something that [builds its strategy](BuildStrategy) once the
-//! module is known. [`Config`] is one, for what settings can say. [`custom`] makes one of a function, for what they cannot: your
-//! own compressor, reducer, aggregator, controller or strategy, put together with the [wrappers](crate::core::wrapper) of core.
+//! A [`DistributedOptimizer`](crate::DistributedOptimizer) takes a value that [builds its strategy](BuildStrategy) once the
+//! module is known. [`Config`] is one, for built-in algorithms. [`custom`] makes one from a function, for your own compressor,
+//! reducer, aggregator, controller or strategy, combined with the [wrappers](crate::core::wrapper) of core.
 //!
 //! ```
 //! use briquette::core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, wrapper::{ErrorFeedback, Metered}};
@@ -47,67 +47,68 @@ use briquette_core::wrapper::InnerMomentumConfig;
 
 /// Builds a rank's strategy when its module is known. Every rank must have an equal one.
 pub trait BuildStrategy: Send {
-    /// Everything that must be the same on every rank, and in every part of a run that is resumed. Ranks compare it when they
-    /// join; of two JSON objects, errors name the entry that differs.
+    /// The settings that must be the same on every rank, and in every part of a run that is resumed. Ranks compare them when they
+    /// join. If both are JSON objects, errors name the entry that differs.
     fn settings(&self) -> String;
 
-    /// The strategy of one of `world` ranks.
+    /// Builds the strategy of one of `world` ranks.
     ///
     /// # Errors
-    /// [`ConfigError`] for what cannot work, before any rank communicates.
+    /// [`ConfigError`] for an invalid configuration, before any rank communicates.
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
-    /// The channels that it exchanges on in the background, which the transport must have: [`join`](crate::Synchronizer::join) opens
-    /// them before any rank communicates.
+    /// The number of channels for background exchanges, which the transport must support: [`join`](crate::Synchronizer::join)
+    /// opens them before any rank communicates.
     fn channels(&self) -> usize {
         0
     }
 
-    /// Whether gradients are exchanged while the backward pass computes them, see [`forward_model`](crate::Synchronizer::forward_model). One
-    /// [channel](Self::channels) is then needed.
+    /// Returns whether gradients are exchanged while the backward pass computes them, see
+    /// [`forward_model`](crate::Synchronizer::forward_model). This requires one [channel](Self::channels).
     fn during_backward(&self) -> bool {
         false
     }
 
-    /// Returns whether an average may have values in slots for which no rank has a gradient, as an earlier step's average does. These
-    /// values become 0 where the strategy [holds](SyncStrategy::hold) its state of such slots, and where this is false.
+    /// Returns whether an average may have values in slots for which no rank has a gradient, as an earlier step's average does.
+    /// These values become 0 if the strategy [holds](SyncStrategy::hold) its state of such slots, or if this is false.
     fn remembers(&self) -> bool {
         true
     }
 
-    /// Decides what was left open until the length of the run is known, in steps, where it is known; before [`suit`](Self::suit). What is to be
-    /// known before the run begins, a sentence each; by default nothing. A checkpoint compares what was decided: see
-    /// [`with_run_steps`](crate::Synchronizer::with_run_steps) for runs that are resumed for another number of steps.
+    /// Decides settings that depend on the length of the run, in steps, if it is known; called before [`suit`](Self::suit).
+    /// Returns warnings to log before the run begins, one sentence each; by default none. A checkpoint compares the decisions:
+    /// see [`with_run_steps`](crate::Synchronizer::with_run_steps) for runs that are resumed for another number of steps.
     fn for_run(&mut self, _steps: Option<u64>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Decides what was left open until the optimizer is known, once, before anything of the above is asked. What was decided, and why,
-    /// in words; by default nothing was open.
+    /// Decides settings that depend on the optimizer, once, before any of the methods above is called. Returns the decision and
+    /// its reason, as text; by default there is nothing to decide.
     ///
     /// # Errors
-    /// [`ConfigError`] for what cannot work with this optimizer.
+    /// [`ConfigError`] for a configuration that cannot work with this optimizer.
     fn suit(&mut self, _optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
         Ok(None)
     }
 
-    /// Whether something is decided by seconds, for which a session needs a clock.
+    /// Returns whether a decision depends on seconds, for which a session needs a clock.
     fn needs_clock(&self) -> bool {
         false
     }
 
-    /// What decides how much is sent, or else what is sent, in a word or two, for [summaries](crate::RunSummary).
+    /// A short name for [summaries](crate::RunSummary): the controller of the compression, or else the compression.
     fn label(&self) -> String {
         self.settings()
     }
 
-    /// Whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is exchanged.
+    /// Returns whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is
+    /// exchanged.
     fn weighs_samples(&self) -> bool {
         true
     }
 
-    /// Whether the average of a world of one rank is that rank's gradient, at every step. Gradients are then handed on where they are:
-    /// the strategy is not called in such a world.
+    /// Returns whether the average of a world of one rank is that rank's gradient, at every step. In such a world gradients are
+    /// then returned in place, and the strategy is not called.
     fn is_identity_alone(&self) -> bool {
         false
     }
@@ -180,7 +181,7 @@ impl BuildStrategy for Config {
     }
 }
 
-/// That an optimizer that steps with what is exchanged has the momentum that it is said to have, as far as it can be seen.
+/// Checks that an optimizer that steps with exchanged gradients has the configured momentum, if that can be determined.
 fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimizer>) -> Result<(), ConfigError> {
     let InnerMomentumConfig { momentum } = settings;
     let why = match optimizer {
@@ -196,7 +197,7 @@ fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimize
     )))
 }
 
-/// That an optimizer around what has the momentum itself has none, as far as it can be seen.
+/// Checks that the optimizer has no momentum if the feedback has it, if that can be determined.
 fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     let instead = match optimizer {
         InnerOptimizer::HeavyBall { momentum } => format!("feedback inner-momentum:{momentum} or error"),
@@ -219,7 +220,7 @@ fn takes_plain_sgd(config: &Config) -> Option<String> {
     reducers.find(|reducer| reducer.get().takes_plain_sgd()).map(|reducer| format!("reducer {reducer}"))
 }
 
-/// That the optimizer steps by the learning rate times the average, which `plain` counts on, as far as it can be seen.
+/// Checks that the optimizer steps by the learning rate times the average, as `plain` requires, if that can be determined.
 fn check_sgd(plain: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     match optimizer {
         InnerOptimizer::Sgd | InnerOptimizer::Unseen => Ok(()),
@@ -230,7 +231,7 @@ fn check_sgd(plain: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> 
     }
 }
 
-/// That the optimizer is that of 1-bit Adam, as far as it can be seen: its warm-up cannot.
+/// Checks that the optimizer is 1-bit Adam, if that can be determined; its warm-up cannot.
 fn check_adam(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
     match optimizer {
         InnerOptimizer::OneBitAdam | InnerOptimizer::Unseen => Ok(()),
@@ -240,7 +241,7 @@ fn check_adam(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), Confi
     }
 }
 
-/// The optimizer that steps with the averages, as far as it shows what it is.
+/// The kind of the optimizer that steps with the averages, if it can be determined.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum InnerOptimizer {
@@ -251,18 +252,18 @@ pub enum InnerOptimizer {
         /// The velocity's decay.
         momentum: f32,
     },
-    /// None of these, and it goes on for a step that has no gradient: Adam, Nesterov's form.
+    /// Another optimizer that still moves parameters in a step without a gradient: Adam, Nesterov momentum.
     OtherMomentum,
-    /// [That of 1-bit Adam](crate::optim::OneBitAdam).
+    /// [1-bit Adam](crate::optim::OneBitAdam).
     OneBitAdam,
-    /// None of these: clipped gradients, parameter groups that differ, an optimizer that cannot be tried.
+    /// Any other: clipped gradients, parameter groups that differ, an optimizer that cannot be probed.
     Other,
-    /// The exchange has no optimizer: something else steps.
+    /// The exchange has no access to the optimizer.
     Unseen,
 }
 
 impl InnerOptimizer {
-    /// Of heavy-ball SGD.
+    /// The momentum of heavy-ball SGD.
     pub fn momentum(self) -> Option<f32> {
         match self {
             InnerOptimizer::HeavyBall { momentum } => Some(momentum),
@@ -286,11 +287,11 @@ impl fmt::Display for InnerOptimizer {
     }
 }
 
-/// Builds strategies with a function of the module's layout and the number of ranks. `settings` is what must be equal on every
-/// rank: the algorithm's name and its settings, in words.
+/// Builds strategies with a function of the module's layout and the number of ranks. `settings` is a text that must be equal on
+/// every rank: the algorithm's name and its settings.
 ///
-/// Around an aggregator that is no mean, call [`without_weights`](Custom::without_weights): ranks would be multiplied by the samples
-/// that they state.
+/// For an aggregator that is not a mean, call [`without_weights`](Custom::without_weights). Otherwise a rank's vector is
+/// multiplied by the number of samples that the rank states.
 pub fn custom<S, F>(settings: impl Into<String>, build: F) -> Custom<F>
 where
     S: SyncStrategy + 'static,
@@ -309,22 +310,23 @@ pub struct Custom<F> {
 }
 
 impl<F> Custom<F> {
-    /// Nothing that was not sent is remembered: a slot without a gradient on any rank stays as it is, whatever a compressor
-    /// makes of zeros. A strategy that [holds](SyncStrategy::hold) such slots need not say so.
+    /// Declares that the strategy keeps no residual: a slot without a gradient on any rank stays unchanged, whatever the compressor
+    /// makes of zeros. A strategy that [holds](SyncStrategy::hold) such slots does not need this.
     #[must_use]
     pub fn without_memory(mut self) -> Self {
         self.remembers = false;
         self
     }
 
-    /// The strategy exchanges in the background, on this many channels.
+    /// Declares that the strategy exchanges in the background, on this number of channels.
     #[must_use]
     pub fn with_channels(mut self, channels: usize) -> Self {
         self.channels = channels;
         self
     }
 
-    /// Every rank counts the same, whatever samples it states: for what is robust against ranks that send anything.
+    /// Gives every rank the same weight, independent of the samples that it states: for aggregators that are robust against
+    /// arbitrary ranks.
     #[must_use]
     pub fn without_weights(mut self) -> Self {
         self.weighs_samples = false;

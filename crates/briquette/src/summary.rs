@@ -1,4 +1,4 @@
-//! What a run was sent as, and what that saved, in one line.
+//! Summary of a run in one line: formats sent, bytes, and the time saved.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,57 +7,58 @@ use briquette_core::Traffic;
 
 use crate::step_report::StepReport;
 
-/// What the steps of a rank were sent as, and what that saved. Its text is one line:
+/// Summary of the formats, bytes and seconds of a rank's steps, and of the time saved. It displays as one line:
 ///
 /// ```text
 /// auto: dense 12 % of 390 steps, int8 ring 3 %, 10x 85 %; 8.4x fewer bytes than dense; about 41 of 103 s saved; momentum correction (SGD, momentum 0.9)
 /// ```
 ///
-/// Steps are those since joining or resuming. Seconds, on the session's clock, are the slowest rank's computing and this rank's compressing
-/// and exchanging: the step header, in which ranks wait for the slowest one, and the time outside of steps are left out. What dense would
-/// have taken is predicted by the controller, where it has a model of costs, or else by the dense steps of this run.
+/// Steps are counted since joining or resuming. Seconds, on the session's clock, are the slowest rank's compute time and this
+/// rank's compression and exchange. The step header, in which ranks wait for the slowest one, and the time outside of steps are
+/// excluded. The time of dense steps is predicted by the controller, if it has a cost model, or else by the dense steps of this
+/// run.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// What decides how much is sent: the controller, or else what is sent.
+    /// The controller of the compression, or else the compression.
     pub label: String,
-    /// How many steps there were.
+    /// The number of steps.
     pub steps: u64,
-    /// What was sent at how many of them, from the smallest ratio to the largest.
+    /// The formats sent and the number of steps of each, from the smallest ratio to the largest.
     pub sent_as: Vec<(String, u64)>,
-    /// Bytes this rank sent in steps, headers included.
+    /// Bytes that this rank sent in steps, headers included.
     pub bytes_sent: u64,
-    /// Bytes dense all-reduces of the same steps would have sent.
+    /// Bytes that dense all-reduces would have sent in the same steps.
     pub bytes_dense: u64,
-    /// Seconds of all steps: the slowest rank's computing, this rank's compressing and exchanging.
+    /// Seconds of all steps: the slowest rank's compute time, this rank's compression and exchange.
     pub seconds: f64,
-    /// Seconds they would have taken dense, where that is known.
+    /// Seconds that dense steps would have taken, if known.
     pub seconds_dense: Option<f64>,
-    /// What was left open in the configuration until the optimizer was known, as it was decided, and why.
+    /// The feedback that depended on the optimizer, as decided, with the reason.
     pub feedback: Option<String>,
 }
 
-/// What becomes a [`RunSummary`].
+/// Accumulates a [`RunSummary`].
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     steps: u64,
-    /// By ratio, in thousandths, and name.
+    /// Counts by ratio, in thousandths, and name.
     sent_as: BTreeMap<(u64, String), u64>,
     bytes_sent: u64,
     bytes_dense: u64,
     compute: f64,
     overhead: f64,
-    /// Of compressing and exchanging dense: predicted seconds, and how often.
+    /// Dense compression and exchange: predicted seconds, and their number.
     predicted: (f64, u64),
     /// The same as measured.
     measured: (f64, u64),
 }
 
-/// Names that a text shows; the others are put together.
+/// The maximum number of formats in the text; the others are grouped.
 const SHOWN: usize = 6;
 
 impl Tally {
-    /// A step has ended.
+    /// Adds a completed step.
     pub(crate) fn add(&mut self, report: &StepReport) {
         let exchange = &report.exchange;
         let seconds = exchange.seconds.unwrap_or_default();
@@ -85,7 +86,7 @@ impl Tally {
         }
     }
 
-    /// What a step cost beyond its report.
+    /// Adds costs of a step beyond its report.
     pub(crate) fn add_late(&mut self, traffic: Traffic, seconds: f64) {
         self.bytes_sent += traffic.sent;
         self.overhead += seconds;
@@ -115,7 +116,7 @@ impl Tally {
     }
 }
 
-/// A ratio in two or three digits.
+/// Formats a ratio with two or three digits.
 fn ratio(factor: f64) -> String {
     if factor < 9.95 && (factor - factor.round()).abs() >= 0.05 {
         format!("{factor:.1}x")
@@ -175,7 +176,7 @@ fn percent(count: u64, of: u64) -> String {
     if share < 1.0 { "under 1 %".to_owned() } else { format!("{share:.0} %") }
 }
 
-/// Two digits at least, where there are any.
+/// Formats seconds with at least two digits, if there are any.
 fn digits(seconds: f64) -> String {
     match seconds {
         ..0.1 => format!("{seconds:.2}"),
@@ -201,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A step of 100 ms of computing and 1000 dense bytes.
+    /// A step with 100 ms of compute time and 1000 dense bytes.
     fn step(factor: f64, sent: u64, exchange: f64) -> StepReport {
         StepReport {
             exchange: Report {
@@ -222,8 +223,8 @@ mod tests {
         tally.summary("auto".into(), feedback.map(str::to_owned)).to_string()
     }
 
-    /// 10 dense steps of 1.1 s, 85 at 10x of 0.2 s, 5 of an int8 ring of 0.4 s: 30 s. Dense they would have been 110 s. Sent are
-    /// 10·1000 + 85·100 + 5·250 = 19 750 bytes of 100 000.
+    /// 10 dense steps of 1.1 s, 85 at 10x of 0.2 s, 5 with an int8 ring of 0.4 s: 30 s. Dense steps would have taken 110 s. Sent
+    /// are 10·1000 + 85·100 + 5·250 = 19 750 bytes of 100 000.
     #[test]
     fn shares_bytes_and_seconds_by_hand() {
         let dense = std::iter::repeat_n(step(1.0, 1000, 1.0), 10);
@@ -236,7 +237,8 @@ mod tests {
         assert_eq!(line(steps, Some("error feedback (SGD without momentum)")), expected);
     }
 
-    /// Ten steps of 100 ms of computing and a dense exchange of 80 ms, of which 70 ms are hidden: 1.1 s instead of 1.8 s.
+    /// Ten steps with 100 ms of compute time and a dense exchange of 80 ms, of which 70 ms are overlapped: 1.1 s instead of 1.8
+    /// s.
     #[test]
     fn what_is_hidden_behind_computing_is_saved() {
         let mut hidden = step(1.0, 1000, 0.08);

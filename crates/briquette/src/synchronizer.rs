@@ -1,4 +1,4 @@
-//! Everything one rank needs to agree with the others, around any optimizer.
+//! Synchronization of one rank with the others, independent of the optimizer.
 
 mod alone;
 mod average;
@@ -44,10 +44,10 @@ pub use self::replicas::REPLICA_CHECK_STEPS;
 use self::timing::Start;
 use self::trace::SentAs;
 
-/// Agrees with the other ranks on gradients or parameters; [`DistributedOptimizer`](crate::DistributedOptimizer) is one
-/// of these and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
+/// Synchronizes gradients or parameters with the other ranks. A [`DistributedOptimizer`](crate::DistributedOptimizer) is a
+/// `Synchronizer` and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
-    /// Before the session, which waits for its channels when it is dropped.
+    /// Declared before the session, which waits for its channels when it is dropped.
     hidden: Hidden,
     pub(crate) comm: Session,
     pub(crate) config: Box<dyn BuildStrategy>,
@@ -56,45 +56,45 @@ pub struct Synchronizer {
     /// The strategy, once joined, and the step.
     pub(crate) driver: Driver,
     pub(crate) weight_decay: f64,
-    /// What the training loop has compared, in every part of a run and in one.
+    /// Settings of the training loop to compare: those of the whole run, and those of this part of it.
     settings: Compared,
-    /// Nothing where the world decides.
+    /// Steps between re-broadcasts; `None` if the default of the world applies.
     rebroadcast: Option<u64>,
-    /// Steps of the run, where they are known.
+    /// Steps of the run, if known.
     run_steps: Option<u64>,
-    /// Steps between comparisons of replicas, where they are set.
+    /// Steps between comparisons of replicas, if set.
     replica_check: Option<u64>,
-    /// Of the parameters before this step, where ranks compare them.
+    /// Digest of the parameters before this step, if ranks compare them.
     digest: Option<u64>,
     /// State that forward passes write.
     written: Written,
-    /// The call that an average is made for.
+    /// The public method on whose behalf an average is computed, for error messages.
     on_behalf: Option<&'static str>,
     gradients: Gradients,
     loss: WeightedMean,
     validation_loss: Option<f64>,
     learning_rate: Option<f64>,
-    /// The step that the rate was recorded for last.
+    /// The step for which the learning rate was last recorded.
     rate_step: Option<u64>,
     stop_request: StopFlags,
     agreed_stop: StopFlags,
     pub(crate) last_end: f64,
     start: Start,
-    /// Between `sync_gradients` and `sync_parameters`.
+    /// Set between `sync_gradients` and `sync_parameters`.
     open: bool,
     report: StepReport,
     momenta: Momenta,
-    /// What was left open in the configuration, as it was decided.
+    /// The feedback that was decided at join, if the configuration left it open.
     feedback: Option<String>,
     tally: Tally,
     sent_as: SentAs,
-    /// Of the directory that was saved to last.
+    /// The leaders of the directory to which a checkpoint was last saved.
     pub(crate) leaders: Option<Leaders>,
-    /// The step that is being taken, from `sync_gradients` to the end of `sync_parameters`.
+    /// The tracing span of the current step, from `sync_gradients` to the end of `sync_parameters`.
     span: tracing::Span,
 }
 
-/// What joining establishes.
+/// State established by joining.
 pub(crate) struct Joined {
     pub(crate) inventory: Inventory,
     pub(crate) identity: Identity,
@@ -102,7 +102,7 @@ pub(crate) struct Joined {
     rebroadcast: u64,
     /// Set if devices round differently.
     is_mixed: bool,
-    /// Set in a world of one rank whose gradients are their own average.
+    /// Set in a world of one rank whose gradients are already their average.
     is_identity: bool,
     known: Known,
     buffer_ids: HashSet<ParamId>,
@@ -120,8 +120,9 @@ impl std::fmt::Debug for Synchronizer {
 }
 
 impl Synchronizer {
-    /// For this rank's session, or the transport of one; without a clock of its own it gets the [wall clock](WallClock) where `config` decides
-    /// by seconds. `seed` and `config` must be the same on every rank: [`join`](Self::join) compares.
+    /// Creates a synchronizer for this rank's session, or for a transport. A session without a clock gets the
+    /// [wall clock](WallClock) if `config` decides by seconds. `seed` and `config` must be the same on every rank:
+    /// [`join`](Self::join) compares them.
     pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64) -> Self {
         let comm: Session = comm.into();
         let comm = if config.needs_clock() { comm.or_clock(Arc::new(WallClock::start())) } else { comm };
@@ -161,30 +162,30 @@ impl Synchronizer {
         }
     }
 
-    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged: what momentum correction needs,
-    /// since its inner optimizer sees velocities. Leave the inner optimizer's own weight decay off then.
+    /// Adds `weight_decay · parameter` to every local gradient before it is exchanged. Momentum correction needs this, because
+    /// its inner optimizer receives velocities instead of gradients. Turn off the inner optimizer's own weight decay then.
     #[must_use]
     pub fn with_local_weight_decay(mut self, weight_decay: f64) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// This rank's number.
+    /// This rank's index.
     pub fn rank(&self) -> usize {
         self.comm.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.comm.world()
     }
 
-    /// Steps taken, skipped ones not counted.
+    /// Steps taken, not counting skipped ones.
     pub fn step(&self) -> u64 {
         self.driver.step()
     }
 
-    /// The slots of the module that joined.
+    /// The layout of the module that joined: its slots.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
@@ -192,11 +193,11 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| &j.inventory.layout).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// This rank's gradients as one vector, in the order of [`layout`](Self::layout), zeros where there is none: to look at
-    /// them, or to keep them for `briquette inspect`.
+    /// Returns this rank's gradients as one vector, in the order of [`layout`](Self::layout), with zeros for a missing gradient.
+    /// Use it to inspect gradients, or to keep them for `briquette inspect`.
     ///
     /// # Errors
-    /// [`Error::Device`] when they cannot be read, [`Error::Mismatch`] when it is not the module that joined.
+    /// [`Error::Device`] when they cannot be read, [`Error::Mismatch`] when `module` is not the one that joined.
     pub fn flat_gradient<M: Module>(&self, module: &M, grads: &GradientsParams) -> Result<Vec<f32>, Error> {
         let (mut values, expected) = (Vec::new(), self.layout()?.len());
         flat::read_gradients(module, grads, &mut values)?;
@@ -206,18 +207,18 @@ impl Synchronizer {
         Ok(values)
     }
 
-    /// What the last exchange did.
+    /// The report of the last exchange.
     pub fn report(&self) -> &StepReport {
         &self.report
     }
 
-    /// What the last step leaves of the inner optimizer's momenta. [`DistributedOptimizer`](crate::DistributedOptimizer) resets
-    /// its own.
+    /// The treatment of the inner optimizer's momenta after the last step. [`DistributedOptimizer`](crate::DistributedOptimizer)
+    /// applies it to its own optimizer.
     pub fn momenta(&self) -> Momenta {
         self.momenta
     }
 
-    /// The session, for exchanges of the training loop's own; every rank must make the same ones.
+    /// The session, for additional exchanges by the training loop; every rank must make the same ones.
     pub fn session(&mut self) -> &mut Session {
         &mut self.comm
     }
@@ -227,7 +228,7 @@ impl Synchronizer {
         Error::Mismatch { this: self.rank(), rank, field, ours, theirs }
     }
 
-    /// What is done at this step.
+    /// The plan of the current step.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
@@ -235,18 +236,18 @@ impl Synchronizer {
         self.joined.as_ref().map(|_| self.driver.plan()).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Turns this rank's gradients into what all ranks agree on where gradients are exchanged at this step; otherwise they
-    /// stay this rank's, with the local weight decay. Step the optimizer with the result, then call
-    /// [`sync_parameters`](Self::sync_parameters) at every step: it ends the step. A rank without data passes empty
-    /// gradients and records 0 samples.
+    /// Exchanges this rank's gradients for the result that all ranks agree on, if gradients are exchanged at this step. Otherwise
+    /// they stay rank-local, with the local weight decay added. Step the optimizer with the result, then call
+    /// [`sync_parameters`](Self::sync_parameters) at every step: it ends the step. A rank without data passes empty gradients and
+    /// records 0 samples.
     ///
     /// # Errors
-    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), and any other that
-    /// [every rank finds](briquette_core::error::SyncError::is_everyones), nothing has changed and the world may go on with the next batch:
-    /// buffers that the forward pass has written (BatchNorm's running statistics) are what they were after the step before. A buffer that
-    /// the pass left with a value that is not finite is refused as a gradient is. [`Error::Layout`] where other layers are trained than at
-    /// join. [`Error::Order`] when the step before was not ended. After any other
-    /// error the session is of no further use.
+    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), and any other error that
+    /// [every rank detects](briquette_core::error::SyncError::is_everyones), nothing has changed and training may continue with
+    /// the next batch: buffers that the forward pass has written (BatchNorm's running statistics) are restored to their values
+    /// after the previous step. A buffer with a value that is not finite after the pass is refused like a gradient.
+    /// [`Error::Layout`] if the set of trained layers has changed since join. [`Error::Order`] if the previous step was not
+    /// ended. After any other error the session is unusable.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let plan = self.plan()?;
         if self.open {
@@ -274,9 +275,9 @@ impl Synchronizer {
             checked.map(|()| flat::decay(module, grads, self.weight_decay))
         };
         self.open = grads.is_ok();
-        // What was computed for this step is undone with it.
+        // State that the forward pass wrote for this step is undone with it.
         let grads = grads.inspect_err(|_| self.undo_forward(module))?;
-        // Without gradients an optimizer leaves parameters, momenta and counters of steps alone.
+        // Without gradients, an optimizer does not change parameters, momenta and step counters.
         Ok(if plan.optimizes { grads } else { GradientsParams::new() })
     }
 
@@ -309,7 +310,7 @@ impl Synchronizer {
         restored
     }
 
-    /// Takes over the result of an exchange.
+    /// Applies the result of an exchange.
     fn exchanged(&mut self, Exchanged { agreed_step, stop, momenta, header }: Exchanged) {
         self.momenta = momenta;
         self.start.header_seconds += header.seconds;

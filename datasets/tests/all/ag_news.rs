@@ -1,4 +1,4 @@
-//! AG-News files that are subsets, or wrong.
+//! Subsets and invalid files of AG-News.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn source(train: &[u8]) -> (TempDir, TextSource) {
     (dir, source)
 }
 
-/// The error for these training rows, without the directory.
+/// Returns the error for these training rows, without the directory.
 fn error_for(train: &[u8]) -> String {
     let (dir, source) = source(train);
     let error = source.load().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! CIFAR files that are subsets, or wrong.
+//! Subsets and invalid files of CIFAR.
 
 use std::fs::{self, File};
 
@@ -97,7 +97,7 @@ fn whole_official_file_with_another_checksum_is_refused() {
     assert!(error.to_string().contains(&format!("MD5 is {got}, the official one has {expected}")));
 }
 
-/// The error for a `train.bin` with these bytes, without its directory.
+/// Returns the error for a `train.bin` with these bytes, without its directory.
 fn error_for(bytes: &[u8]) -> String {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("train.bin"), bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Downloading, from a server on this machine that the test runs itself.
+//! Downloads from a local server that the test runs itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use tempfile::tempdir;
 
 use crate::{images, records};
 
-/// Answers one request with these bytes and ends; gives up after ten seconds.
+/// Answers one request with these bytes and ends; times out after ten seconds.
 fn serve_once(answer: Vec<u8>) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -70,7 +70,7 @@ fn source(cache: &Path, base_url: String, md5: Option<String>) -> ImageSource {
     ImageSource { download, ..ImageSource::new(ImageKind::Cifar100) }
 }
 
-/// Loads from a server with this answer, which must be asked exactly once.
+/// Loads from a server with this answer, which must receive exactly one request.
 fn load(cache: &Path, answer: Vec<u8>, md5: Option<String>) -> Result<Images, DataError> {
     let (url, server) = serve_once(answer);
     let loaded = source(cache, url, md5).load();
@@ -78,7 +78,7 @@ fn load(cache: &Path, answer: Vec<u8>, md5: Option<String>) -> Result<Images, Da
     loaded
 }
 
-/// Names in the cache directory but for the lock file.
+/// Returns the names in the cache directory, except the lock file.
 fn left_in(cache: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(cache.join("briquette")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -231,7 +231,7 @@ fn burn_cache_is_used_for_ag_news() {
     assert_eq!(source.load().unwrap().train.len(), 1);
 }
 
-/// The cache has files: they must not be read in place of those that were asked for.
+/// The cache has files, which must not be read instead of the requested ones.
 #[test]
 fn a_directory_that_was_given_is_the_only_one_that_is_read() {
     let (cache, given) = (tempdir().unwrap(), tempdir().unwrap());
@@ -258,8 +258,8 @@ fn a_directory_that_was_given_is_the_only_one_that_is_read() {
     }
 }
 
-/// The system's reason is given for what may be there and cannot be looked at. A link to itself stands for whatever it is that
-/// the system refuses: a test may run as a user to whom no permission is denied.
+/// The system's reason is reported for a path that may exist but cannot be inspected. A link to itself stands for any
+/// such refusal: a test may run as a user to whom no permission is denied.
 #[cfg(unix)]
 #[test]
 fn a_directory_that_cannot_be_looked_into_says_why() {

@@ -1,9 +1,9 @@
-//! Generated data can be learnt and is not trivial.
+//! Generated data can be learned and is not trivial.
 
 use briquette_core::Key;
 use briquette_datasets::{Augment, ImageKind, ImageSet, ImageSource, TextKind, TextSource};
 
-/// Share of `test` rows whose nearest class mean over `train` rows is that of their own class.
+/// Returns the share of `test` rows whose nearest class mean over `train` rows is that of their own class.
 fn nearest_mean_accuracy(train: &[(Vec<f32>, i64)], test: &[(Vec<f32>, i64)], classes: usize) -> f64 {
     let width = train[0].0.len();
     let mut means = vec![vec![0.0f32; width]; classes];

@@ -1,4 +1,4 @@
-//! What the data crate promises, seen from outside. No test reaches beyond this machine.
+//! Public guarantees of the data crate. No test accesses the network beyond this machine.
 
 mod ag_news;
 mod cifar;
@@ -11,22 +11,22 @@ use std::path::Path;
 
 use briquette_datasets::{Download, ImageKind, ImageSource, TextKind, TextSource};
 
-/// Never downloads, and looks in `cache` instead of the user's cache.
+/// Returns settings that never download, with `cache` instead of the user's cache.
 fn offline(cache: &Path) -> Download {
     Download { allowed: false, quiet: true, cache: Some(cache.join("cache")), ..Download::default() }
 }
 
-/// Images from a directory, without a network.
+/// Returns a source of images in a directory, without a network.
 fn images(kind: ImageKind, dir: &Path) -> ImageSource {
     ImageSource { dir: Some(dir.into()), download: offline(dir), ..ImageSource::new(kind) }
 }
 
-/// Texts from a directory, without a network.
+/// Returns a source of texts in a directory, without a network.
 fn texts(dir: &Path) -> TextSource {
     TextSource { dir: Some(dir.into()), download: offline(dir), ..TextSource::new(TextKind::AgNews) }
 }
 
-/// Binary records: `labels`, then pixels that all have the value of the record's number.
+/// Creates binary records: `labels`, then pixels that all have the value of the record's number.
 fn records(labels: &[&[u8]]) -> Vec<u8> {
     let record = |(number, labels): (usize, &&[u8])| [*labels, &[number as u8; 3072]].concat();
     labels.iter().enumerate().flat_map(record).collect()

@@ -1,4 +1,4 @@
-//! The real files, where they lie beside the workspace; otherwise these tests say that they were skipped.
+//! Tests with the real files, if they are next to the workspace; otherwise these tests report that they were skipped.
 
 use std::path::{Path, PathBuf};
 

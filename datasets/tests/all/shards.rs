@@ -1,4 +1,4 @@
-//! Every sample is seen once, by one rank, and the number of ranks does not change which samples a step sees.
+//! Every sample is used once, by one rank, and the set of samples of a step does not depend on the number of ranks.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use briquette_core::error::ConfigError;
 use briquette_datasets::{EpochPlan, Shards, by_label};
 use proptest::prelude::*;
 
-/// Samples, ranks, batch per rank, seed.
+/// Draws samples, ranks, batch per rank, seed.
 fn settings() -> impl Strategy<Value = (usize, usize, usize, u64)> {
     (1usize..8).prop_flat_map(|world| (world..400, Just(world), 1usize..30, any::<u64>()))
 }
 
-/// All samples of the plan, step by step, rank by rank.
+/// Returns all samples of the plan, step by step, rank by rank.
 fn seen(plan: &EpochPlan, world: usize) -> Vec<usize> {
     let steps = 0..plan.steps();
     steps.flat_map(|step| (0..world).flat_map(move |rank| plan.indices(step, rank).to_vec())).collect()
@@ -135,7 +135,7 @@ fn impossible_settings_are_refused() {
     }
 }
 
-/// More than there is, however much more, is everything at once.
+/// A batch larger than the data set, by any amount, contains all samples at once.
 #[test]
 fn a_batch_larger_than_the_data_is_one_step() {
     for batch in [8, 1 << 31, 1 << 63, usize::MAX] {

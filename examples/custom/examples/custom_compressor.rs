@@ -1,4 +1,4 @@
-//! A compressor of your own, under error feedback, beside the exact mean: `cargo run --example custom_compressor`.
+//! A compressor of your own, under error feedback, compared with the exact mean: `cargo run --example custom_compressor`.
 
 use briquette::DistributedConfig;
 use briquette::core::aggregate::Mean;

@@ -1,4 +1,4 @@
-//! A controller of your own turns the ratio of a compressor that is there: `cargo run --example custom_controller`.
+//! A controller of your own that sets the ratio of an existing compressor: `cargo run --example custom_controller`.
 
 use briquette::core::aggregate::Mean;
 use briquette::core::compress::TopK;

@@ -3,7 +3,8 @@
 use briquette::core::compress::{Compressor, ErrorBound};
 use briquette::core::{CompressionFactor, Key, Message};
 
-/// Sign and the first bits of every value's magnitude beside the largest of 256 values: `±i/levels` of it, rounded down.
+/// Sends the sign and the first bits of every value's magnitude relative to the largest of 256 values: `±i/levels` of
+/// it, rounded down.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstBits {
     levels: u8,
@@ -12,10 +13,10 @@ pub struct FirstBits {
 const BUCKET: usize = 256;
 
 impl FirstBits {
-    /// With this number of levels beside zero: 1, 3, 7, …, 127.
+    /// Creates a compressor with this number of levels besides zero: 1, 3, 7, …, 127.
     ///
     /// # Panics
-    /// When there are none, or more than 127.
+    /// If there are none, or more than 127.
     pub fn new(levels: u8) -> Self {
         assert!((1..=127).contains(&levels), "1 to 127 levels, got {levels}");
         FirstBits { levels }
@@ -35,7 +36,7 @@ impl Compressor for FirstBits {
         out.write_levels(x.len(), self.levels, BUCKET, &scales, scaled.map(level)).expect("levels of finite values");
     }
 
-    /// The largest of a bucket is kept whole, and no value becomes longer: at least 1/256 of the energy is kept.
+    /// The largest value of a bucket is kept exactly, and no magnitude increases: at least 1/256 of the energy is kept.
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         ErrorBound::Contractive { delta: 1.0 / BUCKET as f64 }
     }

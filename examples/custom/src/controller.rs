@@ -5,8 +5,8 @@ use briquette::core::control::{Agreed, Controller, Decision};
 use briquette::core::error::StateError;
 use briquette::core::state::{State, Stateful};
 
-/// Doubles the compression ratio, up to a limit, while the mean loss of a window is below that of the window before, and halves
-/// it where it is not. Every rank sees the same losses, so all decide alike.
+/// Doubles the compression ratio, up to a limit, while the mean loss of a window is below that of the previous window,
+/// and halves it otherwise. Every rank sees the same losses, so all ranks make the same decision.
 #[derive(Debug, Clone)]
 pub struct WhileItHelps {
     window: u64,
@@ -18,13 +18,13 @@ pub struct WhileItHelps {
 }
 
 impl WhileItHelps {
-    /// Windows of `window` steps; a ratio from 1 to `limit`.
+    /// Creates a controller with windows of `window` steps and a ratio from 1 to `limit`.
     pub fn new(window: u64, limit: f64) -> Self {
         WhileItHelps { window, limit, ratio: 1.0, sum: 0.0, count: 0, before: f64::INFINITY }
     }
 }
 
-/// What must be saved for a resumed run to decide as one that was not interrupted.
+/// Saves the state that a resumed run needs to make the same decisions as an uninterrupted one.
 impl Stateful for WhileItHelps {
     fn save(&self, state: &mut State) {
         state.put("ratio", self.ratio);

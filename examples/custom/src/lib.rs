@@ -1,8 +1,8 @@
-//! Algorithms of your own under Briquette.
+//! Custom algorithms for Briquette.
 //!
 //! - [`FirstBits`]: a compressor, `cargo run --example custom_compressor`.
 //! - [`WhileItHelps`]: a controller that reads the loss, `cargo run --example custom_controller`.
-//! - [`Doubling`]: a strategy that averages parameters less and less often, `cargo run --example custom_strategy`.
+//! - [`Doubling`]: a strategy that averages parameters at doubling intervals, `cargo run --example custom_strategy`.
 //!
 //! [`train`] trains a small network with any of them on four ranks, each a thread.
 

@@ -17,13 +17,13 @@ pub struct Doubling {
 }
 
 impl Doubling {
-    /// Periods double up to `longest` steps.
+    /// Creates a strategy whose periods double up to `longest` steps.
     pub fn new(longest: u64) -> Self {
         Doubling { longest: longest.max(1), reducer: Dense, average: Vec::new(), traffic: Traffic::default() }
     }
 }
 
-/// When it is due follows from the step alone.
+/// Has no state: the step alone determines when an average is due.
 impl Stateful for Doubling {}
 
 impl SyncStrategy for Doubling {

@@ -14,30 +14,30 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor};
 
-/// Threads that train.
+/// Number of training threads.
 pub const RANKS: usize = 4;
 
-/// What became of a rank.
+/// Results of a rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// After every step.
+    /// Loss after every step.
     pub losses: Vec<f32>,
     /// Bytes that this rank sent.
     pub sent: u64,
-    /// Of the last step.
+    /// Compression ratio of the last step.
     pub ratio: Option<f64>,
-    /// Every parameter.
+    /// All parameters.
     pub parameters: Vec<f32>,
 }
 
-/// Where a run is saved after its last step, or goes on from.
+/// Checkpoint directory of a run, to save to after the last step or to resume from.
 #[derive(Debug, Clone, Copy)]
 pub enum Saved<'a> {
-    /// Nowhere.
+    /// No checkpoint.
     No,
-    /// In this directory, at the end.
+    /// Save to this directory at the end.
     To(&'a Path),
-    /// From the newest checkpoint of this directory.
+    /// Resume from the newest checkpoint of this directory.
     From(&'a Path),
 }
 
@@ -66,7 +66,7 @@ impl Network {
     }
 }
 
-/// The same weights in every run, so that runs can be compared to the bit.
+/// Creates a layer with the same weights in every run, so that runs can be compared bit by bit.
 fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     let weights: Vec<f32> =
         (0..inputs * outputs).map(|i| (12.9898 * (i + 1) as f32).sin() / (inputs as f32).sqrt()).collect();
@@ -74,7 +74,7 @@ fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     Linear { weight: Param::from_tensor(weights), bias: Some(Param::from_tensor(Tensor::zeros([outputs], device))) }
 }
 
-/// This rank's samples of a step: 16 points, the same in every run, and the function that is learned.
+/// Returns this rank's samples of a step: 16 points, the same in every run, and the values of the function to be learned.
 fn batch(rank: usize, step: u64, device: &Device) -> (Tensor<2>, Tensor<2>) {
     let point = |index: usize| ((step as usize * 16 + index) * RANKS + rank) as f32;
     let x: Vec<f32> = (0..64).map(|i| (point(i / 4) * (0.37 + 0.11 * (i % 4) as f32)).sin()).collect();
@@ -112,10 +112,10 @@ fn rank<B: BuildStrategy + 'static>(
     Ok(Outcome { losses, sent, ratio, parameters: model.parameters() })
 }
 
-/// Trains up to `steps` steps, each rank with what `strategy` makes; every rank's outcome.
+/// Trains up to `steps` steps, with a strategy built by `strategy` on each rank, and returns every rank's results.
 ///
 /// # Errors
-/// The first rank's error, in words.
+/// The first rank's error, as text.
 pub fn train<B: BuildStrategy + 'static>(
     strategy: impl Fn() -> B + Sync,
     steps: u64,

@@ -1,4 +1,4 @@
-//! What every algorithm of Briquette keeps, these keep too.
+//! Laws of Briquette's algorithms, checked for these algorithms too.
 
 use briquette::core::Layout;
 use briquette::core::aggregate::Mean;

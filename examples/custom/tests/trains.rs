@@ -1,4 +1,4 @@
-//! Each algorithm trains, keeps replicas equal where it should, and goes on from a checkpoint to the bit.
+//! Each algorithm trains, keeps replicas equal where it should, and resumes from a checkpoint with identical bits.
 
 use briquette::core::aggregate::{Krum, Mean};
 use briquette::core::compress::TopK;

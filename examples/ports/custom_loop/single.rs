@@ -1,4 +1,4 @@
-//! A loop of your own: a convolutional network on pictures of four kinds.
+//! A custom training loop: a convolutional network on pictures of four kinds.
 
 use briquette_ports::{Classifier, Failure, Pictures, device, pictures, value};
 use burn::data::dataloader::DataLoaderBuilder;

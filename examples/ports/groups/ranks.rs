@@ -1,4 +1,4 @@
-//! Fine-tuning: the first layer frozen, the head with an optimizer of its own, and gradients clipped.
+//! Fine-tuning: the first layer frozen, a separate optimizer for the head, and gradient clipping.
 
 use briquette::{DistributedConfig, DistributedOptimizer, core::Session, data::ShardedDataLoaderBuilder};
 use briquette_ports::{Classifier, Failure, Pictures, device, pictures, value};

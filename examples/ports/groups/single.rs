@@ -1,4 +1,4 @@
-//! Fine-tuning: the first layer frozen, the head with an optimizer of its own, and gradients clipped.
+//! Fine-tuning: the first layer frozen, a separate optimizer for the head, and gradient clipping.
 
 use briquette_ports::{Classifier, Failure, Pictures, device, pictures, value};
 use burn::data::dataloader::DataLoaderBuilder;

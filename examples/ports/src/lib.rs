@@ -1,7 +1,7 @@
-//! What the ports have in common with any Burn program: data that follows from a number, and models.
+//! Burn code shared by the ports: data generated from a seed, and models.
 //!
-//! Each folder beside this one has a program for one process, `single.rs`, and the same for many ranks, `ranks.rs`: `diff` shows what it takes. A
-//! test runs both, on threads and in processes, and compares their losses.
+//! Each folder next to this one has a program for one process, `single.rs`, and the same for many ranks, `ranks.rs`:
+//! `diff` shows the required changes. A test runs both, on threads and in processes, and compares their losses.
 
 use std::path::{Path, PathBuf};
 
@@ -17,15 +17,15 @@ use burn::tensor::activation::relu;
 use burn::train::metric::NumericEntry;
 use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
 
-/// What any of the programs may fail with.
+/// Error of any of the programs.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The device that all programs compute on.
+/// Returns the device on which all programs compute.
 pub fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Numbers in [-1, 1) that follow from `seed`.
+/// Generates numbers in [-1, 1) from `seed`.
 pub fn numbers(seed: u64) -> impl Iterator<Item = f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -34,14 +34,14 @@ pub fn numbers(seed: u64) -> impl Iterator<Item = f32> {
     })
 }
 
-/// A pattern of 8 × 8 pixels, and which of four it is.
+/// A pattern of 8 × 8 pixels, and its class, one of four.
 #[derive(Debug, Clone)]
 pub struct Picture {
     pixels: Vec<f32>,
     label: i64,
 }
 
-/// Pictures of waves of four kinds, under noise.
+/// Generates pictures of waves of four kinds, with noise.
 pub fn pictures(seed: u64, count: usize) -> InMemDataset<Picture> {
     let mut noise = numbers(seed);
     let picture = |index: usize| {
@@ -53,7 +53,7 @@ pub fn pictures(seed: u64, count: usize) -> InMemDataset<Picture> {
     InMemDataset::new((0..count).map(picture).collect())
 }
 
-/// Pictures and their labels.
+/// Batcher of pictures and their labels.
 #[derive(Debug, Clone)]
 pub struct Pictures;
 
@@ -70,17 +70,17 @@ impl Batcher<Picture, (Tensor<4>, Tensor<1, Int>)> for Pictures {
 /// Two convolutions and a layer on top.
 #[derive(Module, Debug)]
 pub struct Classifier {
-    /// The first.
+    /// First convolution.
     pub first: Conv2d,
-    /// The second.
+    /// Second convolution.
     pub second: Conv2d,
     pool: AdaptiveAvgPool2d,
-    /// The layer on top.
+    /// Final layer.
     pub head: Linear,
 }
 
 impl Classifier {
-    /// Untrained.
+    /// Creates an untrained model.
     pub fn new(device: &Device) -> Self {
         Classifier {
             first: Conv2dConfig::new([1, 8], [3, 3]).init(device),
@@ -90,13 +90,13 @@ impl Classifier {
         }
     }
 
-    /// What each picture may be.
+    /// Returns the logits of each picture.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let features = relu(self.second.forward(relu(self.first.forward(images))));
         self.head.forward(self.pool.forward(features).flatten(1, 3))
     }
 
-    /// The mean cross entropy.
+    /// Returns the mean cross entropy.
     pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
         CrossEntropyLossConfig::new().init(&labels.device()).forward(self.forward(images), labels)
     }
@@ -123,12 +123,12 @@ impl InferenceStep for Classifier {
     }
 }
 
-/// Where a learner's program leaves its files: its first argument, or a folder for all of them.
+/// Returns the directory for a learner's files: the program's first argument, or a folder shared by all programs.
 pub fn directory() -> PathBuf {
     std::env::args().nth(1).map_or_else(|| PathBuf::from("runs/learner"), PathBuf::from)
 }
 
-/// The validation loss of each epoch, from what Burn logged.
+/// Returns the validation loss of each epoch, from Burn's logs.
 pub fn last_losses(directory: &Path) -> Result<Vec<f32>, Failure> {
     let files = (1..).map(|epoch| directory.join(format!("valid/epoch-{epoch}/Loss.log")));
     let texts = files.take_while(|file| file.exists()).map(std::fs::read_to_string);
@@ -136,19 +136,19 @@ pub fn last_losses(directory: &Path) -> Result<Vec<f32>, Failure> {
     texts.map(|text| last(text?)).collect()
 }
 
-/// The value of a loss.
+/// Returns the value of a loss.
 pub fn value(loss: Tensor<1>) -> f32 {
     loss.into_scalar()
 }
 
-/// Words of a sentence and whether more of them are even than odd.
+/// A sentence, labeled by whether more of its words are even than odd.
 #[derive(Debug, Clone)]
 pub struct Sentence {
     words: Vec<i64>,
     label: i64,
 }
 
-/// Sentences of eight words.
+/// Generates sentences of eight words.
 pub fn sentences(seed: u64, count: usize) -> InMemDataset<Sentence> {
     let mut random = numbers(seed);
     let sentence = |_| {
@@ -159,7 +159,7 @@ pub fn sentences(seed: u64, count: usize) -> InMemDataset<Sentence> {
     InMemDataset::new((0..count).map(sentence).collect())
 }
 
-/// Sentences and their labels.
+/// Batcher of sentences and their labels.
 #[derive(Debug, Clone)]
 pub struct Sentences;
 
@@ -182,7 +182,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Untrained.
+    /// Creates an untrained model.
     pub fn new(device: &Device) -> Self {
         Reader {
             words: EmbeddingConfig::new(32, 16).init(device),
@@ -191,7 +191,7 @@ impl Reader {
         }
     }
 
-    /// The mean cross entropy.
+    /// Returns the mean cross entropy.
     pub fn loss(&self, texts: Tensor<2, Int>, labels: Tensor<1, Int>) -> Tensor<1> {
         let encoded = self.encoder.forward(TransformerEncoderInput::new(self.words.forward(texts)));
         let out: Tensor<2> = self.head.forward(encoded.mean_dim(1).squeeze_dim(1));
@@ -206,7 +206,7 @@ pub struct Draw {
     point: [f32; 2],
 }
 
-/// Points around (2, -1).
+/// Generates points around (2, -1).
 pub fn draws(seed: u64, count: usize) -> InMemDataset<Draw> {
     let mut random = numbers(seed);
     let mut next = || random.next().unwrap_or(0.0);
@@ -217,7 +217,7 @@ pub fn draws(seed: u64, count: usize) -> InMemDataset<Draw> {
     InMemDataset::new((0..count).map(&mut draw).collect())
 }
 
-/// Noise and points.
+/// Batcher of noise and points.
 #[derive(Debug, Clone)]
 pub struct Draws;
 
@@ -240,12 +240,12 @@ pub struct Network {
 }
 
 impl Network {
-    /// Untrained: makes points of noise.
+    /// Creates an untrained generator, which turns noise into points.
     pub fn generator(device: &Device) -> Self {
         Network { inner: LinearConfig::new(4, 16).init(device), outer: LinearConfig::new(16, 2).init(device) }
     }
 
-    /// Untrained: rates points, 1 for real ones.
+    /// Creates an untrained critic, which rates points, 1 for real ones.
     pub fn critic(device: &Device) -> Self {
         Network { inner: LinearConfig::new(2, 16).init(device), outer: LinearConfig::new(16, 1).init(device) }
     }

@@ -1,18 +1,19 @@
-//! Each pair of programs: how many lines differ, and that four ranks, in threads and in processes, learn what one process does.
+//! Each pair of programs: the number of differing lines, and equal results of four ranks, in threads and in processes,
+//! and of one process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What a program may take; twenty times what it does.
+/// Time limit of a program; twenty times its usual duration.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_custom-loop")).with_file_name(name)
 }
 
-/// Runs it with these variables, to its end.
+/// Starts a program with these environment variables.
 fn start(name: &str, directory: &Path, set: &[(&str, &str)]) -> std::process::Child {
     let mut command = Command::new(program(name));
     command.arg(directory).env_remove("RANK").envs(set.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +37,7 @@ fn end(name: &str, mut child: std::process::Child) -> Vec<f32> {
     list.map(|loss| loss.parse().unwrap()).collect()
 }
 
-/// Lines of the second that the first has not, imports aside.
+/// Returns the lines of the second program that are not in the first, except imports.
 fn changed(folder: &str) -> Vec<String> {
     let read = |file: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
@@ -48,7 +49,7 @@ fn changed(folder: &str) -> Vec<String> {
     read("ranks.rs").into_iter().filter(new).collect()
 }
 
-/// The losses of one process, of four threads, and of four processes.
+/// Compares the losses of one process, of four threads, and of four processes.
 fn compare(folder: &str, name: &str, most: usize, tolerance: f32) {
     let scratch = tempfile::tempdir().unwrap();
     let [one, many, others] = ["one", "threads", "processes"].map(|folder| scratch.path().join(folder));

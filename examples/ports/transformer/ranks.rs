@@ -1,4 +1,4 @@
-//! A text transformer, whose gradients are added up over two batches.
+//! A text transformer, with gradient accumulation over two batches.
 
 use briquette::{DistributedConfig, DistributedOptimizer, core::Session, data::ShardedDataLoaderBuilder};
 use briquette_ports::{Failure, Reader, Sentences, device, sentences, value};

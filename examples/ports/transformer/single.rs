@@ -1,4 +1,4 @@
-//! A text transformer, whose gradients are added up over two batches.
+//! A text transformer, with gradient accumulation over two batches.
 
 use briquette_ports::{Failure, Reader, Sentences, device, sentences, value};
 use burn::data::dataloader::DataLoaderBuilder;

@@ -1,4 +1,5 @@
-//! Hybrid parallelism beside data parallelism: the same numbers, other bytes. Which moves fewer depends on the head and on the batch.
+//! Hybrid parallelism compared with data parallelism: the same numbers, different traffic. The head and the batch
+//! decide which sends fewer bytes.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -75,7 +76,8 @@ struct Cli {
     csv: Option<PathBuf>,
 }
 
-/// Both runs of one combination. Bytes are what a rank sends in a step, the mean over the ranks; seconds are simulated, of a step.
+/// Both runs of one combination. Bytes are sent per step by a rank, averaged over the ranks; seconds are simulated
+/// seconds per step.
 #[derive(Debug, Serialize)]
 struct Row {
     head: usize,
@@ -84,7 +86,7 @@ struct Row {
     head_parameters: usize,
     data_parallel_bytes: f64,
     hybrid_bytes: f64,
-    /// The part of `hybrid_bytes` that depends on head and batch.
+    /// Part of `hybrid_bytes` that depends on head and batch.
     hybrid_activation_bytes: f64,
     network: String,
     data_parallel_seconds: f64,
@@ -144,8 +146,8 @@ fn settings(cli: &Cli, head: usize, batch: NonZeroUsize, ranks: usize) -> Settin
 
 const CLASSES: usize = 10;
 
-/// That the ranks of the data-parallel run fit into memory: of each a model, its gradients, their average and a momentum, and one
-/// vector more on its way between model and exchange.
+/// Checks that the ranks of the data-parallel run fit into memory: for each a model, its gradients, their average and a
+/// momentum, and one more vector in transit between model and exchange.
 fn check_memory(settings: &Settings) -> Result<()> {
     let values = settings.plan.parameters() as u64;
     let needed = (settings.ranks as u64).saturating_mul(5 * 4).saturating_mul(values);
@@ -155,7 +157,7 @@ fn check_memory(settings: &Settings) -> Result<()> {
     )?)
 }
 
-/// Generated, as many as the longest run sees, up to a limit; then they begin again.
+/// Generates as many images as the longest run uses, up to a limit; beyond it they are repeated.
 fn images(cli: &Cli, all: &[Settings]) -> Result<ImageSet> {
     let most = all.iter().map(|settings| settings.ranks * settings.batch.get()).max().unwrap_or(1);
     let (kind, train_limit) = match cli.data {

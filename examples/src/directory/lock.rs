@@ -1,4 +1,4 @@
-//! One process at a time in a run's directory.
+//! Lock that admits one process at a time to a run's directory.
 
 use std::fmt;
 use std::fs::{File, TryLockError};
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::train::Refused;
 
-/// The file's name in the directory. It stays there, and is empty when its holder ended properly.
+/// Name of the file in the directory. It stays there, and is empty if its holder ended properly.
 const LOCK: &str = "lock";
 
-/// A lock may be held for a moment without a run: by a process that looks, or by the ranks of a launcher that was killed,
-/// which notice that and end.
+/// Time for which an occupied lock is retried. It may be held briefly without a run: by a process that checks it, or by
+/// the ranks of a killed launcher, which are about to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Held until it is dropped, or its process is gone.
+/// The lock, held until it is dropped or its process ends.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     file: File,
 }
 
-/// Who holds the lock: the contents of the file, for people and for file systems without locks.
+/// Holder of the lock: the contents of the file, for people and for file systems without locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     user: String,
@@ -34,17 +34,17 @@ struct Owner {
     process: u32,
 }
 
-/// What an owner that did not let go means for the next process.
+/// State of an earlier owner that did not release the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Earlier {
     Gone,
-    /// The lock is free, but locks may not be seen from host to host.
+    /// The lock is free, but locks may not be visible across hosts.
     Elsewhere,
-    /// There are no locks here, and nothing shows that it is gone.
+    /// Locks are not supported here, and nothing shows that the owner is gone.
     Unknown,
 }
 
-/// That no process holds the lock; looks only, for as long as [`PATIENCE`].
+/// Checks that no process holds the lock, retrying for up to [`PATIENCE`]; changes nothing.
 pub(super) fn check(directory: &Path) -> Result<()> {
     let path = directory.join(LOCK);
     // What cannot be looked at now is found out when the lock is taken.
@@ -58,7 +58,7 @@ pub(super) fn check(directory: &Path) -> Result<()> {
 
 impl RunLock {
     /// # Errors
-    /// [`Refused`] if another process has it, which is named; otherwise if the file cannot be written.
+    /// [`Refused`] if another process holds it, which is named; another error if the file cannot be written.
     pub(super) fn take(directory: &Path) -> Result<RunLock> {
         let path = directory.join(LOCK);
         let failed = || format!("cannot write {}", path.display());
@@ -96,8 +96,8 @@ impl Drop for RunLock {
     }
 }
 
-/// Frees the lock's name where it stands for something else than a file. Processes that find it so take turns: none moves the file that
-/// another has made since.
+/// Moves aside anything but a regular file that has the lock's name. Processes that find it so take turns, so none
+/// moves a file that another has created since.
 fn set_aside(directory: &Path, path: &Path) -> io::Result<()> {
     let turn = File::open(directory)?;
     // Where directories cannot be locked, turns are not taken.
@@ -110,7 +110,7 @@ fn set_aside(directory: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tries again while another process has the lock.
+/// Retries while another process has the lock.
 fn patiently(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     let begin = Instant::now();
     loop {
@@ -178,7 +178,7 @@ impl Owner {
         true
     }
 
-    /// This owner did not let go of a lock that is now this process's (`locked`), or cannot be locked.
+    /// Handles an owner that did not release a lock which this process now holds (`locked`), or which cannot be locked.
     fn give_way(&self, locked: bool, path: &Path) -> Result<()> {
         match self.earlier(locked, &Owner::this()) {
             Earlier::Gone => {}

@@ -1,4 +1,4 @@
-//! A process that is killed anywhere while one run takes another's place leaves the one or the other.
+//! A process that is killed at any point of a replacement leaves either the old or the new run.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::settings::Options;
 
 const OLD: &str = "0ld";
 
-/// A directory with a whole run in it.
+/// Creates a directory with a complete run in it.
 fn directory() -> TempDir {
     let directory = TempDir::new().unwrap();
     let path = directory.path();
@@ -24,7 +24,7 @@ fn directory() -> TempDir {
     directory
 }
 
-/// Every file but the lock, and what is in it.
+/// Returns every file but the lock, and its contents.
 fn contents(path: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {

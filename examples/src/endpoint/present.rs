@@ -1,7 +1,8 @@
-//! The HTTP server of `--metrics-addr`, with a limit of connections.
+//! HTTP server of `--metrics-addr`, with a connection limit.
 //!
-//! Training shares its cores with this server, and whoever reaches the address may hold connections. So there are few of them, each answers
-//! one request and has a deadline, and one that comes when there are [`MOST`] takes the place of the oldest.
+//! Training shares its cores with this server, and any client that reaches the address may hold connections. Their
+//! number is therefore limited, each answers one request and has a deadline, and a new connection beyond [`MOST`]
+//! replaces the oldest.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,22 +26,22 @@ use tokio::sync::oneshot::{self, Sender};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections at once.
+/// Maximum number of concurrent connections.
 const MOST: usize = 16;
-/// For all of a connection: the request, and taking the answer.
+/// Time limit of a connection: the request, and the client's reading of the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Between connections that take another's place: so that many that come at once cost no more than a few.
+/// Pause between connections that replace others, so that a burst of connections costs no more than a few.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Bytes of a request's head.
+/// Maximum bytes of a request's head.
 const HEAD: usize = 8 << 10;
 
-/// The one page.
+/// Path of the only page.
 const PATH: &str = "/metrics";
 const METHODS: &str = "GET, HEAD";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves until it is dropped.
+/// The server, which runs until it is dropped.
 #[derive(Debug)]
 pub struct Endpoint {
     recorder: PrometheusRecorder,
@@ -48,10 +49,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens there.
+    /// Listens at an address.
     ///
     /// # Errors
-    /// Names the flag, the address, and why it cannot be had.
+    /// Names the flag, the address, and the reason.
     pub fn open(address: SocketAddr) -> Result<Endpoint> {
         let problem = || {
             format!("--metrics-addr {address}: cannot be listened on; give an address of this machine and a free port")
@@ -72,7 +73,7 @@ impl Endpoint {
         Ok(Endpoint { recorder, thread: Some((stop, thread)) })
     }
 
-    /// A step's numbers, to be served from now on.
+    /// Records the numbers of a step, to be served from now on.
     pub fn record(&self, report: &StepReport) {
         metrics::with_local_recorder(&self.recorder, || report.record_metrics());
     }
@@ -109,7 +110,7 @@ async fn serve(listener: TcpListener, handle: PrometheusHandle) {
     }
 }
 
-/// One request, and its answer.
+/// Serves one request.
 async fn connection(stream: TcpStream, handle: PrometheusHandle) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = answer(&request, &handle);
@@ -120,7 +121,7 @@ async fn connection(stream: TcpStream, handle: PrometheusHandle) -> Result<(), h
     http.serve_connection(TokioIo::new(stream), service).await
 }
 
-/// The page for those who ask for it; the body of an answer to HEAD is left out where it is sent.
+/// Returns the page if it is requested; the body of an answer to HEAD is omitted when it is sent.
 fn answer<B>(request: &Request<B>, handle: &PrometheusHandle) -> Response<Full<Bytes>> {
     let with = |status, kind, text: String| {
         let mut response = Response::new(Full::new(Bytes::from(text)));

@@ -11,9 +11,10 @@
 //! | [`columns_to_rows`] | `[W·B, own]` | `[B, n]` | `(W−1)·B·own` | [`rows_to_columns`] |
 //! | [`rows_to_columns`] | `[B, n]` | `[W·B, own]` | `B·(n − own)` | |
 //!
-//! The first of each pair is for the forward pass, the second its adjoint: what turns the gradient of the result into that of the input.
-//! Gathers are the session's all-gather; everything else is its all-to-all. The sums are a reduce-scatter: each rank receives what is
-//! to be added for it, and adds in rank order. Tensors that are tracked by autodiff are to be detached before.
+//! The first of each pair is for the forward pass, the second is its adjoint, which turns the gradient of the result
+//! into that of the input. Gathers are the session's all-gather; everything else is its all-to-all. The sums are a
+//! reduce-scatter: each rank receives the parts that it sums, and adds them in rank order. Tensors tracked by autodiff
+//! must be detached before.
 
 use std::ops::Range;
 
@@ -21,12 +22,12 @@ use anyhow::{Result, bail};
 use briquette::core::comm::{Frame, Session};
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// The part of `len` rows or columns that a rank holds: parts differ by one at most.
+/// Returns the part of `len` rows or columns that a rank holds: parts differ by at most one.
 pub fn share(len: usize, world: usize, rank: usize) -> Range<usize> {
     rank * len / world..(rank + 1) * len / world
 }
 
-/// All ranks' rows below each other.
+/// Concatenates all ranks' rows.
 ///
 /// # Errors
 /// Those of the session; another rank has another number of rows.
@@ -35,7 +36,7 @@ pub fn gather_rows(comm: &mut Session, rows: Tensor<2>) -> Result<Tensor<2>> {
     Ok(Tensor::cat(gather(comm, rows, |_| shape)?, 0))
 }
 
-/// All ranks' rows of `x`, summed; of the sum this rank's rows.
+/// Sums all ranks' `x`, and returns this rank's rows of the sum.
 ///
 /// # Errors
 /// As for [`gather_rows`].
@@ -45,7 +46,7 @@ pub fn sum_to_rows(comm: &mut Session, x: Tensor<2>) -> Result<Tensor<2>> {
     Ok(sum(swap(comm, parts, |_| shape)?))
 }
 
-/// All ranks' columns beside each other, `width` together.
+/// Concatenates all ranks' columns, `width` in total.
 ///
 /// # Errors
 /// As for [`gather_rows`].
@@ -54,7 +55,7 @@ pub fn gather_columns(comm: &mut Session, columns: Tensor<2>, width: usize) -> R
     Ok(Tensor::cat(gather(comm, columns, |rank| [rows, share(width, world, rank).len()])?, 1))
 }
 
-/// All ranks' `x`, summed; of the sum this rank's columns.
+/// Sums all ranks' `x`, and returns this rank's columns of the sum.
 ///
 /// # Errors
 /// As for [`gather_rows`].
@@ -64,7 +65,7 @@ pub fn sum_to_columns(comm: &mut Session, x: Tensor<2>) -> Result<Tensor<2>> {
     Ok(sum(swap(comm, parts, |_| shape)?))
 }
 
-/// From this rank's columns of all samples to all `width` columns of this rank's samples.
+/// Converts this rank's columns of all samples to all `width` columns of this rank's samples.
 ///
 /// # Errors
 /// As for [`gather_rows`].
@@ -75,7 +76,7 @@ pub fn columns_to_rows(comm: &mut Session, columns: Tensor<2>, width: usize) -> 
     Ok(Tensor::cat(swap(comm, parts, |rank| [rows, share(width, world, rank).len()])?, 1))
 }
 
-/// From all columns of this rank's samples to this rank's columns of all samples.
+/// Converts all columns of this rank's samples to this rank's columns of all samples.
 ///
 /// # Errors
 /// As for [`gather_rows`].
@@ -85,7 +86,7 @@ pub fn rows_to_columns(comm: &mut Session, rows: Tensor<2>) -> Result<Tensor<2>>
     Ok(Tensor::cat(swap(comm, parts, |_| shape)?, 0))
 }
 
-/// One part for each rank, along a dimension.
+/// Splits a tensor into one part per rank, along a dimension.
 fn split(x: &Tensor<2>, dim: usize, world: usize) -> Vec<Tensor<2>> {
     let part = |rank| {
         let share = share(x.dims()[dim], world, rank);
@@ -94,19 +95,19 @@ fn split(x: &Tensor<2>, dim: usize, world: usize) -> Vec<Tensor<2>> {
     (0..world).map(part).collect()
 }
 
-/// In rank order, on every rank.
+/// Sums in rank order, on every rank.
 fn sum(parts: Vec<Tensor<2>>) -> Tensor<2> {
     parts.into_iter().reduce(|sum, part| sum + part).expect("a world has a rank")
 }
 
-/// Every rank's matrix to every rank; `shape` is that of each rank's.
+/// Gathers every rank's matrix on every rank; `shape` is the shape of each rank's.
 fn gather(comm: &mut Session, mine: Tensor<2>, shape: impl Fn(usize) -> [usize; 2]) -> Result<Vec<Tensor<2>>> {
     let mut frames = Vec::new();
     comm.all_gather(&encode(&mine), &mut frames)?;
     decode(comm, frames, mine, shape)
 }
 
-/// A matrix of each rank for each rank; `shape` is that of what each rank has for this one.
+/// Sends each rank its matrix, and receives one from each; `shape` is the shape of each rank's matrix for this one.
 fn swap(comm: &mut Session, parts: Vec<Tensor<2>>, shape: impl Fn(usize) -> [usize; 2]) -> Result<Vec<Tensor<2>>> {
     let rank = comm.rank();
     // What stays here need not become bytes.
@@ -117,13 +118,13 @@ fn swap(comm: &mut Session, parts: Vec<Tensor<2>>, shape: impl Fn(usize) -> [usi
     decode(comm, frames, mine, shape)
 }
 
-/// Little-endian f32, row by row.
+/// Encodes as little-endian f32, row by row.
 fn encode(x: &Tensor<2>) -> Frame {
     let values = x.clone().into_data().convert::<f32>().try_into_vec::<f32>().expect("f32 was asked for");
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-/// The others' frames as tensors, with this rank's own between them. Stops every rank where a frame has another size.
+/// Decodes the others' frames as tensors, with this rank's own among them. Stops every rank if a frame has another size.
 fn decode(
     comm: &mut Session,
     frames: Vec<Frame>,
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// 10·row + column.
+    /// Creates a matrix with values 10·row + column.
     fn table(rows: usize, columns: usize) -> Tensor<2> {
         let values: Vec<f32> = (0..rows).flat_map(|row| (0..columns).map(move |c| (10 * row + c) as f32)).collect();
         Tensor::from_data(TensorData::new(values, [rows, columns]), &Device::flex())
@@ -170,7 +171,7 @@ mod tests {
         x.to_data().try_into_vec().unwrap()
     }
 
-    /// What `exchange` makes of each rank's input.
+    /// Returns the results of `exchange` for each rank's input.
     fn on_ranks(
         world: usize,
         exchange: impl Fn(&mut Session, usize) -> Result<Tensor<2>> + Sync,

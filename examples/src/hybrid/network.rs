@@ -1,4 +1,4 @@
-//! The network that is trained in either way: convolutions, and a head of fully connected layers, as in VGG.
+//! Network trained in both ways: convolutions, and a head of fully connected layers, as in VGG.
 
 use anyhow::{Result, bail};
 use briquette::core::Key;
@@ -12,10 +12,10 @@ use burn::tensor::{Device, Tensor};
 
 use crate::models::init::initialize;
 
-/// The sizes of a network for images of 32×32 pixels.
+/// Sizes of a network for images of 32×32 pixels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Convolutions, and channels of each, between two poolings that halve the image; five at most.
+    /// Number of convolutions, and channels of each, between two poolings that halve the image; at most five stages.
     pub stages: Vec<(usize, usize)>,
     /// Outputs of each hidden layer of the head.
     pub hidden: Vec<usize>,
@@ -24,23 +24,24 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// VGG-11 with a quarter of the channels and two hidden layers of `head` outputs: 577 120 parameters in the convolutions.
+    /// Returns VGG-11 with a quarter of the channels and two hidden layers of `head` outputs: 577 120 parameters in the
+    /// convolutions.
     pub fn vgg11_slim(head: usize, classes: usize) -> Plan {
         Plan { stages: vec![(1, 16), (1, 32), (2, 64), (2, 128), (2, 128)], hidden: vec![head; 2], classes }
     }
 
-    /// Features of an image, that the head is given.
+    /// Returns the number of features of an image, which are the head's input.
     pub fn features(&self) -> usize {
         let side = SIDE >> self.stages.len();
         self.stages.last().map_or(CHANNELS, |(_, channels)| *channels) * side * side
     }
 
-    /// Outputs of each layer of the head.
+    /// Returns the number of outputs of each layer of the head.
     pub fn widths(&self) -> Vec<usize> {
         self.hidden.iter().copied().chain([self.classes]).collect()
     }
 
-    /// Parameters of the head.
+    /// Returns the number of parameters of the head.
     pub fn head_parameters(&self) -> usize {
         let widths = self.widths();
         let inputs = [self.features()].into_iter().chain(widths.iter().copied());
@@ -48,7 +49,7 @@ impl Plan {
         layers.fold(0, usize::saturating_add)
     }
 
-    /// Parameters of all.
+    /// Returns the number of all parameters.
     pub fn parameters(&self) -> usize {
         let mut input = CHANNELS;
         let channels = self.stages.iter().flat_map(|&(count, channels)| std::iter::repeat_n(channels, count));
@@ -56,15 +57,16 @@ impl Plan {
         channels.map(convolution).sum::<usize>().saturating_add(self.head_parameters())
     }
 
-    /// That every one of `world` ranks has a column of every layer of the head.
+    /// Checks that every one of `world` ranks has a column of every layer of the head.
     ///
     /// # Errors
-    /// Names the narrowest layer, and what to do.
+    /// Names the narrowest layer, and the remedy.
     pub fn check(&self, world: usize) -> Result<()> {
         check_widths(&self.widths(), world)
     }
 
-    /// Builds the network with weights drawn from `key`, the same on every rank: He's for ReLU, as nothing normalizes what goes through.
+    /// Builds the network with weights drawn from `key`, the same on every rank. They follow He's initialization for
+    /// ReLU, since the network has no normalization.
     pub fn build(&self, key: Key, device: &Device) -> Network {
         let mut input = CHANNELS;
         let mut stages = Vec::new();
@@ -87,7 +89,7 @@ impl Plan {
     }
 }
 
-/// See [`Plan::check`].
+/// Checks the widths; see [`Plan::check`].
 pub(super) fn check_widths(widths: &[usize], world: usize) -> Result<()> {
     for (layer, width) in (1..).zip(widths) {
         if *width < world {
@@ -106,7 +108,7 @@ fn convolution(channels: [usize; 2], device: &Device) -> Conv2d {
     config.with_initializer(Initializer::Zeros).init(device)
 }
 
-/// Weights in front of a ReLU: of variance `1/(3·fan in)`, as [`initialize`] draws them, they get variance `2/(fan in)`.
+/// Rescales weights in front of a ReLU: from variance `1/(3·fan in)`, as drawn by [`initialize`], to variance `2/(fan in)`.
 struct ForRelu;
 
 impl ModuleMapper for ForRelu {
@@ -119,7 +121,7 @@ impl ModuleMapper for ForRelu {
     }
 }
 
-/// The part with few parameters and many activations: data-parallel in either way.
+/// Part with few parameters and many activations: data-parallel in both ways.
 #[derive(Module, Debug)]
 pub struct Convolutions {
     stages: Vec<Vec<Conv2d>>,
@@ -127,7 +129,7 @@ pub struct Convolutions {
 }
 
 impl Convolutions {
-    /// Features `[batch, features]` of images `[batch, 3, 32, 32]`.
+    /// Returns features `[batch, features]` of images `[batch, 3, 32, 32]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let convolve = |x, layer: &Conv2d| relu(layer.forward(x));
         let stage = |x, stage: &Vec<Conv2d>| self.pool.forward(stage.iter().fold(x, convolve));
@@ -135,41 +137,41 @@ impl Convolutions {
     }
 }
 
-/// The part with many parameters and few activations: fully connected layers, with ReLU between them.
+/// Part with many parameters and few activations: fully connected layers, with ReLU between them.
 #[derive(Module, Debug)]
 pub struct Head {
-    /// In the order of the forward pass.
+    /// Layers in the order of the forward pass.
     pub layers: Vec<Linear>,
 }
 
 impl Head {
-    /// Logits `[batch, classes]` of features `[batch, features]`.
+    /// Returns logits `[batch, classes]` of features `[batch, features]`.
     pub fn forward(&self, features: Tensor<2>) -> Tensor<2> {
         let (last, hidden) = self.layers.split_last().expect("a head has a layer");
         last.forward(hidden.iter().fold(features, |x, layer| relu(layer.forward(x))))
     }
 }
 
-/// The whole.
+/// Complete network.
 #[derive(Module, Debug)]
 pub struct Network {
-    /// What each rank has a copy of.
+    /// Part that is copied to each rank.
     pub convolutions: Convolutions,
-    /// What is split.
+    /// Part that is split over the ranks.
     pub head: Head,
 }
 
 impl Network {
-    /// Logits `[batch, classes]` of images `[batch, 3, 32, 32]`.
+    /// Returns logits `[batch, classes]` of images `[batch, 3, 32, 32]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         self.head.forward(self.convolutions.forward(images))
     }
 }
 
-/// The largest difference between any parameter of two networks of one [`Plan`]; not a number where one is not.
+/// Returns the largest difference between any parameter of two networks of one [`Plan`]; NaN if a parameter is.
 ///
 /// # Panics
-/// When they are of different plans.
+/// If they are of different plans.
 pub fn largest_difference(a: &Network, b: &Network) -> f32 {
     let values = |network: &Network| {
         let mut values = Values::default();

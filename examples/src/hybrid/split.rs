@@ -1,4 +1,4 @@
-//! A rank's columns of the head.
+//! Columns of the head that belong to one rank.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,15 +17,15 @@ use super::exchange::{
 };
 use super::network::check_widths;
 
-/// This rank's columns of every layer of a [`Head`], and the optimizer that steps them: no other rank has their gradients, nor needs them.
+/// This rank's columns of every layer of a [`Head`], and their optimizer: no other rank has or needs their gradients.
 pub struct SplitHead {
     layers: Vec<Linear>,
-    /// Columns of the whole layers.
+    /// Numbers of columns of the whole layers.
     widths: Vec<usize>,
     optimizer: ModuleOptimizer,
 }
 
-/// The piece of the graph between two exchanges: one layer, from an input that requires a gradient.
+/// Piece of the graph between two exchanges: one layer, from an input that requires a gradient.
 #[derive(Debug)]
 pub struct Piece {
     input: Tensor<2>,
@@ -33,7 +33,7 @@ pub struct Piece {
 }
 
 impl SplitHead {
-    /// The columns of `head` that `rank` of `world` holds.
+    /// Takes the columns of `head` that `rank` of `world` holds.
     ///
     /// # Errors
     /// A layer has fewer columns than there are ranks.
@@ -45,7 +45,8 @@ impl SplitHead {
         Ok(SplitHead { layers, widths, optimizer })
     }
 
-    /// From the features `[B, F]` of this rank's samples to their logits `[B, C]`, and the pieces for [`backward`](Self::backward).
+    /// Computes the logits `[B, C]` of this rank's samples from their features `[B, F]`, and the pieces for
+    /// [`backward`](Self::backward).
     ///
     /// # Errors
     /// Those of the session; ranks have different numbers of samples.
@@ -68,8 +69,8 @@ impl SplitHead {
         Ok((x, pieces))
     }
 
-    /// From the gradient of this rank's logits to the gradient of its features, and the gradients of this rank's columns, last layer first:
-    /// summed over the samples of all ranks.
+    /// Computes the gradient of this rank's features from the gradient of its logits, and the gradients of this rank's
+    /// columns, last layer first, summed over the samples of all ranks.
     ///
     /// # Errors
     /// As for [`forward`](Self::forward).
@@ -94,7 +95,7 @@ impl SplitHead {
         Ok((gradient.autodiff(), gradients))
     }
 
-    /// Steps this rank's columns, with what [`backward`](Self::backward) returned.
+    /// Steps this rank's columns with the result of [`backward`](Self::backward).
     #[must_use]
     pub fn step(mut self, lr: f64, gradients: Vec<GradientsParams>) -> SplitHead {
         let step = |(layer, gradients)| self.optimizer.step(lr, layer, gradients);
@@ -102,7 +103,7 @@ impl SplitHead {
         self
     }
 
-    /// The whole head, on every rank: to evaluate or to save it.
+    /// Returns the whole head on every rank, for evaluation or saving.
     ///
     /// # Errors
     /// Those of the session.
@@ -118,7 +119,7 @@ impl SplitHead {
     }
 }
 
-/// Some columns of a layer, as a layer with parameters of its own.
+/// Returns some columns of a layer, as a separate layer.
 fn columns(layer: &Linear, own: Range<usize>) -> Linear {
     let weight = layer.weight.val().narrow(1, own.start, own.len()).detach();
     let bias = layer.bias.as_ref().map(|bias| bias.val().narrow(0, own.start, own.len()).detach());

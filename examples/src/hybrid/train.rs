@@ -14,12 +14,12 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{Network, Plan, SplitHead};
 
-/// What a run trains, and how.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The network.
+    /// Network.
     pub plan: Plan,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Samples of each rank and step.
     pub batch: NonZeroUsize,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// How the head is trained; the convolutions are data-parallel in either way.
+/// Parallelism of the head; the convolutions are data-parallel in either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parallelism {
     /// Every rank has the whole head, and gradients are averaged.
@@ -42,22 +42,22 @@ pub enum Parallelism {
     Hybrid,
 }
 
-/// What a rank has at the end.
+/// Results of a rank.
 #[derive(Debug)]
 pub struct Trained {
-    /// The whole network, the head joined again.
+    /// Whole network, with the head joined again.
     pub network: Network,
-    /// The mean loss over this rank's samples, a number a step.
+    /// Mean loss over this rank's samples, one value per step.
     pub losses: Vec<f32>,
-    /// Bytes that this rank sent, a number a step.
+    /// Bytes that this rank sent, one value per step.
     pub bytes: Vec<u64>,
-    /// Those for the activations of the head, and their gradients.
+    /// Bytes sent for the activations of the head and their gradients, one value per step.
     pub activation_bytes: Vec<u64>,
     /// Seconds of all steps, on the session's clock.
     pub seconds: f64,
 }
 
-/// Trains on the ranks of `world`; one result a rank.
+/// Trains on the ranks of `world`; returns one result per rank.
 ///
 /// # Errors
 /// The head is too narrow; those of the session; a gradient is not finite.
@@ -101,7 +101,7 @@ impl Settings {
     }
 }
 
-/// What all ranks share.
+/// State shared by all ranks.
 struct Run<'a> {
     settings: &'a Settings,
     images: &'a ImageSet,
@@ -109,7 +109,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Everything is averaged.
+    /// Trains with all gradients averaged.
     fn data_parallel(&self, comm: Session) -> Result<Trained> {
         let settings = self.settings;
         let rank = comm.rank();
@@ -129,7 +129,7 @@ impl Run<'_> {
         Ok(record.end(network, seconds))
     }
 
-    /// The convolutions are averaged, the columns of the head are each rank's own.
+    /// Trains with the convolutions averaged, and each rank's own columns of the head.
     fn hybrid(&self, comm: Session) -> Result<Trained> {
         let settings = self.settings;
         let (rank, world) = (comm.rank(), comm.world());
@@ -176,7 +176,7 @@ impl Run<'_> {
         CrossEntropyLossConfig::new().init(self.device).forward(logits, labels)
     }
 
-    /// The samples of some ranks at a step: the images in order, from the first again after the last.
+    /// Returns the samples of some ranks at a step: the images in order, from the first again after the last.
     fn samples(&self, step: u64, ranks: std::ops::Range<usize>) -> (Tensor<4>, Tensor<1, Int>) {
         let batch = self.settings.batch.get();
         let first = step as usize * self.settings.ranks * batch;
@@ -189,7 +189,7 @@ impl Run<'_> {
     }
 }
 
-/// What is noted at every step.
+/// Measurements at every step.
 struct Record {
     losses: Vec<f32>,
     bytes: Vec<u64>,
@@ -198,7 +198,7 @@ struct Record {
 }
 
 impl Record {
-    /// Joining took bytes and seconds, which are no step's.
+    /// Starts the record. The bytes and seconds of joining belong to no step.
     fn start(optim: &mut DistributedOptimizer) -> Record {
         optim.synchronizer_mut().set_clock(0.0);
         let sent = optim.synchronizer_mut().session().traffic().sent;

@@ -1,4 +1,4 @@
-//! A convolution and the BatchNorm behind it.
+//! A convolution followed by BatchNorm.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -13,18 +13,18 @@ pub struct ConvNorm {
 }
 
 impl ConvNorm {
-    /// A square `kernel` that keeps the image's size at stride 1; weights are zero until initialized.
+    /// Creates a square `kernel` that keeps the image's size at stride 1; weights are zero until initialized.
     pub fn new(channels: [usize; 2], kernel: usize, stride: usize, device: &Device) -> Self {
         Self { conv: conv(channels, kernel, stride, device), norm: BatchNormConfig::new(channels[1]).init(device) }
     }
 
-    /// `[batch, in, height, width]` to `[batch, out, height / stride, width / stride]`.
+    /// Maps `[batch, in, height, width]` to `[batch, out, height / stride, width / stride]`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         self.norm.forward(self.conv.forward(x))
     }
 }
 
-/// A convolution without bias and with zero weights.
+/// Creates a convolution without bias and with zero weights.
 pub(super) fn conv(channels: [usize; 2], kernel: usize, stride: usize, device: &Device) -> Conv2d {
     let pad = kernel / 2;
     Conv2dConfig::new(channels, [kernel, kernel])
@@ -35,7 +35,7 @@ pub(super) fn conv(channels: [usize; 2], kernel: usize, stride: usize, device: &
         .init(device)
 }
 
-/// The mean over the image: `[batch, channels, height, width]` to `[batch, channels]`.
+/// Returns the mean over the image: `[batch, channels, height, width]` to `[batch, channels]`.
 pub(super) fn global_average(x: Tensor<4>) -> Tensor<2> {
     let [batch, channels, height, width] = x.dims();
     x.reshape([batch, channels, height * width]).mean_dim(2).reshape([batch, channels])

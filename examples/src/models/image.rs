@@ -13,7 +13,7 @@ use super::names::{UnknownModel, find};
 use super::resnet::{BlockKind, ResNet, ResNetPlan};
 use super::vgg::{Vgg, VggPlan};
 
-/// Which image classifier to build. Text, command line and serde use the same lower-case names.
+/// Image classifier to build. Text, command line and serde use the same lower-case names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "lower")]
 #[serde(rename_all = "lowercase")]
@@ -45,7 +45,7 @@ pub enum ImageModelKind {
 }
 
 impl ImageModelKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::ResNet8,
         Self::ResNet20,
@@ -60,7 +60,7 @@ impl ImageModelKind {
         Self::Vgg16,
     ];
 
-    /// The name it is chosen by.
+    /// Returns the name by which it is chosen.
     pub fn name(self) -> &'static str {
         match self {
             Self::ResNet8 => "resnet8",
@@ -123,7 +123,7 @@ pub enum ImageModel {
 }
 
 impl ImageModel {
-    /// Logits `[batch, classes]` of images `[batch, 3, 32, 32]`.
+    /// Returns logits `[batch, classes]` of images `[batch, 3, 32, 32]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         match self {
             Self::ResNet(model) => model.forward(images),

@@ -1,8 +1,9 @@
 //! Initial weights from keyed generators on the host.
 //!
-//! Burn's backends draw from generators of their own, so its initializers give other weights on every backend, and
-//! within a process other weights to the thread that comes second. Here every parameter has its own generators, named by the
-//! run's key and the parameter's path: a seed means the same weights on every backend, rank and thread count.
+//! Burn's backends have separate random generators, so its initializers give different weights on every backend, and
+//! within a process different weights to the thread that comes second. Here every parameter has a separate generator,
+//! identified by the run's key and the parameter's path: a seed gives the same weights on every backend, rank and
+//! thread count.
 //!
 //! The distributions are PyTorch's defaults, one rule for all models:
 //!
@@ -42,20 +43,20 @@ impl Error for UnknownLayer {}
 
 /// Overwrites the weights of a fresh module with values drawn from `key`.
 ///
-/// Keeps parameter ids, devices and gradient settings. Paths are relative to `module`: a layer nested in another
-/// module draws other values.
+/// Keeps parameter ids, devices and gradient settings. Paths are relative to `module`: a layer nested in another module
+/// draws other values.
 pub fn initialize<M: Module>(module: M, key: Key) -> Result<M, UnknownLayer> {
     let mut draw = Draw { key, path: Vec::new(), layer: Vec::new(), fan_in: 0, unknown: Vec::new() };
     let module = module.map(&mut draw);
     if draw.unknown.is_empty() { Ok(module) } else { Err(UnknownLayer { parameters: draw.unknown }) }
 }
 
-/// [`initialize`] for this crate's own models, whose layers all have rules.
+/// Calls [`initialize`] for this crate's own models, whose layers all have rules.
 pub(super) fn known<M: Module>(module: M, key: Key) -> M {
     initialize(module, key).expect("every layer of the built-in models has a rule")
 }
 
-/// Whether `field` of `wrapper` is BatchNorm's running mean or variance. Burn shows these as float parameters.
+/// Returns whether `field` of `wrapper` is BatchNorm's running mean or variance. Burn presents these as float parameters.
 pub(super) fn is_running_statistic(layer: &str, field: &str) -> bool {
     layer == "Struct:BatchNorm" && field.starts_with("running_")
 }
@@ -75,9 +76,9 @@ enum Rule {
 struct Draw {
     key: Key,
     path: Vec<String>,
-    /// For each name in `path`, the type that has a field of this name.
+    /// Types of the layers along the path: for each name in `path`, the type that has a field of this name.
     layer: Vec<String>,
-    /// Of the weight last seen: its bias follows it.
+    /// Fan-in of the last weight, for the bias that follows it.
     fan_in: usize,
     unknown: Vec<String>,
 }

@@ -1,20 +1,20 @@
 //! An LSTM layer, in one or both directions, and the masked mean of its states.
 //!
-//! Burn's own `Lstm` makes eight matrix products per step and writes each state into the whole output, which
-//! backpropagation pays for with a copy of the whole output per step. This one takes 0.6 of its CPU time (44 against
-//! 73 ms for one forward and backward pass of 32 texts of 48 words in both directions, flex backend):
+//! Burn's own `Lstm` computes eight matrix products per step and writes each state into the whole output, for which
+//! backpropagation copies the whole output at every step. This one takes 0.6 of its CPU time (44 against 73 ms for one
+//! forward and backward pass of 32 texts of 48 words in both directions, flex backend):
 //!
 //! - both directions advance together as one batched product: `[2, batch, k] × [2, k, hidden]` per gate;
 //! - input, bias, padding and state are one row vector `[x, 1, padding, h]`, so a gate is a single product with
 //!   `[Wx; b; p; Wh]`, where the constant `p` is `SHUT` for the input and the forget gate and 0 otherwise;
-//! - the sequence is cut into steps by halving, because the gradient of a cut is as long as what was cut:
+//! - the sequence is cut into steps by halving, because the gradient of a cut is as long as the tensor that was cut:
 //!   `n log n` instead of `n²`;
-//! - gates are separate products, not slices of one: the same argument;
-//! - states are added up as they come, not stored.
+//! - gates are separate products, not slices of one, for the same reason;
+//! - states are summed as they are computed, not stored.
 //!
 //! On a padding position the input and the forget gate are shut, so cell and state are exactly 0 there, and exactly 0
 //! flows back. Therefore padding before or after a text changes nothing, in either direction, and the plain sum of all
-//! states is the masked sum. (Padding *within* a text would restart the state.)
+//! states is the masked sum. (Padding *within* a text would reset the state.)
 //!
 //! Parameters are those of PyTorch's `nn.LSTM`, its two biases and its gate order (input, forget, cell, output)
 //! included, but weights are stored as `[input, 4 hidden]`.
@@ -27,10 +27,10 @@ use burn::nn::Initializer;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Device, Tensor};
 
-/// What padding adds to a gate that it shuts: `sigmoid(x - 10⁴)` is 0 for every sensible x, in `f16` too.
+/// Value that padding adds to a gate to shut it: `sigmoid(x - 10⁴)` is 0 for every sensible x, in `f16` too.
 const SHUT: f32 = -1e4;
 
-/// The weights of one direction.
+/// Weights of one direction.
 #[derive(Module, Debug)]
 pub struct LstmDirection {
     weight_input: Param<Tensor<2>>,
@@ -40,7 +40,7 @@ pub struct LstmDirection {
 }
 
 impl LstmDirection {
-    /// For vectors of `input` numbers and a state of `hidden`; weights are zero until initialized.
+    /// Creates weights for vectors of `input` numbers and a state of `hidden`; they are zero until initialized.
     pub fn new(input: usize, hidden: usize, device: &Device) -> Self {
         let zeros = Initializer::Zeros;
         Self {
@@ -51,7 +51,7 @@ impl LstmDirection {
         }
     }
 
-    /// `[Wx; b; p; Wh]` of all four gates, side by side.
+    /// Returns `[Wx; b; p; Wh]` of all four gates, concatenated by columns.
     fn fused(&self) -> Tensor<2> {
         let hidden_weight = self.weight_hidden.val();
         let [hidden, _] = hidden_weight.dims();
@@ -72,7 +72,7 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// For vectors of `input` numbers and a state of `hidden` per direction; weights are zero until initialized.
+    /// Creates a layer for vectors of `input` numbers and a state of `hidden` per direction; weights are zero until initialized.
     pub fn new(input: usize, hidden: usize, bidirectional: bool, device: &Device) -> Self {
         Self {
             forward: LstmDirection::new(input, hidden, device),
@@ -81,7 +81,7 @@ impl Lstm {
         }
     }
 
-    /// The mean state `[batch, directions · hidden]` over the real positions of `x: [batch, steps, input]`.
+    /// Returns the mean state `[batch, directions · hidden]` over the real positions of `x: [batch, steps, input]`.
     ///
     /// `real: [batch, steps]` is 1 at real positions and 0 at padding. A sequence of padding alone has mean 0.
     pub fn mean_state(&self, x: Tensor<3>, real: Tensor<2>) -> Tensor<2> {
@@ -102,14 +102,14 @@ impl Lstm {
         sum.swap_dims(0, 1).reshape([batch, directions * self.hidden]) / count
     }
 
-    /// The weights of the input, forget, cell and output gate, `[directions, input + 2 + hidden, hidden]` each.
+    /// Returns the weights of the input, forget, cell and output gate, `[directions, input + 2 + hidden, hidden]` each.
     fn gates(&self) -> [Tensor<3>; 4] {
         let fused = [Some(&self.forward), self.reverse.as_ref()].into_iter().flatten();
         let fused: Tensor<3> = Tensor::stack(fused.map(LstmDirection::fused).collect(), 0);
         [0, 1, 2, 3].map(|gate| fused.clone().narrow(2, gate * self.hidden, self.hidden))
     }
 
-    /// `[x, 1, padding]` of every step, `[directions, batch, input + 2]` each; the reverse direction counts backwards.
+    /// Returns `[x, 1, padding]` of every step, `[directions, batch, input + 2]` each; the reverse direction counts backwards.
     fn steps(&self, x: Tensor<3>, real: Tensor<2>) -> Vec<Tensor<3>> {
         let one = real.ones_like().unsqueeze_dim(2);
         let padding = real.neg().add_scalar(1.0).unsqueeze_dim(2);

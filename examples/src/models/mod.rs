@@ -1,4 +1,4 @@
-//! The models the trainers choose from, by name.
+//! Models of the trainers, chosen by name.
 //!
 //! | kind | names | input | file |
 //! |---|---|---|---|
@@ -38,7 +38,7 @@ pub use text::{TextConfig, TextModel, TextModelKind};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-/// How many floats an optimizer may change: everything but BatchNorm's running statistics, which
+/// Returns the number of floats that an optimizer may change: all but BatchNorm's running statistics, which
 /// [`Module::num_params`] counts too.
 pub fn trainable_parameters<M: Module>(module: &M) -> usize {
     let mut count = Count::default();

@@ -1,15 +1,15 @@
-//! Choosing a model by name.
+//! Lookup of models by name.
 
 use std::error::Error;
 use std::fmt;
 
-/// No model has the name asked for; the message lists those that exist.
+/// No model has the requested name; the message lists those that exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownModel {
-    /// The name asked for.
+    /// Requested name.
     pub name: String,
-    /// The names that exist.
+    /// Existing names.
     pub known: Vec<&'static str>,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for UnknownModel {
 
 impl Error for UnknownModel {}
 
-/// The entry of `all` that is called `name`.
+/// Returns the entry of `all` that is called `name`.
 pub(super) fn find<K: Copy>(all: &[K], name_of: fn(K) -> &'static str, name: &str) -> Result<K, UnknownModel> {
     all.iter()
         .copied()

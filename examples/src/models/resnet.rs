@@ -1,8 +1,8 @@
 //! Residual networks for 32×32 images, in two families.
 //!
 //! *Small* ([`ResNetPlan::small`], depth 6n + 2): three stages of 16, 32 and 64 channels as in section 4.2 of the
-//! paper, for CIFAR. Where the shape changes the shortcut is a 1×1 convolution **without** BatchNorm (the paper pads
-//! with zeros; counts usually quoted, 272 474 for depth 20, include a BatchNorm on the projection, ours do not).
+//! paper, for CIFAR. Where the shape changes the shortcut is a 1×1 convolution **without** BatchNorm. (The paper pads
+//! with zeros. The counts usually quoted, 272 474 for depth 20, include a BatchNorm on the projection; ours do not.)
 //!
 //! *Wide* ([`ResNetPlan::wide`], depths 18, 34, 50, 101): the ImageNet networks of 64 to 512 channels with the usual
 //! CIFAR stem, one 3×3 convolution of stride 1 and no max-pooling, and BatchNorm on the projection. In a bottleneck
@@ -21,20 +21,20 @@ use burn::tensor::{Device, Tensor};
 use super::conv_norm::{ConvNorm, conv, global_average};
 use super::init;
 
-/// What distinguishes one residual network from another.
+/// Structure of a residual network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResNetPlan {
     /// Channels of the first stage; each later stage has twice as many, at half the image size.
     pub width: usize,
     /// Blocks in each stage.
     pub blocks: Vec<usize>,
-    /// What a block is made of.
+    /// Kind of block.
     pub block: BlockKind,
-    /// Whether the projection on the shortcut is followed by BatchNorm.
+    /// Set if the projection on the shortcut is followed by BatchNorm.
     pub projection_norm: bool,
 }
 
-/// What a residual block is made of.
+/// Kind of a residual block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// Two 3×3 convolutions.
@@ -53,12 +53,12 @@ impl BlockKind {
 }
 
 impl ResNetPlan {
-    /// The small family: `n` basic blocks in each of three stages, 6n + 2 layers.
+    /// Returns the small family: `n` basic blocks in each of three stages, 6n + 2 layers.
     pub fn small(n: usize) -> Self {
         Self { width: 16, blocks: vec![n; 3], block: BlockKind::Basic, projection_norm: false }
     }
 
-    /// The wide family: four stages from 64 channels.
+    /// Returns the wide family: four stages from 64 channels.
     pub fn wide(blocks: [usize; 4], block: BlockKind) -> Self {
         Self { width: 64, blocks: blocks.to_vec(), block, projection_norm: true }
     }
@@ -110,7 +110,7 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// Logits `[batch, classes]` of images `[batch, 3, height, width]`.
+    /// Returns logits `[batch, classes]` of images `[batch, 3, height, width]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let stem = relu(self.stem.forward(images));
         let features = self.stages.iter().flatten().fold(stem, |x, block| block.forward(x));
@@ -118,7 +118,7 @@ impl ResNet {
     }
 }
 
-/// `relu(layers(x) + shortcut(x))`.
+/// Computes `relu(layers(x) + shortcut(x))`.
 #[derive(Module, Debug)]
 struct Block {
     layers: Vec<ConvNorm>,

@@ -11,14 +11,15 @@ use super::*;
 
 const SMALL_TEXT: TextConfig = TextConfig { vocab: 50, embedding: 6, hidden: 5, classes: 4 };
 
-/// Noise images `[batch, 3, 32, 32]`. They look alike to global average pooling; [`labelled_images`] do not.
+/// Creates noise images `[batch, 3, 32, 32]`. Global average pooling cannot distinguish them; it can distinguish
+/// [`labelled_images`].
 fn images(batch: usize, device: &Device) -> Tensor<4> {
     let len = batch * 3 * 32 * 32;
     let values = (0..len).map(|i| ((i * 2_654_435_761) % 1009) as f32 / 504.0 - 1.0).collect::<Vec<_>>();
     Tensor::from_data(TensorData::new(values, [batch, 3, 32, 32]), device)
 }
 
-/// Noise, one of four colours added: of image `i`, that of class `i % 4`.
+/// Creates noise images with one of four colors added: for image `i`, that of class `i % 4`.
 fn labelled_images(batch: usize, device: &Device) -> Tensor<4> {
     const COLOURS: [[f32; 3]; 4] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [-1.0, -1.0, -1.0]];
     let colours = (0..batch).flat_map(|i| COLOURS[i % 4]).collect::<Vec<_>>();
@@ -179,7 +180,7 @@ fn weights_follow_pytorchs_default_distributions() {
     }
 }
 
-/// `1/√fan_in` in ResNet-20.
+/// Returns `1/√fan_in` in ResNet-20.
 fn bound_of(path: &str) -> f32 {
     let fan: usize = match path {
         "ResNet.stem.conv.weight" => 3 * 9,
@@ -277,7 +278,7 @@ fn padding_at_either_end_changes_no_bit() {
     }
 }
 
-/// Burn's own gate-by-gate layer is the naive twin: give it our weights and compare.
+/// Burn's own gate-by-gate layer is the reference: it is given our weights, and the outputs are compared.
 #[test]
 fn lstm_agrees_with_burns() {
     let device = Device::flex();

@@ -14,28 +14,28 @@ use super::init;
 use super::lstm::Lstm;
 use super::names::{UnknownModel, find};
 
-/// The sizes of a text classifier.
+/// Sizes of a text classifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextConfig {
     /// Rows of the embedding: the words, and the special tokens (padding, which is 0, and unknown).
     pub vocab: usize,
-    /// Numbers per word.
+    /// Length of a word's embedding.
     pub embedding: usize,
-    /// Numbers in the state, per direction.
+    /// Length of the state, per direction.
     pub hidden: usize,
-    /// Classes to tell apart.
+    /// Number of classes.
     pub classes: usize,
 }
 
 impl Default for TextConfig {
-    /// AG-News: 20 000 words and two special tokens, four classes.
+    /// Sizes for AG-News: 20 000 words and two special tokens, four classes.
     fn default() -> Self {
         Self { vocab: 20_002, embedding: 64, hidden: 96, classes: 4 }
     }
 }
 
-/// Which text classifier to build. Text, command line and serde use the same lower-case names.
+/// Text classifier to build. Text, command line and serde use the same lower-case names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "lower")]
 #[serde(rename_all = "lowercase")]
@@ -47,10 +47,10 @@ pub enum TextModelKind {
 }
 
 impl TextModelKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::Lstm, Self::BiLstm];
 
-    /// The name it is chosen by.
+    /// Returns the name by which it is chosen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lstm => "lstm",
@@ -97,7 +97,7 @@ pub struct TextModel {
 }
 
 impl TextModel {
-    /// Logits `[batch, classes]` of token ids `[batch, words]`. Padding (0) at either end changes nothing.
+    /// Returns logits `[batch, classes]` of token ids `[batch, words]`. Padding (0) at either end changes nothing.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let real = tokens.clone().not_equal_elem(0).float();
         let words = self.embedding.forward(tokens);

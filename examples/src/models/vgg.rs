@@ -1,8 +1,8 @@
 //! VGG with BatchNorm for 32×32 images.
 //!
 //! The convolutions of the paper's configurations A (VGG-11) and D (VGG-16), each followed by BatchNorm and ReLU. Five
-//! poolings leave one pixel of 512 channels, and one linear layer reads it in place of the paper's three, which is
-//! what CIFAR code does. Convolutions carry no bias, because BatchNorm cancels it.
+//! poolings leave one pixel of 512 channels, and one linear layer reads it instead of the paper's three, as is usual
+//! for CIFAR. Convolutions have no bias, because BatchNorm cancels it.
 //!
 //! Reference: K. Simonyan, A. Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Recognition*,
 //! ICLR 2015, <https://arxiv.org/abs/1409.1556>, table 1.
@@ -17,7 +17,7 @@ use burn::tensor::{Device, Tensor};
 use super::conv_norm::{ConvNorm, global_average};
 use super::init;
 
-/// Which of the paper's configurations.
+/// Configuration of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VggPlan {
     /// Configuration A: eight convolutions.
@@ -29,7 +29,7 @@ pub enum VggPlan {
 }
 
 impl VggPlan {
-    /// Convolutions between two poolings.
+    /// Returns the numbers of convolutions between two poolings.
     fn convolutions(self) -> [usize; 5] {
         match self {
             Self::Vgg11 | Self::Vgg11Slim => [1, 1, 2, 2, 2],
@@ -37,7 +37,7 @@ impl VggPlan {
         }
     }
 
-    /// Channels of the convolutions between two poolings.
+    /// Returns the channels of the convolutions between two poolings.
     fn channels(self) -> [usize; 5] {
         let channels = [64, 128, 256, 512, 512];
         if self == Self::Vgg11Slim { channels.map(|count| count / 4) } else { channels }
@@ -70,7 +70,7 @@ pub struct Vgg {
 }
 
 impl Vgg {
-    /// Logits `[batch, classes]` of images `[batch, 3, height, width]`, at least 32×32.
+    /// Returns logits `[batch, classes]` of images `[batch, 3, height, width]`, at least 32×32.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let features = self.stages.iter().fold(images, |x, stage| {
             let y = stage.iter().fold(x, |x, layer| relu(layer.forward(x)));

@@ -1,4 +1,4 @@
-//! A progress bar that waits for no reader: what it draws goes the way of the lines.
+//! Progress bar that waits for no reader: it is drawn through the same queue as the lines.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use indicatif::{ProgressDrawTarget, TermLike};
 
 use super::Output;
 
-/// Standard error, where it is a terminal.
+/// Returns standard error, if it is a terminal.
 pub(super) fn target(output: Output) -> ProgressDrawTarget {
     if !io::stderr().is_terminal() {
         return ProgressDrawTarget::hidden();
@@ -16,7 +16,7 @@ pub(super) fn target(output: Output) -> ProgressDrawTarget {
     ProgressDrawTarget::term_like_with_hz(Box::new(Terminal { output, frame: Mutex::default() }), 20)
 }
 
-/// The terminal's controls, gathered until the bar is drawn.
+/// Terminal control sequences, collected until the bar is drawn.
 #[derive(Debug)]
 struct Terminal {
     output: Output,

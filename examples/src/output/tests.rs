@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// What was written, once its reader takes it.
+/// Written text, once its reader takes it.
 #[derive(Clone, Default)]
 struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -24,7 +24,7 @@ impl Write for Page {
     }
 }
 
-/// A reader that takes nothing before it is let go.
+/// A reader that takes nothing before it is released.
 struct Stopped(Page, Receiver<()>);
 
 impl Stopped {
@@ -45,7 +45,7 @@ impl Write for Stopped {
     }
 }
 
-/// A disk without room, or a pipe without a reader.
+/// A full disk, or a pipe without a reader.
 struct Failing(ErrorKind);
 
 impl Write for Failing {

@@ -1,8 +1,8 @@
-//! Floats in JSON, all of them: finite numbers as numbers, others as `"NaN"`, `"inf"` and `"-inf"`. Plain serde writes `null`
-//! for these, and cannot read it again.
+//! Serialization of all floats in JSON: finite numbers as numbers, others as `"NaN"`, `"inf"` and `"-inf"`. Plain serde
+//! writes `null` for these, and cannot read it again.
 //!
-//! For `#[serde(with = "float")]`; fields that may be absent take [`option`], where `null` is none. Elsewhere `null` is read as
-//! NaN, for files of older versions.
+//! For `#[serde(with = "float")]`. Fields that may be absent use [`option`], where `null` means `None`. Elsewhere
+//! `null` is read as NaN, for files of older versions.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     Ok(deserializer.deserialize_any(Number)?.unwrap_or(f64::NAN))
 }
 
-/// For fields that may be absent.
+/// Serialization of fields that may be absent.
 pub(crate) mod option {
     use super::{Deserializer, Number, Serializer};
 
@@ -41,7 +41,7 @@ pub(crate) mod option {
     }
 }
 
-/// None for `null`.
+/// Visitor that returns `None` for `null`.
 struct Number;
 
 impl Visitor<'_> for Number {

@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: a line a step, each with its checksum, and what is kept of them when a run goes on.
+//! `metrics.jsonl`: one line per step, each with a checksum, and selection of the lines that a resumed run keeps.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use briquette::core::files;
 use super::StepRecord;
 use crate::directory::write_whole;
 
-/// What stands before a line's checksum: CRC-32 of all that is before it.
+/// Text before a line's checksum, which is the CRC-32 of everything before this text.
 const CHECKSUM: &str = ",\"crc32\":\"";
 
-/// A record's line.
+/// Returns the line of a record.
 pub(super) fn line(record: &StepRecord) -> serde_json::Result<String> {
     let mut line = serde_json::to_string(record)?;
     // The brace comes after the checksum.
@@ -26,7 +26,7 @@ pub(super) fn line(record: &StepRecord) -> serde_json::Result<String> {
     Ok(line)
 }
 
-/// The step of a line that is as it was written. Lines of older versions have no checksum.
+/// Returns the step of an intact line. Lines of older versions have no checksum.
 fn step(line: &[u8]) -> Option<u64> {
     let line = str::from_utf8(line).ok()?.strip_suffix('\n')?;
     if let Some((text, checksum)) = line.rsplit_once(CHECKSUM)
@@ -37,17 +37,17 @@ fn step(line: &[u8]) -> Option<u64> {
     Some(serde_json::from_str::<StepRecord>(line).ok()?.step)
 }
 
-/// What became of a file's lines.
+/// Lines of a file that are kept.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Kept {
-    /// Where they stand in the file.
+    /// Their positions in the file.
     lines: Vec<Range<usize>>,
     steps: BTreeSet<u64>,
     damaged: usize,
     repeated: usize,
 }
 
-/// Keeps each step before `from` once. Later ones will be written again, and half a line is what a killed run leaves.
+/// Keeps each step before `from` once. Later ones will be written again, and half a line is left by a killed run.
 fn sort(bytes: &[u8], from: u64) -> Kept {
     let (mut kept, mut begin) = (Kept::default(), 0);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -67,13 +67,13 @@ fn sort(bytes: &[u8], from: u64) -> Kept {
 }
 
 impl Kept {
-    /// How far the file is kept as it is.
+    /// Returns the length of the file's unchanged beginning.
     fn head(&self) -> usize {
         let whole = self.lines.windows(2).take_while(|pair| pair[0].end == pair[1].start).count();
         self.lines.get(whole).filter(|_| self.lines[0].start == 0).map_or(0, |line| line.end)
     }
 
-    /// Returns the losses in the record that a resumed run reports; none if the record is whole.
+    /// Returns the losses in the record that a resumed run reports; `None` if the record is complete.
     fn losses(&self, written: Written) -> Option<String> {
         let lost = match written {
             Written::EachStepBefore(from) => {
@@ -96,16 +96,16 @@ impl Kept {
     }
 }
 
-/// Records that a resumed run has written.
+/// Records that a resumed run has already written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// One of each step before this one.
+    /// One record of each step before this one.
     EachStepBefore(u64),
-    /// One of each pause of a server, `count` in all, of steps before `before`.
+    /// One record of each pause of a server, `count` in all, of steps before `before`.
     Pauses {
-        /// Number of records; 0 where an older version has not counted them.
+        /// Number of records; 0 if an older version has not counted them.
         count: u64,
-        /// The step to go on with.
+        /// First step of the resumed run.
         before: u64,
     },
 }
@@ -118,7 +118,7 @@ impl Written {
     }
 }
 
-/// `0–3, 7`.
+/// Formats steps as ranges: `0–3, 7`.
 fn ranges(steps: &[u64]) -> String {
     let runs = steps.chunk_by(|a, b| a + 1 == *b);
     let shown = runs.map(|run| match run {
@@ -128,8 +128,9 @@ fn ranges(steps: &[u64]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The file, open behind the records of what the run has done before it goes on; what is lost is reported. Lines that are kept are rewritten only
-/// where some before them are dropped, and then to a new file that takes the place of the old one when it is complete.
+/// Opens the file positioned after the records that the run made before it is resumed; losses are reported. Kept lines
+/// are rewritten only if lines before them are dropped. They are then written to a new file, which replaces the old one
+/// once it is complete.
 pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
     let (bytes, what) = match files::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), "was missing".to_owned()),
@@ -157,7 +158,7 @@ pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
 /// Appends a record, as a run does to `metrics.jsonl`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn append(file: &mut File, record: &StepRecord) -> io::Result<()> {
     file.write_all(line(record)?.as_bytes())
 }
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(said, "3 of 3 steps have no record any more: 0–2");
     }
 
-    /// Records of a server's run are of its pauses: steps in between have none, and nothing is lost by that.
+    /// Records of a server's run describe its pauses: steps in between have no record, so nothing is lost.
     #[test]
     fn of_a_servers_run_only_pauses_that_are_lost_are_reported() {
         let pauses = |count| Written::Pauses { count, before: 30 };

@@ -1,4 +1,4 @@
-//! Values that no run can have.
+//! Limits on values that no run can exceed.
 
 use anyhow::{Result, bail};
 
@@ -7,9 +7,9 @@ use briquette::core::config::{Feedback, StrategyConfig};
 use super::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
 
-/// Most ranks of a run: each has a connection, or a queue, to each other one.
+/// Maximum ranks of a run: each has a connection, or a queue, to every other one.
 const RANKS: usize = 4096;
-/// Most threads of a rank: more than the cores of any machine that it could use them on.
+/// Maximum threads of a rank: more than the usable cores of any machine.
 const THREADS: usize = 256;
 
 impl Settings {

@@ -1,4 +1,4 @@
-//! From flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
+//! Conversion of flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette::core::compress::Compressor;
@@ -24,7 +24,7 @@ fn unused<T>(flag: &str, given: Option<&T>, under: &str) -> Result<()> {
 
 const SGD_MOMENTUM: f64 = 0.9;
 
-/// The others have their own, or none.
+/// Returns the momentum of SGD; other optimizers have their own, or none.
 pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<Option<f64>> {
     match optimizer {
         OptimizerKind::Sgd => Ok(Some(given.unwrap_or(SGD_MOMENTUM))),
@@ -32,7 +32,7 @@ pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<O
     }
 }
 
-/// What a compressor may be set of: a gather, alone or in several rounds.
+/// Returns the gather for which a compressor can be set: alone or in several rounds.
 fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
     match reducer {
         ReducerConfig::Gather(gather) => Some(gather),
@@ -41,7 +41,7 @@ fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
     }
 }
 
-/// Why the parts of an exchange are what they are: of no account for whether two runs are the same.
+/// Reasons for the parts of an exchange. They are ignored when two runs are compared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reasons(pub(super) Vec<Choice>);
 
@@ -51,17 +51,18 @@ impl PartialEq for Reasons {
     }
 }
 
-/// The exchange that flags, `--set` and a file result in.
+/// Exchange that results from flags, `--set` and a file.
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) config: Config,
     pub(super) warm_up: Option<WarmUp>,
-    /// Each part, and the reason for it.
+    /// Each part, with the reason for it.
     pub(super) choices: Vec<Choice>,
 }
 
 impl Options {
-    /// The exchange: the parts that flags and a file name, and what core's [rules](briquette::core::config::parts) choose for the others.
+    /// Resolves the exchange: the parts named by flags and a file, and the parts that core's
+    /// [rules](briquette::core::config::parts) choose.
     pub(super) fn exchange(&self) -> Result<Resolved> {
         let mut parts = self.config.clone().unwrap_or_default();
         let mut warm_up = None;
@@ -166,7 +167,7 @@ impl Options {
     }
 }
 
-/// Workers send dense where no reducer is named, and remember errors alone.
+/// Resolves a server's exchange: workers send dense if no reducer is named, and only error feedback is possible.
 fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
     let is_open = (parts.reducer.is_none(), parts.feedback.is_none());
     let reducer = parts.reducer.clone().unwrap_or_default();
@@ -187,7 +188,8 @@ fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
     (config, choices)
 }
 
-/// A run that an older version began: top-k where nothing else was named, and error feedback, whatever the optimizer.
+/// Resolves the exchange of a run that an older version began: top-k if nothing else was named, and error feedback,
+/// whatever the optimizer.
 fn of_older_version(parts: Parts) -> (Config, Vec<Choice>) {
     let is_every_step = parts.strategy.as_ref().is_none_or(|strategy| *strategy == StrategyConfig::EveryStep);
     let open: ReducerConfig = if is_every_step { GatherConfig::default().into() } else { ReducerConfig::Dense };
@@ -199,7 +201,7 @@ fn of_older_version(parts: Parts) -> (Config, Vec<Choice>) {
     parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller).choose()
 }
 
-/// `KEY=VALUE` each: the parts as TOML, changed there, and read again.
+/// Applies `KEY=VALUE` settings: the parts are converted to TOML, changed there, and read again.
 fn set(parts: Parts, sets: &[String]) -> Result<Parts> {
     if sets.is_empty() {
         return Ok(parts);
@@ -257,12 +259,12 @@ impl Settings {
         (settings, choice)
     }
 
-    /// Whether every rank corrects its momentum before it compresses: the optimizer then has none.
+    /// Returns whether every rank corrects its momentum before it compresses: the optimizer then has none.
     pub fn corrects_momentum(&self) -> bool {
         matches!(self.config.exchange.feedback, Feedback::Momentum(_) | Feedback::RankMomentum(_))
     }
 
-    /// The warm-up and the momentum of 1-bit Adam, where that is exchanged.
+    /// Returns the warm-up and the momentum of 1-bit Adam, if its momentum is exchanged.
     pub fn one_bit_adam(&self) -> Option<OneBitAdamConfig> {
         match self.config.exchange.feedback {
             Feedback::OneBitAdam(settings) => Some(settings),
@@ -270,7 +272,7 @@ impl Settings {
         }
     }
 
-    /// What would be ignored is refused; the rest is built once, for any layout.
+    /// Refuses settings that would be ignored, and builds the rest once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
         let of_gradients = matches!(self.config.strategy, StrategyConfig::Minibatch(_));
         if !self.config.steps_with_averages() && !of_gradients && self.rebroadcast.is_some() {
@@ -294,7 +296,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The ratio that reducer or compressor were set to, where it is one of a sparsifier.
+    /// Returns the ratio set for the reducer or compressor, if it is one of a sparsifier.
     fn full_factor(&self) -> Option<CompressionFactor> {
         match &self.config.exchange.reducer {
             ReducerConfig::SharedRandomK(settings) => Some(settings.factor),
@@ -305,10 +307,10 @@ impl Settings {
         }
     }
 
-    /// What Briquette is asked to do; a warm-up needs to know the steps of an epoch.
+    /// Returns the configuration for Briquette; a warm-up needs the number of steps per epoch.
     ///
     /// # Errors
-    /// What the controller finds wrong.
+    /// Errors of the controller.
     pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
         let mut config = self.config.clone();
         if let Some(warm_up) = self.warm_up {
@@ -321,7 +323,7 @@ impl Settings {
     }
 }
 
-/// What there is of each family, for `--help`.
+/// Lists the members of each family, for `--help`.
 pub fn families() -> String {
     let lists = [
         ("--strategy, --set strategy=", StrategyConfig::help()),

@@ -1,4 +1,4 @@
-//! Optimizers, by name.
+//! Optimizers, chosen by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
-    /// The learning rate that it wants, where that is another one than SGD's: its steps do not have the gradient's size.
+    /// Returns the learning rate that it needs, if it differs from SGD's: its steps do not have the gradient's size.
     pub(crate) fn other_rate(self) -> Option<&'static str> {
         match self {
             OptimizerKind::SignSgd => Some("every value moves by about the learning rate: about a hundredth of SGD's"),
@@ -45,7 +45,7 @@ impl OptimizerKind {
         }
     }
 
-    /// As it is given to --optimizer.
+    /// Returns its name for --optimizer.
     pub(crate) fn name(self) -> String {
         clap::ValueEnum::to_possible_value(&self).map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -1,4 +1,4 @@
-//! What a server's run takes of the flags.
+//! Settings of a server's run, from the flags.
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette::ServerTraining;
@@ -8,10 +8,10 @@ use briquette::core::reduce::GatherConfig;
 use super::{AugmentSpec, Settings};
 
 impl Settings {
-    /// The server and its workers, where there are any.
+    /// Returns the settings of the server and its workers, if there are any.
     ///
     /// # Errors
-    /// Names what would be ignored.
+    /// Names settings that would be ignored.
     pub fn server_training(&self) -> Result<Option<ServerTraining>> {
         let Some(policy) = self.server else { return Ok(None) };
         let server = ServerTraining::new(policy);
@@ -37,7 +37,7 @@ impl Settings {
         }))
     }
 
-    /// Gradients of batches that are in an update of the model.
+    /// Returns the number of batch gradients in an update of the model.
     pub fn gradients_of_an_update(&self) -> u64 {
         let workers = self.ranks.saturating_sub(1);
         self.server.map_or(1, |policy| policy.get().batches_of_an_update(workers))

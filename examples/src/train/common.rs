@@ -1,4 +1,4 @@
-//! What the ranks of a run have in common, and the run with its checkpoints.
+//! Settings that the ranks of a run share, and that a run shares with its checkpoints.
 
 use anyhow::{Result, bail};
 use briquette::DistributedOptimizer;
@@ -6,24 +6,25 @@ use serde_json::Value;
 
 use crate::settings::Settings;
 
-/// Settings that each rank may have its own of: they change no bits but for how a device rounds, or are rank 0's alone.
+/// Settings that may differ between ranks: they change no bits except by a device's rounding, or are used by rank 0 alone.
 const OF_A_RANK: [&str; 9] =
     ["data", "out", "backend", "device", "threads", "record-gradient", "record-frames", "slots-every", "metrics-addr"];
 
-/// Settings that the library compares as its configuration, and those in place of which `former` is.
+/// Settings that the library compares as its configuration, and those that `former` replaces.
 const NOT_FLAGS: [&str; 3] = ["config", "controller", "former"];
 
-/// Settings that are the same on every rank and may change when a run is resumed. (Re-broadcasting is of this kind too, and the
-/// library's own to compare.)
+/// Settings that are the same on every rank and may change when a run is resumed. (Re-broadcasting is also of this
+/// kind, but the library compares it.)
 const OF_A_PART: [&str; 6] = ["epochs", "steps", "eval-every", "checkpoint-every", "background-saving", "rebroadcast"];
 
-/// Settings that follow from the number of ranks, and may change with it.
+/// Settings that depend on the number of ranks, and may change with it.
 pub(crate) const OF_SIZE: [&str; 2] = ["ranks", "batch"];
 
-/// Settings on which others depend: where they differ, they are to be named.
+/// Settings on which others depend: a difference in these is reported first.
 const FIRST: [&str; 3] = ["dataset", "model", "optimizer"];
 
-/// Has everything compared that decides what a step computes: each setting by its flag, and the data of both splits.
+/// Registers everything that determines the computation of a step for comparison: each setting by its flag, and the
+/// data of both splits.
 pub(super) fn compared(
     mut optim: DistributedOptimizer,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! What compressing takes, as it was measured once, for clocks that do not measure it.
+//! Recorded encode and decode times, for clocks that do not measure them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,21 +7,21 @@ use anyhow::{Context, Result, bail};
 use briquette::core::comm::CompressSeconds;
 use serde::Deserialize;
 
-/// A line of the file; it may have other columns.
+/// A line of the file, which may have other columns.
 #[derive(Debug, Deserialize)]
 struct Line {
-    /// As `reducer` in config.toml, the nominal compression ratio, and how many values the model has.
+    /// Reducer as `reducer` in config.toml, nominal compression ratio, and number of values of the model.
     reducer: String,
     ratio: f64,
     values: usize,
-    /// Of encoding and decoding, a step.
+    /// Seconds of encoding and decoding per step.
     seconds: f64,
 }
 
-/// The seconds of `reducer` for a model of `values` values.
+/// Returns the seconds of `reducer` for a model of `values` values.
 ///
 /// # Errors
-/// When the file cannot be read, or has none of these.
+/// If the file cannot be read, or has no entry for it.
 pub(super) fn read(path: &Path, reducer: &str, values: usize) -> Result<CompressSeconds> {
     let name = || format!("--compress-seconds {}", path.display());
     let lines: Vec<Line> =
@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path, reducer: &str, values: usize) -> Result<Compress
     CompressSeconds::new(&points).with_context(name)
 }
 
-/// What there is of reducers of this kind, or of any where there is none; not all of a long file.
+/// Lists the entries for reducers of this kind, or all entries if there are none; limited for a long file.
 fn nearest(lines: &[Line], reducer: &str) -> String {
     fn kind(reducer: &str) -> Option<&str> {
         reducer.split(':').next()
@@ -48,7 +48,7 @@ fn nearest(lines: &[Line], reducer: &str) -> String {
     names.join(", ")
 }
 
-/// Lines that an error names.
+/// Maximum number of lines named in an error.
 const NAMED: usize = 6;
 
 #[cfg(test)]

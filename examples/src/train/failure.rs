@@ -1,4 +1,4 @@
-//! What is refused, and which of the ranks' errors is the one to show.
+//! Refusals, and selection of the ranks' error to show.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use briquette::core::error::CommError;
 
 use crate::record::Summary;
 
-/// What was asked for cannot be done, and nothing was changed: the same again would be refused again.
+/// The request is invalid, and nothing was changed: another attempt would be refused in the same way.
 #[derive(Debug)]
 pub struct Refused {
     reason: String,
 }
 
 impl Refused {
-    /// Why.
+    /// Creates a refusal with this reason.
     pub fn new(reason: impl Into<String>) -> Refused {
         Refused { reason: reason.into() }
     }
@@ -28,7 +28,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Whether a rank failed by itself or was stopped by another.
+/// Failure of a rank: its own, or caused by another rank.
 #[derive(Debug)]
 pub(super) enum RankError {
     Own(anyhow::Error),

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 /// Number of steps from the beginning of a run, and their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
-    /// Steps of `samples` from the run's beginning to here, an epoch's last one whole.
+    /// Number of steps of `samples` from the run's beginning to here, counting an epoch's last one as a whole step.
     pub(super) step: u64,
     /// Samples of a step, over all ranks.
     pub(super) samples: u64,
 }
 
 impl Position {
-    /// The same place in a run whose steps have `samples`, where an epoch has `epoch` samples: what is left of a step is seen again, so that
-    /// no sample is left out.
+    /// Converts the position to a run whose steps have `samples`, with `epoch` samples per epoch. It is rounded down to
+    /// whole steps: some samples are seen again, so that none is left out.
     pub(super) fn in_steps_of(self, samples: u64, epoch: u64) -> Position {
         let [before, after] = [self.samples, samples].map(|samples| epoch.div_ceil(samples));
         let (epochs, seen) = (self.step / before, self.step % before * self.samples);

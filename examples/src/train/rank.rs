@@ -23,27 +23,27 @@ fn model<M>(model: &Option<M>) -> Result<&M> {
     model.as_ref().context("the model was lost with an earlier error")
 }
 
-/// One rank in training.
+/// A training rank.
 pub(super) struct Rank<'a, T: Task> {
     pub(super) run: &'a Run<'a, T>,
     pub(super) start: Start,
     pub(super) rank: usize,
     pub(super) device: Device,
     pub(super) optim: DistributedOptimizer,
-    /// Absent only while a step has it.
+    /// Absent only during a step.
     pub(super) model: Option<T::Model>,
     pub(super) totals: Totals,
-    /// Rank 0 writes.
+    /// Present on rank 0, which writes.
     pub(super) files: Option<RunFiles>,
     pub(super) bar: ProgressBar,
-    /// Steps by which the [position](Self::position) is ahead of the number of the step.
+    /// Steps by which the [position](Self::position) is ahead of the step number.
     pub(super) ahead: i64,
-    /// The position at which the run ends.
+    /// Position at which the run ends.
     pub(super) end: u64,
 }
 
 impl<T: Task> Rank<'_, T> {
-    /// All epochs from where the optimizer is; whether it was interrupted.
+    /// Trains all remaining epochs; returns whether it was interrupted.
     pub(super) fn train(&mut self) -> Result<bool> {
         let run = self.run;
         // An interrupt at the last step of an epoch leaves its evaluation to the resumed run.
@@ -74,7 +74,7 @@ impl<T: Task> Rank<'_, T> {
         Ok(false)
     }
 
-    /// At the end of an epoch, or of the run, that is to be evaluated and has not been.
+    /// Returns whether an evaluation is due at this position, the end of an epoch or of the run, and has not been made.
     pub(super) fn unevaluated(&self) -> bool {
         let (run, position) = (self.run, self.position());
         let last = position == self.end;
@@ -138,7 +138,7 @@ impl<T: Task> Rank<'_, T> {
         self.record(epoch, lr)
     }
 
-    /// A gradient that is refused is refused on every rank, before anything changed: what was trained can be saved.
+    /// Handles an error. A refused gradient is refused on every rank, before any change, so the trained state can be saved.
     fn keep(&mut self, source: Error) -> anyhow::Error {
         let refused = matches!(source, Error::Sync(SyncError::NonFinite { .. }));
         let unchanged = self.optim.synchronizer().plan().is_ok_and(|plan| plan.gradients);
@@ -156,7 +156,7 @@ impl<T: Task> Rank<'_, T> {
         }
     }
 
-    /// The reason why this rank ends, for the others, unless they all have found the same.
+    /// Sends the reason why this rank ends to the others, unless all ranks have found the same.
     pub(super) fn tell_others(&mut self, error: &anyhow::Error) {
         if !error.chain().any(|cause| cause.is::<Error>()) {
             self.optim.synchronizer_mut().session().abort(&format!("{error:#}"));
@@ -191,8 +191,8 @@ impl<T: Task> Rank<'_, T> {
         files.step(&record)
     }
 
-    /// The model with the mean of iterates in it, where there is one, and running statistics of a pass over this rank's training data; in
-    /// training form.
+    /// Returns the model with the mean of iterates in it, if there is one, and with running statistics of a pass over
+    /// this rank's training data; in training form.
     fn averaged(&self, model: &T::Model) -> Result<Option<T::Model>, Error> {
         let Some(average) = self.optim.iterate_average() else { return Ok(None) };
         let plan = self.run.shards.epoch(self.run.key, 0);
@@ -209,7 +209,7 @@ impl<T: Task> Rank<'_, T> {
         Ok(averaged.map(T::Model::train))
     }
 
-    /// All ranks score their share of the test samples; outside of simulated time.
+    /// Evaluates: all ranks score their share of the test samples, outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
         // A copy: evaluating changes nothing of what each rank goes on with.
@@ -246,7 +246,7 @@ impl<T: Task> Rank<'_, T> {
         format!("epoch {:>3}  step {step:>6}", self.position().div_ceil(self.run.steps_per_epoch))
     }
 
-    /// Nothing where nothing was sent: one rank alone has no factors.
+    /// Formats the factors; empty if nothing was sent, since a single rank has none.
     fn factors(&self) -> String {
         let Totals { bytes_sent, bytes_dense, .. } = self.totals;
         if bytes_sent == 0 || bytes_dense == 0 {
@@ -256,7 +256,7 @@ impl<T: Task> Rank<'_, T> {
         format!("  factor {factor:.1}  wire factor {:.1}", bytes_dense as f64 / bytes_sent as f64)
     }
 
-    /// Bytes of all ranks together.
+    /// Sums the bytes of all ranks.
     fn agreed_totals(&mut self) -> Result<Totals> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
         let mine = &self.totals;

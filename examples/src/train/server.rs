@@ -14,7 +14,7 @@ use crate::record::{SecondsAre, StepRecord};
 use crate::task::{Place, Task};
 
 impl<T: Task> Run<'_, T> {
-    /// The server and its workers, as this rank is to have them.
+    /// Returns the settings of the server and its workers, for this rank.
     pub(super) fn server_training(&self, rank: usize) -> Result<Option<ServerTraining>> {
         let server = self.settings.server_training()?;
         let batches = match rank {
@@ -24,7 +24,7 @@ impl<T: Task> Run<'_, T> {
         Ok(server.map(|server| server.with_batches(batches).with_stop(Arc::clone(&self.control.stop))))
     }
 
-    /// Of a worker's own data; those that are split unevenly end at different numbers.
+    /// Returns the number of batches in a worker's own data; with an uneven split the numbers differ.
     fn batches_of(&self, worker: usize) -> u64 {
         let plan = self.shards.epoch(self.key, 0);
         (0..plan.steps()).take_while(|step| !plan.indices(*step, worker).is_empty()).count() as u64
@@ -32,7 +32,7 @@ impl<T: Task> Run<'_, T> {
 }
 
 impl<T: Task> Rank<'_, T> {
-    /// All epochs from where the model is; whether it was interrupted.
+    /// Trains all remaining epochs; returns whether it was interrupted.
     pub(super) fn train_by(&mut self, mut server: ServerTraining) -> Result<bool> {
         let run = self.run;
         if self.unevaluated() {
@@ -78,7 +78,7 @@ impl<T: Task> Rank<'_, T> {
         self.record_pause(server.served(), before)
     }
 
-    /// A line of what the server did until this pause.
+    /// Records the server's activity until this pause.
     fn record_pause(&mut self, served: Option<&Served>, before: Traffic) -> Result<()> {
         let session = self.optim.synchronizer_mut().session();
         let (traffic, clock) = (session.traffic() - before, session.now());

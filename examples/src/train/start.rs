@@ -19,7 +19,7 @@ use crate::record::{RunFiles, Summary, Totals, Written};
 use crate::spec::Toggle;
 use crate::task::Task;
 
-/// Notes in a checkpoint.
+/// Names of notes in a checkpoint.
 const TOTAL: &str = "total steps";
 const RUN: &str = "run";
 const TOTALS: &str = "totals";
@@ -90,7 +90,7 @@ impl<T: Task> Run<'_, T> {
         state.finish(interrupted)
     }
 
-    /// What compressing takes, where it is given.
+    /// Sets the encode and decode times, if they are given.
     fn set_compress_seconds(&self, optim: &mut DistributedOptimizer) -> Result<()> {
         if let Some(path) = &self.settings.compress_seconds {
             let (sync, reducer) = (optim.synchronizer_mut(), &self.settings.config.exchange.reducer);
@@ -104,7 +104,8 @@ impl<T: Task> Run<'_, T> {
         self.settings.record_frames == Some(Toggle::On)
     }
 
-    /// When every rank is ready, and before anything is written, rank 0 takes the directory and decides for all.
+    /// Decides how the run starts. Once every rank is ready, and before anything is written, rank 0 takes the directory
+    /// and decides for all.
     fn start(&self, optim: &mut DistributedOptimizer) -> Result<(Option<RunDirectory>, Start)> {
         let sync = optim.synchronizer_mut();
         sync.session().barrier()?;
@@ -116,7 +117,7 @@ impl<T: Task> Run<'_, T> {
         Ok((claimed.map(|(directory, _)| directory), start))
     }
 
-    /// Rank 0's files. No rank goes on before an earlier run is out of the way.
+    /// Opens rank 0's files. No rank continues before an earlier run has been moved aside.
     fn open(
         &self,
         optim: &mut DistributedOptimizer,
@@ -144,8 +145,8 @@ impl<T: Task> Run<'_, T> {
         Ok(files)
     }
 
-    /// Continues from the newest checkpoint of this run that all ranks can use. With the totals, the steps by which the run's position is
-    /// ahead of the number of its step: 0 unless the world had another size.
+    /// Resumes from the newest checkpoint of this run that all ranks can load. Returns, with the totals, the steps by
+    /// which the run's position is ahead of its step number: 0 unless the world had another size.
     fn resume(
         &self,
         optim: &mut DistributedOptimizer,
@@ -188,18 +189,18 @@ impl<T: Task> Run<'_, T> {
         Ok((model, totals, here.step as i64 - step as i64))
     }
 
-    /// Samples of a step, over all ranks.
+    /// Returns the samples of a step, over all ranks.
     pub(super) fn samples_of_a_step(&self) -> u64 {
         (self.settings.ranks as u64).saturating_mul(self.settings.batch as u64)
     }
 
-    /// The run's last position: --steps counts steps, of whatever size they were.
+    /// Returns the run's last position: --steps counts steps, whatever their size.
     fn end(&self, ahead: i64) -> u64 {
         let steps = self.settings.steps.map_or(u64::MAX, |steps| steps.saturating_add_signed(ahead));
         steps.min(self.steps_per_epoch.saturating_mul(self.settings.epochs as u64))
     }
 
-    /// The steps of a resumed run had the learning rates they have now.
+    /// Checks that the learning rates of a resumed run's past steps are unchanged.
     fn check_resumed(&self, checkpoint: &Checkpoint, position: Position) -> Result<()> {
         let saved = checkpoint.note(TOTAL).unwrap_or("unknown");
         if self.settings.schedule == LrSchedule::Constant {
@@ -227,7 +228,7 @@ impl<T: Task> Run<'_, T> {
         self.settings.out.join(CHECKPOINTS)
     }
 
-    /// What a run that is resumed has to know.
+    /// Returns the notes that a resumed run needs.
     pub(super) fn notes(&self, start: &Start, totals: &Totals, step: u64) -> Result<BTreeMap<String, String>> {
         let totals = serde_json::to_string(totals)?;
         let position = serde_json::to_string(&Position { step, samples: self.samples_of_a_step() })?;

@@ -1,11 +1,11 @@
-//! Files of data and of settings with something wrong in them.
+//! Invalid data and settings files.
 
 use std::fs;
 
 use crate::common::{AG_NEWS, CIFAR, Runs};
 use crate::refused;
 
-/// Runs on data files made of these bytes.
+/// Runs on data files with these bytes, and expects a refusal.
 #[track_caller]
 fn refused_files(program: &str, files: &[(&str, &[u8])], words: &[&str]) {
     let runs = Runs::default();

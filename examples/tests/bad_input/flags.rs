@@ -1,4 +1,4 @@
-//! Flags with values that cannot be, and flags that do not go together.
+//! Flags with impossible values, and flags that cannot be combined.
 
 use crate::common::{AG_NEWS, CIFAR, Runs};
 use crate::{refused, refused_flags};

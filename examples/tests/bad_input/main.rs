@@ -1,4 +1,5 @@
-//! Bad input: one error that says what, where and what is valid; nothing is written, and an earlier run stays whole.
+//! Bad input: one error that names the problem, its location and the valid input; nothing is written, and an earlier
+//! run stays intact.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,7 +10,7 @@ mod training;
 
 use common::{CIFAR, Runs};
 
-/// The trainer refuses the flags with these words, and writes nothing.
+/// Checks that the trainer refuses the flags with these words, and writes nothing.
 #[track_caller]
 fn refused(program: &str, flags: &str, words: &[&str]) {
     let runs = Runs::default();
@@ -17,7 +18,7 @@ fn refused(program: &str, flags: &str, words: &[&str]) {
     assert!(!runs.path("run").exists(), "{flags} wrote something");
 }
 
-/// On generated data, so that only the flags can be wrong.
+/// Checks a refusal on generated data, so that only the flags can be wrong.
 #[track_caller]
 fn refused_flags(flags: &str, words: &[&str]) {
     refused(CIFAR, &format!("--dataset generated --train-limit 64 --test-limit 8 {flags}"), words);

@@ -1,4 +1,4 @@
-//! Runs that cannot be resumed so.
+//! Runs that cannot be resumed as requested.
 
 use std::fs;
 

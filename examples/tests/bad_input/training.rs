@@ -1,4 +1,4 @@
-//! What goes wrong while ranks train.
+//! Failures during training.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use briquette_examples::train::{Control, train};
 
 use crate::common::{Fault, Runs, Toy, quiet, settings};
 
-/// How a toy run on `ranks` ranks fails, and how long that takes.
+/// Returns the error of a toy run on `ranks` ranks, and its duration.
 fn failure(ranks: usize, fault: Fault, more: &str) -> (String, Duration) {
     let runs = Runs::default();
     let toml = format!("ranks = {ranks}\nbatch = 2\nsteps = 8\ncheckpoint-every = 1\n{more}");

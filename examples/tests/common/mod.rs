@@ -1,4 +1,4 @@
-//! Trainers as programs, each run with a time-out and on generated data, and a task small enough to be seen through.
+//! Trainers as programs, each run with a timeout and on generated data, and a toy task that is small enough to check by hand.
 #![allow(dead_code)] // every test program uses its own part
 
 use std::fs::{self, File};
@@ -18,22 +18,22 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tempfile::TempDir;
 
-/// The trainer of images.
+/// Trainer of images.
 pub(crate) const CIFAR: &str = env!("CARGO_BIN_EXE_cifar");
-/// The trainer of texts.
+/// Trainer of texts.
 pub(crate) const AG_NEWS: &str = env!("CARGO_BIN_EXE_ag-news");
 
-/// What a program may take; more than ten times what it does take on a busy machine.
+/// Time limit of a program; more than ten times its duration on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A small reproducible run: eight steps an epoch.
 pub(crate) const SMALL: &str = "--dataset generated --train-limit 64 --test-limit 16 --batch 4 --ranks 2 --steps 6 \
                          --schedule constant --clock fixed:50ms --network 100mbit,1ms --plain";
 
-/// The launcher, which Cargo builds beside the trainers where all of the workspace is built.
+/// Returns the launcher, which Cargo builds next to the trainers when the whole workspace is built.
 ///
 /// # Panics
-/// Where it was not built: without it nothing would be tested.
+/// If it was not built: without it nothing would be tested.
 #[track_caller]
 pub(crate) fn launcher() -> String {
     let path = Path::new(CIFAR).with_file_name("briquette");
@@ -41,10 +41,10 @@ pub(crate) fn launcher() -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// How a program ended.
+/// Result of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code; none when it was killed.
+    /// Its exit code; `None` if it was killed.
     pub(crate) code: Option<i32>,
     /// Standard output.
     pub(crate) stdout: String,
@@ -53,21 +53,21 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// The run went well.
+    /// Checks that the run succeeded.
     #[track_caller]
     pub(crate) fn succeeds(self) -> Ended {
         assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// The run was refused as something impossible (exit code 2), with one error that has all these words in it.
+    /// Checks that the run was refused as impossible (exit code 2), with one error that contains all these words.
     #[track_caller]
     pub(crate) fn refused(self, words: &[&str]) -> Ended {
         assert_eq!(self.code, Some(2), "{}", self.stderr);
         self.says(words)
     }
 
-    /// Standard error has one error with all these words in it.
+    /// Checks that standard error has one error that contains all these words.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Ended {
         let Ended { stderr, .. } = &self;
@@ -95,17 +95,17 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// A path inside.
+    /// Returns a path inside.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Starts a program inside, with no data but what the flags name.
+    /// Starts a program inside, with no data but those that the flags name.
     pub(crate) fn start(&self, program: &str, flags: &str) -> Running {
         self.start_with(program, flags, &[])
     }
 
-    /// The same, with variables of the environment.
+    /// Starts a program with environment variables.
     pub(crate) fn start_with(&self, program: &str, flags: &str, variables: &[(&str, String)]) -> Running {
         let (stdout, stderr) = (self.log("stdout"), self.log("stderr"));
         let child = Command::new(program)
@@ -131,30 +131,30 @@ impl Runs {
         self.start(program, flags).end()
     }
 
-    /// A run of the image trainer in the directory `out`.
+    /// Runs the image trainer in the directory `out`.
     pub(crate) fn cifar(&self, out: &str, flags: &str) -> Ended {
         self.run(CIFAR, &format!("{SMALL} --out {out} {}", flags))
     }
 
-    /// The records of a run.
+    /// Returns the records of a run.
     pub(crate) fn metrics(&self, out: &str) -> Vec<StepRecord> {
         let text = self.text(out, "metrics.jsonl");
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// A file of a run.
+    /// Returns the contents of a run's file.
     pub(crate) fn text(&self, out: &str, file: &str) -> String {
         let path = self.path(out).join(file);
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// The summary of a run, but for what no two runs share.
+    /// Returns the summary of a run, without the values that differ between runs.
     pub(crate) fn summary(&self, out: &str) -> Summary {
         let summary: Summary = serde_json::from_str(&self.text(out, "summary.json")).unwrap();
         Summary { wall_seconds: 0.0, ..summary }
     }
 
-    /// Steps of the complete checkpoints of a run, oldest first.
+    /// Returns the steps of the complete checkpoints of a run, oldest first.
     pub(crate) fn checkpoints(&self, out: &str) -> Vec<u64> {
         let entries = fs::read_dir(self.path(out).join("checkpoints")).into_iter().flatten().flatten();
         let complete = entries.filter(|entry| entry.path().join("manifest.json").is_file());
@@ -164,7 +164,7 @@ impl Runs {
         steps
     }
 
-    /// Every file of a run and what is in it.
+    /// Returns every file of a run with its contents.
     pub(crate) fn contents(&self, out: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = Vec::new();
         collect(&self.path(out), &mut found);
@@ -182,7 +182,7 @@ fn collect(directory: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
     }
 }
 
-/// A program that has not ended.
+/// A running program.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -194,18 +194,18 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// May take longer than others.
+    /// Sets a longer time limit.
     #[must_use]
     pub(crate) fn within(self, limit: Duration) -> Running {
         Running { limit, ..self }
     }
 
-    /// Its process.
+    /// Returns its process number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until `done`, which must come before the program ends.
+    /// Waits until `done`, which must occur before the program ends.
     pub(crate) fn wait_until(&mut self, done: impl Fn() -> bool) {
         while !done() {
             let ended = self.child.try_wait().unwrap();
@@ -252,14 +252,14 @@ impl Running {
     }
 }
 
-/// What goes wrong in a [`Toy`], and where.
+/// Fault of a [`Toy`], with its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The loss of this rank and step is not a number.
     Nan(usize, u64),
     /// This rank panics at this step.
     Panic(usize, u64),
-    /// Somebody presses Ctrl-C while this step is computed.
+    /// Ctrl-C is pressed while this step is computed.
     Stop(u64),
     /// The loss on test samples is not a number.
     Score,
@@ -270,14 +270,14 @@ pub(crate) enum Fault {
 pub(crate) struct Toy {
     labels: Vec<u8>,
     fault: Option<Fault>,
-    /// What Ctrl-C sets.
+    /// Flag that Ctrl-C sets.
     pub(crate) stop: Arc<AtomicBool>,
-    /// The bits of every model that was scored.
+    /// Bits of every model that was scored.
     pub(crate) scored: Arc<Mutex<Vec<Vec<u32>>>>,
 }
 
 impl Toy {
-    /// Points, and what goes wrong.
+    /// Creates a task with points and a fault.
     pub(crate) fn new(points: usize, fault: Option<Fault>) -> Toy {
         let labels = (0..points).map(|i| (i % 3 == 0) as u8).collect();
         Toy { labels, fault, stop: Arc::default(), scored: Arc::default() }
@@ -334,13 +334,13 @@ impl Task for Toy {
     }
 }
 
-/// The settings of a toy run in `out`: flags as `key = value` lines of TOML.
+/// Returns the settings of a toy run in `out`: flags as `key = value` lines of TOML.
 pub(crate) fn settings(out: &Path, toml: &str) -> Settings {
     let options: Options = toml::from_str(toml).unwrap();
     Options { out: Some(out.to_owned()), ..options }.resolve().unwrap()
 }
 
-/// Shows nothing.
+/// Returns a control that shows nothing.
 pub(crate) fn quiet() -> Control {
     Control { plain: true, quiet: true, ..Control::default() }
 }

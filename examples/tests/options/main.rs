@@ -1,10 +1,10 @@
-//! A trainer's `--config`: whatever is in it is refused, or comes back when it is written and read again.
+//! A trainer's `--config` for arbitrary contents: it is refused, or survives being written and read again.
 
 use briquette_examples::settings::{Options, Settings};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// No panic; and what resolves is written as a `config.toml` that resolves to the same.
+/// Checks that there is no panic, and that resolved settings are written as a `config.toml` that resolves to the same.
 fn check(text: &str) -> Option<Settings> {
     let settings = toml::from_str::<Options>(text).ok()?.resolve().ok()?;
     let written = toml::to_string(&settings).unwrap_or_else(|error| panic!("{error}: {settings:?}"));

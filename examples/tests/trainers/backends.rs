@@ -1,4 +1,4 @@
-//! Where ranks compute, as far as every build can tell: choosing, and ranks kept together.
+//! Choice of backends and synchronization of ranks, to the extent that every build can test them.
 
 use briquette_examples::record::StepRecord;
 

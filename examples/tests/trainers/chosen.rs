@@ -1,4 +1,5 @@
-//! Parts that are not named follow rules: the same whichever part is named, by the length of the run, and with the reason printed.
+//! Rules for parts that are not named: they give the same whichever part is named, depend on the length of the run, and
+//! print the reason.
 
 use crate::common::{CIFAR, Runs, SMALL};
 

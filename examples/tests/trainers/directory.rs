@@ -1,4 +1,4 @@
-//! A run's directory: what is in it is one run's, nothing of it is lost before it must be, and one process writes to it.
+//! A run's directory: its contents belong to one run, nothing is lost before it must be, and one process writes to it.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use briquette_examples::train::{Control, train};
 
 use crate::common::{CIFAR, Ended, Fault, Runs, SMALL, Toy, quiet, settings};
 
-/// The small run with so many steps.
+/// Returns the flags of the small run with this many steps.
 fn small(steps: u64) -> String {
     SMALL.replace("--steps 6", &format!("--steps {steps}"))
 }
 
-/// The id of the run in a directory.
+/// Returns the id of the run in a directory.
 fn id(runs: &Runs, out: &str) -> String {
     runs.text(out, "config.toml").lines().find(|line| line.starts_with("run = ")).expect("a run has an id").to_owned()
 }
@@ -151,7 +151,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Under `briquette launch`, whose rank 0 is killed before it looks at anything, and then started again.
+/// Runs under `briquette launch`, whose rank 0 is killed before it inspects anything, and is then restarted.
 #[cfg(unix)]
 mod launched {
     use super::*;

@@ -1,4 +1,4 @@
-//! The page for Prometheus, as those find it who ask for something else, or hold connections.
+//! The page for Prometheus with clients that request other pages, or hold connections.
 
 use std::io::{self, Read, Write};
 use std::net;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use briquette::StepReport;
 use briquette_examples::endpoint::Endpoint;
 
-/// The endpoint's limits: connections at once, and for how long one may be open.
+/// Limits of the endpoint: concurrent connections, and their maximum duration.
 const MOST: usize = 16;
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Of a request's head, in bytes.
+/// Maximum bytes of a request's head.
 const HEAD: usize = 8 << 10;
 
 fn endpoint() -> (Endpoint, SocketAddr) {
@@ -28,7 +28,7 @@ fn connect(address: SocketAddr) -> net::TcpStream {
     stream
 }
 
-/// The answer's head, in small letters, and its body.
+/// Returns the answer's head, in lower case, and its body.
 fn ask(address: SocketAddr, head: &str) -> (String, String) {
     let mut stream = connect(address);
     stream.write_all(format!("{head}\r\nHost: ranks\r\n\r\n").as_bytes()).unwrap();

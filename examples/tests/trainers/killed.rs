@@ -10,7 +10,7 @@ use briquette::core::config::{ServerConfig, StrategyConfig};
 use crate::common::{CIFAR, Runs, launcher};
 use crate::processes::{children, processes, records};
 
-/// Flags, and which rank is killed: the first one leads, serves, or is the first of its machine.
+/// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
 const CASES: [(&str, usize); 26] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),

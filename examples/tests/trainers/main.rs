@@ -1,5 +1,5 @@
-//! The trainers as programs and as a library: what a run writes, and that it replays; `resume` has breaks, `processes`
-//! worlds over TCP. One program, because each links all of Burn.
+//! Trainers as programs and as a library: the files of a run, and reproducibility; `resume` has interruptions,
+//! `processes` worlds over TCP. One program, because each links all of Burn.
 
 mod backends;
 mod chosen;
@@ -145,7 +145,7 @@ fn a_run_in_the_directory_of_another_replaces_it_only_when_told_to() {
     assert_eq!((runs.metrics("run").len(), runs.checkpoints("run")), (2, vec![2]), "else it would resume at step 6");
 }
 
-/// Three steps each; what is not said is the trainer's default.
+/// Three steps each; all other settings are the trainer's defaults.
 const KINDS: [(&str, &str); 40] = [
     (CIFAR, "--momentum-correction on"),
     (CIFAR, "--controller gravac:window=1,min=2x"),

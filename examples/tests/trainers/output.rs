@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::{AG_NEWS, CIFAR, Runs, SMALL};
 
-/// A trainer that writes to these.
+/// Starts a trainer that writes to these streams.
 fn start(runs: &Runs, program: &str, flags: &str, stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Child {
     let mut command = Command::new(program);
     command.args(flags.split_whitespace()).current_dir(runs.path("")).env("RAYON_NUM_THREADS", "1");
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().unwrap()
 }
 
-/// The exit code of a program that ends in time.
+/// Returns the exit code of a program that ends in time.
 #[track_caller]
 fn code(mut child: Child) -> Option<i32> {
     let begin = Instant::now();
@@ -32,7 +32,7 @@ fn code(mut child: Child) -> Option<i32> {
     }
 }
 
-/// A run of six steps that evaluates after each epoch.
+/// Returns the flags of a run of six steps that evaluates after each epoch.
 fn small(out: &str) -> String {
     format!("{} --train-limit 16 --epochs 3 --out {out}", SMALL.replace("--train-limit 64", ""))
 }
@@ -61,7 +61,7 @@ fn a_run_whose_reader_goes_away_ends_well_and_complete() {
     );
 }
 
-/// A pipe that is full and never read.
+/// Creates a pipe that is full and never read.
 fn full() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();

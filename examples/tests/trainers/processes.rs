@@ -1,6 +1,6 @@
-//! Ranks that are processes over TCP: the bits of threads, and what is left when one is killed.
+//! Ranks that are processes over TCP: bitwise the same results as threads, and the state left when one is killed.
 //!
-//! They are started by `briquette launch`, which `cargo test --workspace` builds beside the trainers.
+//! They are started by `briquette launch`, which `cargo test --workspace` builds next to the trainers.
 #![cfg(unix)]
 
 use std::fs;
@@ -22,7 +22,7 @@ use burn::tensor::{Device, Tensor};
 use crate::GRAVAC;
 use crate::common::{CIFAR, Runs, SMALL, launcher};
 
-/// Flags of a small run that processes can have, too: no network is simulated.
+/// Returns the flags of a small run that processes support, too: no network is simulated.
 pub(crate) fn processes(ranks: usize, steps: u64) -> String {
     let flags = SMALL.replace("--ranks 2", "").replace("--network 100mbit,1ms", "");
     flags.replace("--steps 6", &format!("--steps {steps}")) + &format!(" --ranks {ranks}")
@@ -50,7 +50,7 @@ fn processes_over_tcp_train_to_the_bits_of_threads() {
     }
 }
 
-/// A directory for each of two machines, with one rank each.
+/// Each of two machines has a directory and one rank.
 #[test]
 fn a_run_with_a_directory_on_each_machine_is_resumed_on_both() {
     let machines = [Runs::default(), Runs::default()];
@@ -76,7 +76,7 @@ fn a_run_with_a_directory_on_each_machine_is_resumed_on_both() {
     assert!(second.contains("lr = 0.05") && first == second, "{first}\n{second}");
 }
 
-/// A header of the transport's own goes with each frame, and is the only difference.
+/// The transport adds a header to each frame, which is the only difference.
 #[test]
 fn bytes_of_metrics_are_those_counted_at_the_sockets() {
     let world = briquette_tcp::loopback(3, |rank| rank).unwrap();
@@ -143,7 +143,7 @@ fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_aga
     assert_eq!(runs.contents("run"), before);
 }
 
-/// Network namespaces, where this machine makes them.
+/// Uses network namespaces, if this machine supports them.
 #[cfg(target_os = "linux")]
 #[test]
 fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
@@ -162,7 +162,8 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
     assert_eq!(runs.summary("threads"), runs.summary("machines"));
 }
 
-/// Two ranks on each: where machines exchange one message of theirs, the link has a quarter of what it has where all ranks send theirs.
+/// Two ranks on each machine: if the machines exchange one message each, the link carries a quarter of the bytes that
+/// it carries if all ranks send theirs.
 #[cfg(target_os = "linux")]
 #[test]
 fn two_machines_of_two_ranks_train_to_the_bits_of_threads_and_spare_the_link() {
@@ -196,7 +197,7 @@ fn two_machines_of_two_ranks_train_to_the_bits_of_threads_and_spare_the_link() {
     assert!(flat > 2 * found && flat > 2 * grouped, "{on_the_link:?}");
 }
 
-/// Twenty times, whatever the ranks are doing: starting, joining, computing, exchanging, saving.
+/// Kills ranks twenty times, during any operation: starting, joining, computing, exchanging, saving.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_not() {
@@ -246,7 +247,7 @@ fn a_run_whose_ranks_are_killed_twenty_times_ends_with_the_bits_of_one_that_was_
     );
 }
 
-/// Buckets go while the backward pass computes the next ones: most of a step there is one on the way.
+/// Buckets are sent while the backward pass computes the next ones, so that one is in transit during most of a step.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_that_is_killed_while_its_buckets_are_on_the_way_is_named_by_the_other() {
@@ -273,14 +274,14 @@ fn a_rank_that_is_killed_while_its_buckets_are_on_the_way_is_named_by_the_other(
     }
 }
 
-/// The processes that a process has started.
+/// Returns the processes that a process has started.
 #[cfg(target_os = "linux")]
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Whole lines of a run's record.
+/// Returns the number of whole lines of a run's record.
 pub(crate) fn records(metrics: &Path) -> usize {
     fs::read_to_string(metrics).map_or(0, |text| text.matches('\n').count())
 }

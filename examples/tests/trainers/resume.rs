@@ -1,4 +1,4 @@
-//! Runs that go on after a break: stopped, killed, interrupted.
+//! Runs that are resumed after an interruption: stopped, killed, interrupted.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use briquette_examples::train::{Control, train};
 use crate::GRAVAC;
 use crate::common::{AG_NEWS, CIFAR, Fault, Running, Runs, SMALL, Toy, quiet, settings};
 
-/// A run of `steps` steps in `out`.
+/// Executes a run of `steps` steps in `out`.
 fn run(runs: &Runs, out: &str, steps: u64, flags: &str) {
     let small = SMALL.replace("--steps 6", &format!("--steps {steps}"));
     runs.run(CIFAR, &format!("{small} --out {out} {flags}")).succeeds();
@@ -51,7 +51,7 @@ fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
     }
 }
 
-/// The records of a run but for what follows from the number of ranks.
+/// Returns the records of a run, without values that depend on the number of ranks.
 fn losses(runs: &Runs, out: &str) -> Vec<(u64, u64, f64, f64)> {
     let steps = runs.metrics(out);
     steps.iter().map(|step| (step.step, step.epoch, step.lr, step.loss.expect("a loss"))).collect()
@@ -131,7 +131,7 @@ fn a_schedule_goes_on_where_it_was_in_a_world_of_another_size() {
     }
 }
 
-/// BatchNorm's running statistics that each rank went on with, as its newest checkpoint has them.
+/// Returns BatchNorm's running statistics with which each rank continued, from its newest checkpoint.
 fn own_buffers(runs: &Runs, out: &str) -> Vec<Vec<u8>> {
     let newest = runs.checkpoints(out).pop().expect("a checkpoint");
     let rank = |rank: u64| {

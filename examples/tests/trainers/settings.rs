@@ -1,4 +1,4 @@
-//! Ranks that were started differently, and runs that are resumed differently, are refused by name.
+//! Ranks with different settings, and runs that are resumed with different settings, are refused, and the setting is named.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::{AG_NEWS, CIFAR, Ended, Runs, SMALL};
 
-/// Two ranks, each a process that was started with flags of its own.
+/// Runs two ranks, each a process with its own flags.
 fn ranks(runs: &Runs, program: &str, flags: [&str; 2]) -> [Ended; 2] {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
@@ -62,7 +62,7 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
     );
 }
 
-/// Images in CIFAR-10's layout, from a seed; the labels are the same whatever the seed.
+/// Writes images in CIFAR-10's layout, from a seed; the labels are the same whatever the seed.
 fn write_images(directory: &Path, seed: u8) {
     fs::create_dir_all(directory).unwrap();
     for (file, images) in [("data_batch_1.bin", 64_usize), ("test_batch.bin", 16)] {

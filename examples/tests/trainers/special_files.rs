@@ -1,4 +1,4 @@
-//! FIFOs, devices and directories in the place of a run's files, and what a resume says of the record.
+//! FIFOs, devices and directories in place of a run's files, and the messages of a resume about the record.
 #![cfg(unix)]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::{CIFAR, Runs, SMALL};
 
-/// Entries that take a file's place.
+/// Entries that replace a file.
 const KINDS: [&str; 4] = ["a FIFO", "a directory", "a link to a device", "a link to a FIFO"];
 
 fn fifo(path: &Path) {
@@ -28,7 +28,7 @@ fn replace(path: &Path, kind: &str) {
     }
 }
 
-/// The same run, in a directory of its own.
+/// Copies the same run into a separate directory.
 fn copy(base: &Runs) -> Runs {
     let runs = Runs::default();
     let copied = Command::new("cp").arg("-r").arg(base.path("run")).arg(runs.path("run")).status();
@@ -99,7 +99,7 @@ fn what_is_no_file_in_the_place_of_the_record_or_the_lock_is_set_aside() {
     );
 }
 
-/// A step that is saved again takes the place of what is no file.
+/// A step that is saved again replaces an entry that is not a file.
 #[test]
 fn a_step_is_saved_in_the_place_of_what_is_no_file() {
     for kind in KINDS {

@@ -1,4 +1,4 @@
-//! What a run reports of its steps: the slots' table, the controller's state, and the page for Prometheus.
+//! Telemetry of a run's steps: the slots' table, the controller's state, and the page for Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -68,12 +68,12 @@ fn a_dense_run_has_no_delay_and_no_state() {
     }
 }
 
-/// An address that was free a moment ago.
+/// Returns an address that was free a moment ago.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// What is served there, if anything is.
+/// Returns the page served there, if any.
 fn page(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(10)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -89,7 +89,7 @@ fn value(page: &str, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-/// The toy; rank 0 reads the page before it computes this step.
+/// The toy task; rank 0 reads the page before it computes this step.
 struct Watched {
     toy: Toy,
     address: SocketAddr,
@@ -189,7 +189,7 @@ fn an_address_that_cannot_be_had_is_refused_before_anything_is_begun() {
     assert!(!runs.path("run").exists());
 }
 
-/// Of processes on one machine, the second to open the port would fail.
+/// With processes on one machine, the second to open the port would fail.
 #[cfg(unix)]
 #[test]
 fn of_ranks_that_are_processes_only_rank_0_opens_the_port() {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// A format that can be read.
+/// A readable file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Named tensors, of Hugging Face's safetensors.
+    /// Named tensors in Hugging Face's safetensors format.
     Safetensors,
     /// One NumPy array.
     Npy,
@@ -15,10 +15,10 @@ pub(super) enum Format {
     Raw,
 }
 
-/// Endings of files of raw values. A name without an ending counts as raw as well.
+/// Endings of raw files. A name without an ending counts as raw as well.
 const RAW: [&str; 5] = ["", "bin", "dat", "f32", "raw"];
 
-/// First bytes of formats that people try, the name of each, and how to export its values.
+/// First bytes of unsupported formats that users may try, with the name of each and how to export its values.
 const FOREIGN: [(&[u8], &str, &str); 8] = [
     (b"PK\x03\x04", "a ZIP archive, as torch.save and numpy.savez write", TENSORS),
     (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", "a file of torch.save before PyTorch 1.6", TENSORS),
@@ -32,13 +32,13 @@ const FOREIGN: [(&[u8], &str, &str); 8] = [
 
 const TENSORS: &str = "save its tensors with safetensors.torch.save_file, or one array with numpy.save";
 
-/// The lower-case ending of a file's name; empty where it has none.
+/// Returns the lower-case ending of a file's name; empty if it has none.
 pub(super) fn ending(path: &Path) -> String {
     path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default()
 }
 
-/// The format of `bytes`, read from a file of this name. The first bytes decide; the ending decides only for raw values, which have
-/// no header.
+/// Detects the format of `bytes`, read from a file of this name. The first bytes decide; the ending matters only for
+/// raw values, which have no header.
 ///
 /// # Errors
 /// For an empty file, a known format that cannot be read, and an ending that is not one of raw values.
@@ -71,18 +71,18 @@ pub(super) fn detect(path: &Path, bytes: &[u8]) -> Result<Format> {
     Ok(Format::Raw)
 }
 
-/// A safetensors file begins with the length of its JSON header in 8 bytes, then `{`.
+/// Returns whether the file begins as a safetensors file does: with the length of its JSON header in 8 bytes, then `{`.
 fn has_safetensors_header(bytes: &[u8]) -> bool {
     let Some((len, rest)) = bytes.split_first_chunk::<8>() else { return false };
     rest.first() == Some(&b'{') && u64::from_le_bytes(*len) <= rest.len() as u64
 }
 
-/// Protocol 2 to 5, and the opcode that ends every pickle.
+/// Returns whether the file is a pickle: protocol 2 to 5, and the opcode that ends every pickle.
 fn is_pickle(bytes: &[u8]) -> bool {
     matches!(bytes, [0x80, 2..=5, .., b'.'])
 }
 
-/// Returns whether the beginning has only printable characters and white space, which 8 or more bytes of floats almost never do.
+/// Returns whether the beginning consists of printable characters and white space, which 8 or more bytes of floats almost never do.
 fn is_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(512)];
     let bytes = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);

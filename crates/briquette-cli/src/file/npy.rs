@@ -1,7 +1,7 @@
 //! Reads NumPy's `.npy`: a header that is a Python literal, then the values.
 //!
-//! By hand, since the header of a file from elsewhere is not to be trusted: nothing is reserved and no product is taken
-//! before it has been compared with the bytes that are there.
+//! Parsed by hand, since the header of a file of unknown origin is not trusted: nothing is reserved and no product is
+//! computed before it has been compared with the bytes available.
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
@@ -12,7 +12,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// NumPy's own limit.
 const DIMENSIONS: usize = 64;
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Header {
     descr: Option<String>,
@@ -20,11 +20,11 @@ struct Header {
     shape: Option<Vec<usize>>,
 }
 
-/// A vector from the bytes of a `.npy` file: `f2`, `f4` or `f8`, of either byte order. Values that the file has in Fortran order
-/// (the first index runs fastest) come out in C order (the last one does), as all others do.
+/// Parses the bytes of a `.npy` file: `f2`, `f4` or `f8`, of either byte order. Values in Fortran order (the first
+/// index varies fastest) are returned in C order (the last one does), like all others.
 ///
 /// # Errors
-/// When the bytes are not such a file, or are more or fewer than its shape needs.
+/// If the bytes are not such a file, or are more or fewer than its shape needs.
 pub fn parse_npy(bytes: &[u8]) -> Result<Vector> {
     let (text, data) = split(bytes)?;
     let header = Header::parse(text)?;
@@ -54,7 +54,7 @@ pub fn parse_npy(bytes: &[u8]) -> Result<Vector> {
     Ok(Vector { values: out, tensors: vec![("array".into(), shape)], notes: Vec::new() })
 }
 
-/// The header's text, and what follows it.
+/// Splits a file into the header's text and the bytes after it.
 fn split(bytes: &[u8]) -> Result<(&str, &[u8])> {
     let rest = bytes.strip_prefix(MAGIC).context("it does not begin as a .npy file does")?;
     let short = "the file ends within its header";
@@ -69,7 +69,7 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8])> {
     Ok((std::str::from_utf8(text).context("the header is not text")?, data))
 }
 
-/// The number of values. A shape of which one size is 0 has none, and must still be possible without it, as in NumPy.
+/// Returns the number of values. A shape with a size of 0 has none, but its other sizes must still be valid, as in NumPy.
 fn count(shape: &[usize]) -> Result<usize> {
     ensure!(shape.len() <= DIMENSIONS, "{} dimensions; there are {DIMENSIONS} at most", shape.len());
     let product = shape.iter().filter(|size| **size > 0).try_fold(1, |product: usize, size| product.checked_mul(*size));
@@ -79,7 +79,7 @@ fn count(shape: &[usize]) -> Result<usize> {
 
 type Decode = fn(&[u8]) -> f32;
 
-/// Bytes of a value, and what they mean.
+/// Returns the bytes of a value and its decoder.
 fn decoder(descr: &str) -> Result<(usize, Decode)> {
     fn single(bytes: &[u8], read: fn([u8; 4]) -> f32) -> f32 {
         bytes.try_into().map_or(f32::NAN, read)
@@ -101,17 +101,17 @@ fn decoder(descr: &str) -> Result<(usize, Decode)> {
     })
 }
 
-/// For the values of a tensor in Fortran order, one after the other, their places in C order.
+/// Iterates over the C-order positions of the values of a tensor in Fortran order.
 struct CPlaces<'a> {
     shape: &'a [usize],
     index: Vec<usize>,
-    /// How far apart neighbours along each dimension are in C order.
+    /// Distance between neighbors along each dimension in C order.
     strides: Vec<usize>,
     place: usize,
 }
 
 impl CPlaces<'_> {
-    /// The product of the sizes does not overflow.
+    /// Creates the iterator; the product of the sizes must not overflow.
     fn new(shape: &[usize]) -> CPlaces<'_> {
         let strides = (1..=shape.len()).map(|from| shape[from..].iter().product()).collect();
         CPlaces { shape, index: vec![0; shape.len()], strides, place: 0 }
@@ -137,7 +137,7 @@ impl Iterator for CPlaces<'_> {
 }
 
 impl Header {
-    /// A dictionary of a text, a truth and a tuple of sizes, as NumPy writes it.
+    /// Parses a dictionary of a string, a boolean and a tuple of sizes, as NumPy writes it.
     fn parse(text: &str) -> Result<Header> {
         let mut text = Literal(text.trim());
         let mut header = Header::default();
@@ -165,7 +165,7 @@ impl Header {
     }
 }
 
-/// What is left of a Python literal; white space before the next part does not count.
+/// Unparsed rest of a Python literal; white space before the next token is skipped.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {
@@ -181,12 +181,12 @@ impl<'a> Literal<'a> {
         Ok(())
     }
 
-    /// A little of what is left, for an error.
+    /// Returns the beginning of the rest, for an error.
     fn here(&self) -> String {
         self.0.chars().take(20).collect()
     }
 
-    /// Without escapes, which no type's name has.
+    /// Parses a string without escapes, which no type's name has.
     fn string(&mut self) -> Result<&'a str> {
         let quote = self.0.chars().next().filter(|c| ['\'', '"'].contains(c));
         let found = quote.and_then(|quote| self.0[1..].split_once(quote));
@@ -227,7 +227,7 @@ impl<'a> Literal<'a> {
 mod tests {
     use super::*;
 
-    /// A file of version 1.0 with this header and these values, as NumPy would write it.
+    /// Builds a file of version 1.0 with this header and these values, as NumPy would write it.
     fn npy(header: &str, values: &[f32]) -> Vec<u8> {
         let len = (header.len() as u16).to_le_bytes();
         let values = values.iter().flat_map(|value| value.to_le_bytes());

@@ -1,8 +1,9 @@
-//! The step between launcher and rank: ties the rank's life to the launcher's, then becomes the rank's program.
+//! Process between launcher and rank: ties the rank's lifetime to the launcher's, then executes the rank's program.
 //!
-//! Linux sends a process the signal it asked for when its parent dies, and keeps to that across `exec`. Only the process
-//! itself can ask. So the launcher starts its own program file with the hidden command `run-rank`, which asks and then
-//! becomes the program: same process, same output. What the program starts in turn is not tied.
+//! On request, Linux sends a process a signal when its parent dies, and keeps the request across `exec`. Only the
+//! process itself can make it. The launcher therefore starts its own program file with the hidden command `run-rank`,
+//! which makes the request and then executes the program: same process, same output. Processes that the program starts
+//! in turn are not tied.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -11,7 +12,7 @@ use std::process::Command;
 
 use clap::Args;
 
-/// This process's own program file, even if it has been replaced meanwhile.
+/// This process's own program file, even if it has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Becomes a program that dies with its launcher.
@@ -26,7 +27,7 @@ pub struct RunRank {
 }
 
 impl RunRank {
-    /// Becomes the program. Returns only if it could not: 127 if there is none, else 126, as shells do.
+    /// Executes the program. Returns only on failure: 127 if there is no such program, else 126, as shells do.
     pub fn run(&self) -> u8 {
         #[cfg(target_os = "linux")]
         {
@@ -45,7 +46,7 @@ impl RunRank {
     }
 }
 
-/// The command that runs `program` as a rank: through [`RunRank`] where that is of use.
+/// Builds the command that runs `program` as a rank, through [`RunRank`] on systems that support it.
 pub(super) fn command(program: &OsStr, arguments: &[OsString]) -> Command {
     let tied = cfg!(target_os = "linux") && Path::new(OWN_PROGRAM).exists();
     let mut command = if tied {

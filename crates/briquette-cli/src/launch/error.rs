@@ -1,24 +1,24 @@
-//! What ends the launcher with an error.
+//! Errors of the launcher.
 
 use std::path::PathBuf;
 
 briquette_core::debug_by_display!(LaunchError);
 
-/// Why the launcher ends with an error, and with which exit code.
+/// Error with which the launcher ends, and its exit code.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The command line asks for something impossible; nothing was started.
+    /// The command line is invalid; nothing was started.
     #[error("{0}")]
     Usage(String),
-    /// The given port cannot be listened on.
+    /// The launcher cannot listen on the given port.
     #[error("port {port} of this machine cannot be listened on: choose another with --port, {}", other_port(*nodes))]
     Port {
         /// The port.
         port: u16,
-        /// How many machines the world is on.
+        /// Number of machines of the world.
         nodes: usize,
-        /// What the system says.
+        /// System error.
         source: std::io::Error,
     },
     /// A rank could not be started; those already started were killed.
@@ -28,7 +28,7 @@ pub enum LaunchError {
         rank: usize,
         /// The program.
         program: String,
-        /// What the system says.
+        /// System error.
         source: std::io::Error,
     },
     /// A log file cannot be written.
@@ -36,26 +36,26 @@ pub enum LaunchError {
     Log {
         /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// System error.
         source: std::io::Error,
     },
-    /// The system refuses something a launcher needs.
+    /// A system call that the launcher needs failed.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What the system says.
+        /// System error.
         source: std::io::Error,
     },
-    /// The rank that failed first.
+    /// A rank failed; this is the first failure.
     #[cfg(unix)]
     #[error("{0}")]
     Rank(super::failure::Failure),
 }
 
 impl LaunchError {
-    /// What the command ends with: 2 for a command line that asks for something impossible, the exit code of the rank that
-    /// failed first (128 + signal if one killed it), else 1.
+    /// Returns the exit code of the command: 2 for an invalid command line, the exit code of the rank that failed first
+    /// (128 + signal if one killed it), else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::Usage(_) => 2,

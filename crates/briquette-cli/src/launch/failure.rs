@@ -1,31 +1,31 @@
-//! Which rank failed first, and why.
+//! Attribution of failures: the rank that failed first, and the cause.
 //!
-//! When one rank fails, the others fail a moment later because they lost it; a launcher that showed whichever ended first
-//! would often name a victim. So of the ranks that fail within [`WINDOW`] of the first, one killed by a signal is
-//! taken before one that was asked for what cannot be done, that one before one that says what went wrong, that one before ranks
-//! stopped by others, and all of them before ranks that only say that another one was lost.
+//! When one rank fails, the others fail a moment later because they lost it, so the rank that ends first is often a
+//! victim. Of the ranks that fail within [`WINDOW`] of the first, the launcher therefore reports the likeliest cause,
+//! in this order: a rank killed by a signal, one whose request was invalid, one that reports its own error, ranks
+//! stopped by others, and last, ranks that only report that another one was lost.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::signals;
 
-/// How long after the first failure another one may still be its cause.
+/// Time after the first failure within which another failure may still be its cause.
 pub(super) const WINDOW: Duration = Duration::from_secs(2);
 
-/// How a rank's process ended.
+/// Termination of a rank's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// By itself.
+    /// It exited with this code.
     Exit(i32),
-    /// By a signal.
+    /// A signal ended it.
     Signal(i32),
 }
 
-/// What a rank said before it ended.
+/// Last output of a rank before it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Words {
-    /// The last line on stderr that begins with `error:`, without that.
+    /// The last line on stderr that begins with `error:`, without that prefix.
     Error(String),
     /// The last lines on stderr; none if it wrote nothing there.
     Lines(Vec<String>),
@@ -36,14 +36,14 @@ pub(super) enum Words {
 pub(super) struct Ended {
     pub(super) rank: usize,
     pub(super) end: End,
-    /// How long after the world's start.
+    /// Time since the world's start.
     pub(super) at: Duration,
-    /// The launcher had ended it, or tried to, because another rank failed.
+    /// Set if the launcher ended it, or tried to, because another rank failed.
     pub(super) told: bool,
     pub(super) words: Words,
 }
 
-/// A rank that failed, and why.
+/// A failed rank, and the cause of its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     rank: usize,
@@ -51,16 +51,16 @@ pub struct Failure {
     words: Words,
 }
 
-/// Whose fault a failure is, likeliest culprits first.
+/// Attribution of a failure, likeliest causes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Blame {
     /// A signal killed it.
     Killed,
-    /// It was asked for what cannot be done. Before [`Own`](Blame::Own), as the others only say that it did not join.
+    /// Its request was invalid. Ranked before [`Own`](Blame::Own), as the others only report that it did not join.
     Refused,
-    /// It says what went wrong, or nothing.
+    /// It reports its own error, or nothing.
     Own,
-    /// It was asked to stop and did: the exit code of an interrupted program.
+    /// It stopped on request: the exit code of an interrupted program.
     Stopped,
     /// It lost another rank, or was stopped by it.
     Another,
@@ -71,7 +71,7 @@ impl End {
         self != End::Exit(0)
     }
 
-    /// What the launcher exits with for it.
+    /// Returns the launcher's exit code for this end.
     pub(super) fn exit_code(self) -> u8 {
         match self {
             End::Exit(code) => u8::try_from(code).unwrap_or(1),
@@ -79,12 +79,12 @@ impl End {
         }
     }
 
-    /// Whether this is how programs end that were asked for what cannot be done: another attempt would be asked the same.
+    /// Returns whether this is the exit code for an invalid request: another attempt would be refused in the same way.
     pub(super) fn refused(self) -> bool {
         self == End::Exit(2)
     }
 
-    /// Whether this is how programs end that were asked to stop: an exit code of 128 + SIGHUP, SIGINT or SIGTERM.
+    /// Returns whether this is the exit code of a program that stopped on request: 128 + SIGHUP, SIGINT or SIGTERM.
     pub(super) fn stopped(self) -> bool {
         matches!(self, End::Exit(129 | 130 | 143))
     }
@@ -116,16 +116,16 @@ impl Ended {
     }
 }
 
-/// The rank that failed first, and not because of another one where that is known.
+/// Returns the rank that failed first, preferring ranks that did not fail because of another one, if that is known.
 pub(super) fn first<'a>(ended: impl Iterator<Item = &'a Ended> + Clone) -> Option<&'a Ended> {
     let failed = ended.filter(|e| e.end.failed() && !e.told);
     let start = failed.clone().map(|e| e.at).min()?;
     failed.filter(|e| e.at - start <= WINDOW).min_by_key(|e| (e.blame(), e.at, e.rank))
 }
 
-/// Whether `text`, which `rank` wrote, says that another rank was lost or stopped the run:
-/// `rank 3 (10.0.0.4:40112) lost during …`, `rank 3 stopped the run during …`. These are the words of `briquette-core`'s
-/// communication errors.
+/// Returns whether `text`, written by `rank`, reports that another rank was lost or stopped the run:
+/// `rank 3 (10.0.0.4:40112) lost during …`, `rank 3 stopped the run during …`. These are the texts of
+/// `briquette-core`'s communication errors.
 fn blames_another(rank: usize, text: &str) -> bool {
     [" lost during ", " stopped the run during "].iter().filter_map(|words| text.find(words)).any(|at| {
         let before = &text[..at];
@@ -135,7 +135,7 @@ fn blames_another(rank: usize, text: &str) -> bool {
 }
 
 impl Failure {
-    /// What the launcher exits with.
+    /// Returns the launcher's exit code.
     pub fn exit_code(&self) -> u8 {
         self.end.exit_code()
     }
@@ -222,7 +222,7 @@ mod tests {
         assert!(!blames_another(0, "rank of the matrix lost during compression"));
     }
 
-    /// What core's own errors say, as rank 0 writes them: a change of their words must not go unnoticed here.
+    /// Checks core's own error texts, as rank 0 writes them, so that a change of their wording is noticed here.
     #[test]
     fn of_all_communication_errors_lost_and_stopped_ones_blame_another() {
         let (rank, during) = (0, Scope { operation: "all_gather", step: 7, bucket: Some(1) });

@@ -1,4 +1,4 @@
-//! The ranks' lines: whole ones on the terminal, in log files, and the last ones kept for an error.
+//! Output of the ranks: whole lines on the terminal, in log files, and the last ones kept for an error.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,43 +15,43 @@ use anstyle::{AnsiColor, Color, Style};
 use super::LaunchError;
 use super::failure::Words;
 
-/// A longer line is cut into several, so that a rank that never ends one does not fill the memory.
+/// Maximum bytes of a line. A longer one is cut into several, so that a rank that never ends a line does not fill the memory.
 const LONGEST: u64 = 1 << 20;
-/// How many of a rank's last lines on stderr are kept.
+/// Number of last stderr lines kept per rank.
 const KEPT: usize = 5;
-/// How long to wait for a pipe that a rank's own children hold open after it ended.
+/// Time to wait for a pipe that a rank's own children hold open after the rank ended.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of the ranks, in turn.
+/// Colors of the ranks, assigned cyclically.
 const COLOURS: [AnsiColor; 6] =
     [AnsiColor::Cyan, AnsiColor::Yellow, AnsiColor::Green, AnsiColor::Magenta, AnsiColor::Blue, AnsiColor::BrightRed];
 
-/// Where a line came from and goes to.
+/// Stream from which a line was read, and to which it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Out,
     Err,
 }
 
-/// The terminal, or what stands in its place, which all ranks and the launcher share.
+/// The terminal, or the file or pipe in its place, shared by all ranks and the launcher.
 #[derive(Debug)]
 pub(super) struct Output {
     terminal: Arc<Terminal>,
-    /// The launcher's own lines, written by a thread: the launcher must act on signals even where nothing reads them.
+    /// The launcher's own lines, written by a thread: the launcher must react to signals even if nothing reads its output.
     own: Option<Sender<String>>,
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Terminal {
-    /// Held while a line is written, to either stream: they may be the same terminal.
+    /// Lock held while a line is written, to either stream: both may be the same terminal.
     writing: Mutex<()>,
-    /// How many of the ranks' lines have been dealt with.
+    /// Number of rank lines processed so far.
     lines: AtomicU64,
     only: Option<usize>,
     colours: [bool; 2],
 }
 
-/// Where one rank's lines go besides the terminal.
+/// Destinations of one rank's lines besides the terminal.
 #[derive(Debug)]
 struct Rank {
     rank: usize,
@@ -78,11 +78,11 @@ struct Last {
 #[derive(Debug)]
 pub(super) struct Pipes {
     rank: Arc<Rank>,
-    /// Disconnected when both have been read to their ends.
+    /// Disconnected once both pipes have been read to their ends.
     open: Receiver<()>,
 }
 
-/// The log files of `ranks` in `directory`, which is made if need be; none if no directory is given.
+/// Opens the log files of `ranks` in `directory`, which is created if needed; none if no directory is given.
 pub(super) fn open_logs(directory: Option<&Path>, ranks: std::ops::Range<usize>) -> Result<Vec<Arc<Log>>, LaunchError> {
     let Some(directory) = directory else { return Ok(vec![]) };
     let failed = |path: &Path, source| LaunchError::Log { path: path.to_owned(), source };
@@ -97,7 +97,7 @@ pub(super) fn open_logs(directory: Option<&Path>, ranks: std::ops::Range<usize>)
 }
 
 impl Output {
-    /// Shows the lines of rank `only`, or of all. Coloured on a terminal that takes colours.
+    /// Shows the lines of rank `only`, or of all ranks. Colored on a terminal that supports colors.
     pub(super) fn new(only: Option<usize>) -> Output {
         let coloured = |choice| choice != anstream::ColorChoice::Never;
         let colours = [
@@ -113,13 +113,13 @@ impl Output {
         Output { terminal, own: Some(own), writer: Some(writer) }
     }
 
-    /// Writes the launcher's own words to stderr, soon.
+    /// Writes a message of the launcher to stderr, asynchronously.
     pub(super) fn say(&self, text: impl Into<String>) {
         // The writer ends only when this is dropped.
         let _ = self.own.as_ref().map(|own| own.send(text.into()));
     }
 
-    /// Begins to read what a rank writes.
+    /// Starts reading the output of a rank.
     pub(super) fn read<O, E>(&self, rank: usize, log: Option<Arc<Log>>, pipes: (O, E)) -> Pipes
     where
         O: Read + Send + 'static,
@@ -137,7 +137,7 @@ impl Output {
 }
 
 impl Drop for Output {
-    /// Waits until the launcher's own words are written.
+    /// Waits until the launcher's own messages are written.
     fn drop(&mut self) {
         drop(self.own.take());
         let _ = self.writer.take().map(JoinHandle::join);
@@ -145,7 +145,7 @@ impl Drop for Output {
 }
 
 impl Terminal {
-    /// Writes whole lines. Where the reader has gone they are dropped: a run does not end because its reader did.
+    /// Writes whole lines. If the reader is gone they are dropped: a run does not end because its reader did.
     fn write(&self, stream: Stream, lines: &[u8]) {
         let _writing = lock(&self.writing);
         let _ = match stream {
@@ -160,7 +160,7 @@ impl Terminal {
 }
 
 impl Rank {
-    /// Reads `from` to its end, line by line; the last one may lack its end. `_closed` is dropped then.
+    /// Reads `from` to its end, line by line; the last line may lack its newline. `_closed` is dropped then.
     fn copy(&self, stream: Stream, from: impl Read, _closed: Sender<()>) {
         let (mut from, mut line) = (BufReader::with_capacity(1 << 16, from), Vec::new());
         loop {
@@ -195,7 +195,7 @@ impl Rank {
 }
 
 impl Log {
-    /// Appends a line; what is wrong, said once.
+    /// Appends a line. Returns a write error the first time one occurs.
     pub(super) fn write(&self, line: &[u8]) -> Option<String> {
         let mut file = lock(&self.file);
         let result = file.as_mut()?.write_all(&[line, b"\n"].concat());
@@ -219,7 +219,7 @@ impl Last {
 }
 
 impl Pipes {
-    /// Waits until all has been read; not forever where a process holds a pipe open that the launcher does not know.
+    /// Waits until everything has been read, with a time limit in case a process unknown to the launcher holds a pipe open.
     pub(super) fn drain(&self) -> bool {
         loop {
             let terminal = &self.rank.terminal;
@@ -238,7 +238,7 @@ impl Pipes {
         }
     }
 
-    /// Why the rank failed, in its own words.
+    /// Returns the rank's own account of its failure.
     pub(super) fn words(&self) -> Words {
         let last = lock(&self.rank.last);
         match &last.error {
@@ -248,7 +248,7 @@ impl Pipes {
     }
 }
 
-/// What these locks guard is right after every statement: a thread that panicked leaves nothing half done.
+/// Locks a mutex. The guarded value is consistent after every statement, so a thread that panicked leaves no partial state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

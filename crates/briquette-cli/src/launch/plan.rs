@@ -1,4 +1,4 @@
-//! What a command line asks for, checked before anything starts, and each rank's environment.
+//! Launch plan: validates the command line before anything starts, and builds each rank's environment.
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
@@ -10,17 +10,17 @@ use sha2::{Digest, Sha256};
 
 use super::{Launch, LaunchError};
 
-/// The files `briquette cert` makes.
+/// Files made by `briquette cert`.
 const CERTIFICATES: [&str; 3] = ["ca.pem", "cert.pem", "key.pem"];
 
-/// A command line that makes sense.
+/// A validated command line.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// How many ranks run on each machine.
+    /// Number of ranks on each machine.
     local: usize,
-    /// How many machines there are.
+    /// Number of machines.
     nodes: usize,
-    /// Which one this is.
+    /// Index of this machine.
     node: usize,
     master: String,
     port: Option<u16>,
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     launch: String,
 }
 
-/// What is new at each start of the world.
+/// Values that are new at each start of the world.
 #[derive(Debug, Clone)]
 pub(super) struct Start {
     port: u16,
@@ -82,19 +82,18 @@ impl Plan {
         })
     }
 
-    /// The ranks on this machine.
+    /// Returns the ranks on this machine.
     pub(super) fn ranks(&self) -> Range<usize> {
         self.node * self.local..(self.node + 1) * self.local
     }
 
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     #[cfg(unix)]
     pub(super) fn command(&self) -> (&OsStr, &[OsString]) {
         (&self.command[0], &self.command[1..])
     }
 
-    /// What is new when the world starts for the `restart`th time again: a free port unless one was given, a secret
-    /// unless a file has it.
+    /// Creates the values of restart number `restart`: a free port unless one was given, and a secret unless a file holds it.
     #[cfg(unix)]
     pub(super) fn start(&self, restart: u32) -> Result<Start, LaunchError> {
         let what = "no token can be made";
@@ -105,8 +104,8 @@ impl Plan {
         Ok(Start { port: self.free_port()?, token, restart })
     }
 
-    /// The port given, which must be free where rank 0 will listen, or one that is free now. Another program may take
-    /// it before rank 0 does; then rank 0 fails and says so.
+    /// Returns the given port, which must be free at rank 0's listening address, or one that is free now. Another
+    /// program may take it before rank 0 does; then rank 0 fails and reports it.
     #[cfg(unix)]
     fn free_port(&self) -> Result<u16, LaunchError> {
         let all = if self.nodes > 1 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
@@ -123,7 +122,7 @@ impl Plan {
         }
     }
 
-    /// The environment of `rank`.
+    /// Returns the environment of `rank`.
     pub(super) fn environment(&self, rank: usize, start: &Start) -> Environment {
         Environment {
             rank,
@@ -145,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// A line for each rank that a shell would understand, but for what only a start decides.
+    /// Returns one shell command line per rank, except for the values that only a start determines.
     pub(super) fn commands(&self) -> Vec<String> {
         let token = self.token_file.is_none().then(String::new);
         let start = Start { port: self.port.unwrap_or(0), token, restart: 0 };
@@ -169,8 +168,9 @@ impl Plan {
     }
 }
 
-/// The name of a world on --nodes, whose launchers have ids of their own: a digest of what all of them are given. Arguments and
-/// directories may differ between machines. The token stays out: a name's digest is sent to strangers, who could try tokens on it.
+/// Returns the name of a world on --nodes, whose launchers have separate ids: a digest of the options that all of them
+/// share. Arguments and directories may differ between machines. The token is left out: a name's digest is sent to
+/// strangers, who could test tokens against it.
 fn nodes_name(launch: &Launch) -> String {
     let program = Path::new(&launch.command[0]).file_name().unwrap_or_default().to_string_lossy();
     let nodes: Vec<&str> = launch.nodes.iter().map(|name| name.trim()).collect();
@@ -191,7 +191,7 @@ fn usage<T>(text: impl Into<String>) -> Result<T, LaunchError> {
     Err(LaunchError::Usage(text.into()))
 }
 
-/// A path that stays right if the program changes its directory.
+/// Returns an absolute path, which stays valid if the program changes its directory.
 fn absolute(option: &str, path: &Path) -> Result<PathBuf, LaunchError> {
     let path = std::path::absolute(path)
         .map_err(|source| LaunchError::Usage(format!("{option} {}: {source}", path.display())))?;
@@ -219,7 +219,7 @@ fn certificates(directory: &Path) -> Result<PathBuf, LaunchError> {
     }
 }
 
-/// That `program` can be started, as far as can be seen beforehand.
+/// Checks that `program` can be started, to the extent that this can be determined beforehand.
 fn executable(program: &OsStr) -> Result<(), LaunchError> {
     if which::which(program).is_ok() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Signals to the launcher: requests to stop, and children that ended.
+//! Signals to the launcher: stop requests, and ended children.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,21 +12,21 @@ use signal_hook::iterator::{Handle, Signals};
 use super::LaunchError;
 use crate::signals::hangup_is_ignored;
 
-/// Receives the process's signals until it is dropped. While no rank is there, a signal to stop ends the process.
+/// Receives the process's signals until it is dropped. While there is no rank, a stop signal ends the process.
 #[derive(Debug)]
 pub struct Listening {
     received: Receiver<i32>,
     handle: Handle,
-    /// No rank is there that a signal could be passed on to.
+    /// Set while there is no rank to forward a signal to.
     idle: Arc<AtomicBool>,
 }
 
 impl Listening {
-    /// Listens from now on: to be called before anything else, as a signal that came before is lost where the process was
-    /// started with signals ignored (in the background of a script).
+    /// Starts listening. Must be called before anything else: an earlier signal is lost if the process was started with
+    /// signals ignored (in the background of a script).
     ///
     /// # Errors
-    /// [`LaunchError::System`] where the system does not let signals be listened for.
+    /// [`LaunchError::System`] if the system does not allow listening for signals.
     pub fn start() -> Result<Listening, LaunchError> {
         let what = "signals cannot be listened for";
         let mut wanted = vec![SIGINT, SIGTERM, SIGQUIT, SIGCHLD];
@@ -51,7 +51,7 @@ impl Listening {
         Ok(Listening { received, handle, idle })
     }
 
-    /// The next signal to stop, or `None` when a child may have ended or `limit` has passed.
+    /// Returns the next stop signal, or `None` if a child may have ended or `limit` has passed.
     pub(super) fn wait(&self, limit: Duration) -> Option<i32> {
         match self.received.recv_timeout(limit) {
             Ok(signal) => Some(signal).filter(|signal| *signal != SIGCHLD),
@@ -64,19 +64,19 @@ impl Listening {
         }
     }
 
-    /// A signal to stop that has come and that no call has taken yet.
+    /// Returns a pending stop signal that no call has taken yet.
     pub(super) fn asked_to_stop(&self) -> Option<i32> {
         self.received.try_iter().find(|signal| *signal != SIGCHLD)
     }
 
-    /// Does what may never end while there are no ranks: a signal to stop then ends the launcher where it is.
+    /// Runs work that may never end while there are no ranks. Meanwhile, a stop signal ends the launcher immediately.
     pub(super) fn while_idle(&self, work: impl FnOnce()) {
         self.idle.store(true, Ordering::SeqCst);
         work();
         self.end_idleness();
     }
 
-    /// From here on a signal to stop is received, and does not end the launcher.
+    /// Ends the idle state: from now on a stop signal is received, and does not end the launcher.
     pub(super) fn end_idleness(&self) {
         self.idle.store(false, Ordering::SeqCst);
     }
@@ -88,12 +88,12 @@ impl Drop for Listening {
     }
 }
 
-/// Shells' exit code of a process that `signal` ended.
+/// Returns the shell exit code of a process ended by `signal`.
 pub(super) fn exit_code(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// `SIGTERM` for 15.
+/// Returns the name of a signal, such as `SIGTERM` for 15.
 pub(super) fn name(signal: i32) -> &'static str {
     Signal::try_from(signal).map_or("a signal without a name", Signal::as_str)
 }

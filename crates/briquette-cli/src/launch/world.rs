@@ -1,4 +1,4 @@
-//! One start of the world: processes, what is passed on to them, and who is ended when.
+//! One start of the world: processes, forwarded signals, and termination.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
@@ -17,67 +17,68 @@ use super::signals::{self, Listening};
 use super::{LaunchError, child};
 use crate::allocator;
 
-/// Signals that come this soon after the first are the same one: programs between the terminal and the launcher pass on
-/// what the launcher got too.
+/// Time after the first signal within which further ones count as the same: programs between the terminal and the
+/// launcher forward the signal that the launcher received, too.
 const SAME: Duration = Duration::from_millis(300);
 /// Environment variables that mark a process as started by torchrun.
 const TORCHRUN: &[&str] =
     &["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"];
-/// While a process ignores a signal that it should have got, it is looked at this often.
+/// Polling interval for a process that ignored a signal it should have received.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Children are looked at this often even if no signal comes.
+/// Interval at which children are checked even if no signal arrives.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The ranks of this machine, running. Those still alive when it is dropped are killed.
+/// Running ranks of this machine. Those still alive on drop are killed.
 #[derive(Debug)]
 pub(super) struct World<'a> {
     output: &'a Output,
     ranks: Vec<Running>,
     began: Instant,
     stage: Stage,
-    /// The signal that was passed on, and when it came.
+    /// Forwarded signal, and the time at which it arrived.
     stop: Option<(i32, Instant)>,
-    /// Processes that ignored it then, by their groups: it would have been lost. They get it when they no longer do.
+    /// Processes that ignored the signal at that time, with their groups: the signal would have been lost. It is sent
+    /// once they no longer ignore it.
     deaf: Vec<(Pid, Pid)>,
 }
 
-/// How a world came to its end.
+/// Outcome of one start of the world.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Without a failure: the launcher's exit code.
+    /// It ended without a failure, with the launcher's exit code.
     Ended(u8),
-    /// With one. `again`: no end was requested, and another attempt may end otherwise.
+    /// It ended with a failure. `again`: no end was requested, and another attempt may end differently.
     Failed { failure: Failure, again: bool },
 }
 
-/// A rank's process, which leads a process group of its own.
+/// Process of a rank, which leads its own process group.
 #[derive(Debug)]
 struct Running {
     rank: usize,
     child: Child,
     pipes: Pipes,
     end: Option<(End, Duration)>,
-    /// The launcher ended it because of another rank.
+    /// Set if the launcher ended it because of another rank.
     told: bool,
-    /// The system may give its number to another process.
+    /// Set if the process has been reaped, so that the system may reuse its number.
     reaped: bool,
 }
 
-/// What is being done to the ranks that are left after a failure.
+/// Stage of ending the remaining ranks after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing has failed.
+    /// No rank has failed.
     Running,
-    /// They may end by themselves until then.
+    /// The ranks may end by themselves until this time.
     Grace(Instant),
-    /// They have got SIGTERM, and have until then.
+    /// SIGTERM was sent; the ranks have until this time.
     Terminated(Instant),
-    /// They have got SIGKILL.
+    /// SIGKILL was sent.
     Killed,
 }
 
 impl<'a> World<'a> {
-    /// Starts the ranks. What they write goes to `output`, and each rank's to its log if there are any.
+    /// Starts the ranks. Their output goes to `output`, and each rank's to its log if there are logs.
     pub(super) fn start(
         plan: &Plan,
         start: &Start,
@@ -112,7 +113,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Waits until every rank has ended, passing on signals to stop, and ending all after one has failed.
+    /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
     pub(super) fn watch(&mut self, signals: &Listening, grace: Duration) -> Outcome {
         while self.ranks.iter().any(|rank| rank.end.is_none()) {
             let limit = match self.stage {
@@ -135,14 +136,14 @@ impl<'a> World<'a> {
         self.ranks.iter().filter(|rank| rank.end.is_none()).count()
     }
 
-    /// Notes which ranks have ended.
+    /// Records the ranks that have ended.
     fn look(&mut self) {
         for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
             rank.end = rank.ended().map(|end| (end, self.began.elapsed()));
         }
     }
 
-    /// Passes on the first signal; kills all at the second, and at SIGQUIT.
+    /// Forwards the first signal; kills all ranks at the second, and at SIGQUIT.
     fn asked_to_stop(&mut self, signal: i32) {
         let name = signals::name(signal);
         match self.stop {
@@ -161,8 +162,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Passes a signal on to every living rank's group. A process that ignores it is one that has not come to install its handler
-    /// yet, perhaps, as where a shell started it in the background: what is sent now, the system throws away.
+    /// Forwards a signal to every living rank's group. A process that ignores it may not have installed its handler
+    /// yet, for example because a shell started it in the background. The system would discard the signal.
     fn pass_on(&mut self, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else { return };
         for rank in self.ranks.iter().filter(|rank| rank.end.is_none()) {
@@ -181,7 +182,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends the signal to those that ignored it, and no longer do.
+    /// Sends the signal to processes that ignored it and no longer do.
     fn repeat(&mut self) {
         let Some(signal) = self.stop.and_then(|(signal, _)| Signal::try_from(signal).ok()) else { return };
         self.deaf.retain(|(group, process)| {
@@ -195,7 +196,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// After a failure, moves on from one way of ending the others to the next when its time is over.
+    /// After a failure, proceeds to the next stage of ending the other ranks when the current one times out.
     fn escalate(&mut self, grace: Duration) {
         let (now, living) = (Instant::now(), self.living());
         match self.stage {
@@ -221,7 +222,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether `end` was not requested.
+    /// Returns whether `end` was not requested.
     fn is_failure(&self, end: End) -> bool {
         let asked = self.stop.is_some_and(|(signal, _)| end == End::Signal(signal) || end.stopped());
         end.failed() && !asked
@@ -232,7 +233,7 @@ impl<'a> World<'a> {
         self.stage = Stage::Killed;
     }
 
-    /// Sends `signal` to every living rank's group. `told`: how they end is then not their own doing.
+    /// Sends `signal` to every living rank's group. With `told`, their exit is attributed to the launcher.
     fn send(&mut self, signal: i32, told: bool) {
         let Ok(signal) = Signal::try_from(signal) else { return };
         for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
@@ -241,7 +242,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reads what the ranks still have to say. What they started and left behind is killed if it keeps a pipe open.
+    /// Reads the remaining output of the ranks. Processes that they started and left behind are killed if they keep a pipe open.
     fn drain(&self) {
         let open: Vec<_> = self.ranks.iter().filter(|rank| !rank.pipes.drain()).collect();
         open.iter().for_each(|rank| rank.signal(Signal::SIGKILL));
@@ -281,7 +282,7 @@ fn ranks(number: usize) -> String {
 }
 
 impl Drop for World<'_> {
-    /// Leaves nothing behind: kills what is left of each rank's group, and takes note of its end.
+    /// Leaves no process behind: kills the rest of each rank's group, and reaps the rank.
     fn drop(&mut self) {
         self.ranks.iter().for_each(|rank| rank.signal(Signal::SIGKILL));
         for rank in &mut self.ranks {
@@ -291,7 +292,7 @@ impl Drop for World<'_> {
     }
 }
 
-/// The processes of a group, where the system shows them.
+/// Returns the processes of a group, if the system lists them.
 fn members(group: Pid) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw));
@@ -309,13 +310,13 @@ fn ignores(process: Pid, signal: Signal) -> bool {
 }
 
 impl Running {
-    /// The process group that the rank leads, while it is its own.
+    /// Returns the process group that the rank leads, while the number is still its own.
     fn group(&self) -> Option<Pid> {
         let id = i32::try_from(self.child.id()).ok()?;
         (!self.reaped).then(|| Pid::from_raw(id))
     }
 
-    /// Sends `signal` to the rank and all it started, as a terminal would.
+    /// Sends `signal` to the rank and everything it started, as a terminal would.
     fn signal(&self, signal: Signal) {
         if !self.reaped
             && let Ok(id) = i32::try_from(self.child.id())
@@ -325,8 +326,8 @@ impl Running {
         }
     }
 
-    /// How it ended, if it has. On Linux it stays unreaped, so that its group's number stays its own and what it
-    /// started can be ended with it.
+    /// Returns how the rank ended, if it has. On Linux it stays unreaped, so that the number of its group is not reused
+    /// and the processes it started can be ended with it.
     fn ended(&mut self) -> Option<End> {
         #[cfg(target_os = "linux")]
         {

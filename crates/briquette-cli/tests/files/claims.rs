@@ -1,17 +1,16 @@
-//! What holds of whatever bytes are read as a vector: asserted here for random bytes and, from this very file, for the fuzz
-//! targets.
+//! Properties of vector parsing for arbitrary bytes: asserted here for random bytes and, from this very file, for the fuzz targets.
 #![allow(unreachable_pub)] // by the fuzz targets it is not
 
 use anyhow::Result;
 use briquette_cli::file::{Vector, parse_npy, parse_safetensors};
 use safetensors::tensor::{Dtype, TensorView};
 
-/// An error, or a vector that comes back when it is written as NumPy would and read again.
+/// Checks that parsing gives an error, or a vector that survives being written as NumPy would and read again.
 pub fn check_npy(bytes: &[u8]) {
     check(parse_npy(bytes), |vector| parse_npy(&npy(vector)));
 }
 
-/// An error, or a vector that comes back when it is written and read again.
+/// Checks that parsing gives an error, or a vector that survives being written and read again.
 pub fn check_safetensors(bytes: &[u8]) {
     check(parse_safetensors(bytes), |vector| parse_safetensors(&safetensors(vector)));
 }
@@ -26,7 +25,7 @@ fn check(parsed: Result<Vector>, again: impl Fn(&Vector) -> Result<Vector>) {
     assert!(back.values.iter().map(|v| v.to_bits()).eq(vector.values.iter().map(|v| v.to_bits())));
 }
 
-/// A file of version 2.0, in C order.
+/// Builds a file of version 2.0, in C order.
 pub fn npy(vector: &Vector) -> Vec<u8> {
     let shape: String = vector.tensors[0].1.iter().map(|size| format!("{size},")).collect();
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}\n");
@@ -35,7 +34,7 @@ pub fn npy(vector: &Vector) -> Vec<u8> {
     head.into_iter().chain(values).collect()
 }
 
-/// Its tensors, as `f32`.
+/// Serializes its tensors as `f32`.
 pub fn safetensors(vector: &Vector) -> Vec<u8> {
     let bytes: Vec<u8> = vector.values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let mut start = 0;

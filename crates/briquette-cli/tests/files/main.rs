@@ -1,4 +1,4 @@
-//! Files from elsewhere: random ones, and good ones with a byte changed or cut off.
+//! Untrusted files: random ones, and valid ones with a byte changed or the end cut off.
 
 mod claims;
 
@@ -20,7 +20,7 @@ fn a_cut_or_changed_file_is_an_error_or_another_vector() {
     damage(&safetensors(&vector()), check_safetensors);
 }
 
-/// Every end cut off, and every byte as every other.
+/// Cuts the file at every position, and changes every byte to every other value.
 fn damage(whole: &[u8], check: fn(&[u8])) {
     (0..=whole.len()).for_each(|end| check(&whole[..end]));
     for (at, with) in (0..whole.len()).flat_map(|at| (0..=255).map(move |with| (at, with))) {
@@ -30,7 +30,7 @@ fn damage(whole: &[u8], check: fn(&[u8])) {
     }
 }
 
-/// Pieces of headers in any order.
+/// Generates pieces of headers in any order.
 fn headers() -> impl Strategy<Value = String> {
     let parts = "{ } ( ) ' : , 'descr' 'shape' 'fortran_order' '<f4' '>f8' True False 0 1 2 3 7L 4294967296 18446744073709551615";
     let part = proptest::sample::select(parts.split(' ').collect::<Vec<_>>());

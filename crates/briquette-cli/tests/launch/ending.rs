@@ -1,4 +1,4 @@
-//! Failures, signals, new starts, and that nothing is left behind.
+//! Failures, signals, restarts, and the absence of leftover processes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use super::Place;
 
-/// A rank that says it is there and then goes on until something ends it.
+/// A rank that reports its start and then runs until something ends it.
 const FOREVER: &str = "echo $$ > pid-$RANK; touch ready-$RANK; while :; do sleep 0.05; done";
 
 #[test]
@@ -70,8 +70,8 @@ fn ctrl_c_is_passed_on_once_and_every_rank_may_end_by_itself() {
     assert!(left.err.contains("Ctrl-C is passed on to 2 ranks"), "{left:?}");
 }
 
-/// A shell starts what runs in its background with SIGINT ignored. What such a process is sent before its handler is there, the system
-/// throws away.
+/// A shell starts background processes with SIGINT ignored. A signal sent before the process installs its handler is
+/// discarded by the system.
 #[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_reaches_a_rank_that_does_not_listen_yet_once_it_does_and_only_once() {

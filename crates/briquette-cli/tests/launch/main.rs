@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Longer than anything here takes on the slowest machine. Only a test that fails waits that long.
+/// Longer than anything here takes on the slowest machine. Only a failing test waits that long.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A directory with a script, in which the launcher and its ranks run.
@@ -20,13 +20,13 @@ struct Place {
     directory: tempfile::TempDir,
 }
 
-/// A launcher that is running. It is killed if the test gives up on it.
+/// A running launcher. It is killed if the test gives up on it.
 struct Launched {
     child: Child,
     place: PathBuf,
 }
 
-/// What a launcher left.
+/// Results of a launcher.
 #[derive(Debug)]
 struct Left {
     code: Option<i32>,
@@ -35,7 +35,7 @@ struct Left {
 }
 
 impl Place {
-    /// `script` is what each rank runs.
+    /// Creates a directory with `script`, which each rank runs.
     fn new(script: &str) -> Place {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("rank.sh"), script).unwrap();
@@ -59,7 +59,7 @@ impl Place {
         self.spawn(&mut self.command(&format!("launch {arguments}")))
     }
 
-    /// The command with these arguments, separated by spaces, writing to files.
+    /// Builds the command with these arguments, separated by spaces, writing to files.
     fn command(&self, arguments: &str) -> Command {
         let file = |name| std::fs::File::create(self.path(name)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
@@ -79,7 +79,7 @@ impl Place {
         self.start(options).end()
     }
 
-    /// Waits until all of these files are there.
+    /// Waits until all of these files exist.
     fn wait_for(&self, names: &[&str]) {
         wait("files of the ranks", || names.iter().all(|name| self.path(name).exists()));
     }
@@ -128,7 +128,7 @@ fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process has ended, reaped by its parent or not.
+/// Returns whether a process has ended, reaped by its parent or not.
 fn gone(pid: i32) -> bool {
     if Path::new("/proc/self/stat").exists() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));

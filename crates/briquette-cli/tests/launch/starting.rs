@@ -58,7 +58,7 @@ fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
     assert_eq!(several(29_499, 0, ""), derived, "the token is no part of it");
 }
 
-/// A file of this mode.
+/// Creates a file of this mode.
 fn secret(place: &Place, name: &str, text: &str, mode: u32) {
     std::fs::write(place.path(name), text).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);

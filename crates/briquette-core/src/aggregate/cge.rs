@@ -1,21 +1,22 @@
-//! The mean without the contributions of largest norm: comparative gradient elimination.
+//! Comparative gradient elimination (CGE): the mean without the contributions of largest norm.
 //!
-//! **Why, and when not.** It costs one norm a rank: no distances, no sorting of coordinates, whatever the compressor chose. A vector of large
-//! norm does not count. One of small norm does: a small reversed gradient always passes, and costs progress in proportion to
-//! its norm. Against Byzantine ranks that use this, [`Krum`](super::Krum) or a median.
+//! **Why, and when not.** It costs one norm per rank: no distances, no sorting of coordinates, whatever the compressor selected. A vector
+//! of large norm does not count. A vector of small norm does: a small reversed gradient always passes, and costs progress in proportion to
+//! its norm. Against Byzantine ranks that exploit this, use [`Krum`](super::Krum) or a median.
 //!
-//! **Method.** Of `n` contributions the `f` of the largest Euclidean norms are left out; the result is the mean of the others. Ties: the lower rank
-//! counts. The norm of what is not finite is infinite.
+//! **Method.** Of `n` contributions the `f` of the largest Euclidean norms are dropped; the result is the mean of the others. Of equal
+//! norms the lower rank counts. A contribution that is not finite has infinite norm.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. Not equivariant under translation. `f = 0` is the mean. No contribution that counts has a larger norm
-//! than every honest one, so neither has the result. Time `O(W·d)`.
+//! **Properties.** Not linear, and ranks are not weighted by samples. Not equivariant under translation. `f = 0` is the mean. No
+//! contribution that counts has a larger norm than every honest one, and neither does the result. Time `O(W·d)`.
 //!
 //! **Knobs.** `byzantine` is `f`, default 1, less than half of the ranks.
 //!
-//! **Deviations.** The authors' text adds the `n − f` gradients up; here, as in their code, it is the mean: the learning rate is that of a mean.
+//! **Deviations.** The authors' text sums the `n − f` gradients. Here, as in their code, it is the mean, so the learning rate is that of a
+//! mean.
 //!
-//! **Reference.** N. Gupta, S. Liu, N. Vaidya, *Byzantine Fault-Tolerant Distributed Machine Learning using D-SGD with Norm-Based Comparative Gradient
-//! Elimination (CGE)*, DSN-W 2021 (arXiv 2008.04699), section 3.
+//! **Reference.** N. Gupta, S. Liu, N. Vaidya, *Byzantine Fault-Tolerant Distributed Machine Learning using D-SGD with Norm-Based Comparative
+//! Gradient Elimination (CGE)*, DSN-W 2021 (arXiv 2008.04699), section 3.
 //!
 //! ```
 //! use briquette_core::{Key, Message, aggregate::{Aggregator, Cge}, compress::{Compressor, Dense}};
@@ -36,11 +37,11 @@ use crate::config::Described;
 use crate::error::AggregateError;
 use crate::math::norm2;
 
-/// The mean without those of largest norm; see the [module](self).
+/// The mean without the contributions of largest norm; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cge {
-    /// Contributions left out: `f`.
+    /// Number of contributions dropped: `f`.
     pub byzantine: usize,
 }
 
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let vectors = [[3.0, 4.0], [0.0, 2.0], [-3.0, 4.0], [0.0, 0.0], [-f32::NAN, 0.0]].map(|x| x.to_vec());
-        // Norms 5, 2, 5, 0, none: of the equal ones the lower rank counts.
+        // Norms 5, 2, 5, 0 and infinite: of the equal ones the lower rank counts.
         assert_eq!(rated(&mut Cge { byzantine: 1 }, &vectors, 1), [0.25, 0.25, 0.25, 0.25, 0.0]);
         assert_eq!(combined(&mut Cge { byzantine: 2 }, &vectors), [1.0, 2.0]);
         assert_eq!(rated(&mut Cge { byzantine: 0 }, &vectors[..4], 1), [0.25; 4]);
@@ -124,7 +125,7 @@ mod tests {
                 let off = distance2(&combined(&mut Cge { byzantine }, &vectors), &truth).sqrt();
                 assert!(off < 0.1 * f64::from(3000.0_f32).sqrt(), "{lie}: {off}");
             }
-            // Of half the norm and reversed: they pass, and as many honest ones of largest norm do not.
+            // Reversed vectors of half the norm pass, and as many honest ones of largest norm do not.
             let (vectors, truth) = near(ranks, byzantine, |t| -0.5 * t);
             let ours = combined(&mut Cge { byzantine }, &vectors);
             let share =

@@ -1,8 +1,9 @@
-//! The point of the smallest sum of distances to all contributions: fewer than half of the ranks may send anything.
+//! Geometric median: minimizes the sum of distances to all contributions. Fewer than half of the ranks may be Byzantine.
 //!
-//! **Why, and when not.** As the [median](super::median) in one dimension, without looking at coordinates one by one: it turns with the vectors, and
-//! where honest contributions lie around a point it is near that point. Every contribution counts, by the inverse of how far off it lies, so it has less variance than
-//! [`Krum`](super::Krum). Not with sparsifiers that select different coordinates on each rank: all are then equally far from each other.
+//! **Why, and when not.** As the [median](super::median) in one dimension, but not coordinate by coordinate: it rotates with the vectors,
+//! and if honest contributions lie around a point it is near that point. Every contribution counts, weighted by the inverse of its
+//! distance, so it has less variance than [`Krum`](super::Krum). Not with sparsifiers that select different coordinates on each rank: all
+//! contributions are then equally far from each other.
 //!
 //! **Method.** Smoothed Weiszfeld steps over contributions `w_i`:
 //!
@@ -12,16 +13,16 @@
 //! | `z ← Σ β_i·w_i / Σ β_i`, `R` rounds | on weights alone: `‖z − w_i‖² = Σ_j β_j·D_ij − ½ Σ_jk β_j·β_k·D_jk`, `D` the squared distances, `Σ β = 1` |
 //! | from the mean | from weights by the inverse of each contribution's median distance to the others |
 //!
-//! So distances are measured once, whatever the rounds, and the result is a weighted mean.
+//! So distances are measured once, whatever the number of rounds, and the result is a weighted mean.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. In the convex hull of contributions; equivariant under permutation, translation and
-//! rotation. What is not finite has no weight. Time `O(W²·d)`, of which rounds are `O(R·W²)`.
+//! **Properties.** Not linear, and ranks are not weighted by samples. In the convex hull of contributions; equivariant under permutation,
+//! translation and rotation. Contributions that are not finite have no weight. Time `O(W²·d)`, plus `O(R·W²)` for the rounds.
 //!
-//! **Knobs.** `rounds` `R`, default 32, at least 1 and at most 1000; `smoothing` `ν`, default 1e-6, above 0: a distance below which nothing is nearer.
+//! **Knobs.** `rounds` `R`, default 32, at least 1 and at most 1000; `smoothing` `ν`, default 1e-6, above 0: the lower limit of distances.
 //!
-//! **Deviations.** From the mean, three rounds (the paper's choice, since each costs an exchange there) leave a contribution of a million times the others' norm
-//! more weight than they have together: a round divides its weight by `W − 1`. From the weights above one round is enough to be rid of it. What lies ten million times as far as
-//! the nearest has none.
+//! **Deviations.** Three rounds from the mean (the paper's choice, because each costs an exchange there) leave a contribution with a
+//! million times the others' norm more weight than all others together: a round divides its weight by `W − 1`. From the weights above, one
+//! round suffices to remove it. A contribution ten million times as far as the nearest has no weight.
 //!
 //! **Reference.** K. Pillutla, S. M. Kakade, Z. Harchaoui, *Robust Aggregation for Federated Learning* (RFA), IEEE Transactions on Signal
 //! Processing 70, 2022 (arXiv 1912.13445), algorithm 2.
@@ -45,13 +46,13 @@ use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
 
-/// The point of the smallest sum of distances; see the [module](self).
+/// The point with the smallest sum of distances; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GeometricMedian {
-    /// Steps: `R`.
+    /// Number of rounds: `R`.
     pub rounds: usize,
-    /// A distance below which nothing is nearer: `ν`.
+    /// Lower limit of distances: `ν`.
     pub smoothing: f64,
 }
 
@@ -61,15 +62,16 @@ impl Default for GeometricMedian {
     }
 }
 
-/// What is so many times as far from the nearest half as the nearest contribution is has no weight: rounding would be all that is left of the
-/// others.
+/// Largest accepted distance of a contribution to the nearest half of all, relative to the smallest such distance. Contributions beyond it
+/// have no weight, because otherwise only rounding error would be left of the others.
 const FAR: f64 = 1e7;
 
-/// Steps of one aggregation: weights have settled long before.
+/// Limit on the rounds of one aggregation: weights have converged long before.
 const MOST_ROUNDS: usize = 1000;
 
 impl GeometricMedian {
-    /// Weights whose sum is 1, by the inverse of some distances; none of what is not finite, and equal ones where nothing is.
+    /// Returns weights with sum 1, proportional to the inverse of the distances. A distance that is not finite has weight 0; if none is
+    /// finite, weights are equal.
     fn inverse(self, distances: impl Iterator<Item = f64>) -> Vec<f64> {
         let inverse = |distance: f64| if distance.is_finite() { 1.0 / distance.max(self.smoothing) } else { 0.0 };
         let inverses: Vec<f64> = distances.map(inverse).collect();
@@ -78,12 +80,12 @@ impl GeometricMedian {
         inverses.iter().map(|inverse| if sum > 0.0 { inverse / sum } else { equal }).collect()
     }
 
-    /// From squared distances.
+    /// Returns the weights from squared distances.
     fn weights(self, squared: &[Vec<f64>]) -> Vec<f64> {
         let middle = |row: &Vec<f64>| {
             let mut row = row.clone();
             row.sort_by(f64::total_cmp);
-            // Of its distance to itself, too: that to the nearest half of all.
+            // Including the distance to itself: this is the distance to the nearest half of all contributions.
             row[row.len() / 2].sqrt()
         };
         let middles: Vec<f64> = squared.iter().map(middle).collect();
@@ -110,7 +112,7 @@ impl Aggregator for GeometricMedian {
         false
     }
 
-    /// Of fewer it is the mean.
+    /// With fewer ranks it is the mean.
     fn fewest_ranks(&self) -> usize {
         3
     }

@@ -1,9 +1,9 @@
-//! The contribution nearest to its neighbours: some ranks may send anything.
+//! Krum and Multi-Krum: select the contributions nearest to their neighbors, so that some ranks may be Byzantine.
 //!
-//! **Why, and when not.** One rank that sends a large or reversed vector decides a mean. Krum selects whole contributions by
-//! their distances to each other, so a selected vector is one that a majority of ranks is close to. It pays in variance (one
-//! contribution instead of `W`; [`keep`](Krum::keep) selects several) and assumes that honest ranks have similar data. Not with
-//! sparsifiers that select different coordinates on each rank: their contributions are far apart, honest or not.
+//! **Why, and when not.** One rank that sends a large or reversed vector decides a mean. Krum selects whole contributions by their
+//! distances to each other, so a selected vector is close to those of a majority of ranks. It pays in variance (one contribution instead of
+//! `W`; [`keep`](Krum::keep) selects several) and assumes that honest ranks have similar data. Not with sparsifiers that select different
+//! coordinates on each rank: their contributions are far apart, honest or not.
 //!
 //! **Method.** With `n` ranks of which `f` may be Byzantine, `2f + 2 < n`:
 //!
@@ -13,15 +13,14 @@
 //! | Krum: the `V_i` of the lowest score | `keep = 1` |
 //! | Multi-Krum: the mean of the `m` lowest | `keep = m` |
 //!
-//! Distances are those of the whole vectors, so they are rated before any part is combined, and buckets, rules and a dense
-//! threshold, which exchange parts by themselves, are refused, and so are controllers, whose dense steps are averaged. Ties: the
-//! lower rank.
+//! Distances are those of the whole vectors, so contributions are rated before any part is combined. Buckets, rules and a dense threshold,
+//! which exchange parts separately, are therefore refused. So are controllers, whose dense steps are averaged. Ties go to the lower rank.
 //!
-//! Under error feedback a rank that is not selected has sent its message all the same: nothing of it stays in its residual, and
-//! nothing reaches the average. A rank without samples sends zeros, which count as a contribution: give every rank data.
+//! Under error feedback a rank that is not selected has still sent its message: its content leaves the residual but does not reach the
+//! average. A rank without samples sends zeros, which count as a contribution: give every rank data.
 //!
-//! **Properties.** Not linear: the mean of `sent` is not the average, and ranks are not weighted by samples. Every coordinate is
-//! one of a contribution, or a mean of some. Equivariant under permutation and translation. Time `O(W²·d)`.
+//! **Properties.** Not linear: the mean of `sent` is not the average, and ranks are not weighted by samples. Every coordinate is that of
+//! one contribution, or a mean of several. Equivariant under permutation and translation. Time `O(W²·d)`.
 //!
 //! **Knobs.** `byzantine` is `f`, default 1; `keep` is `m`, from 1 to `n − f − 2`.
 //!
@@ -51,13 +50,13 @@ use crate::Message;
 use crate::config::Described;
 use crate::error::{AggregateError, ConfigError};
 
-/// The contributions nearest to their neighbours; see the [module](self).
+/// The contributions nearest to their neighbors; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Krum {
-    /// How many ranks may send anything: `f`.
+    /// Number of ranks that may be Byzantine: `f`.
     pub byzantine: usize,
-    /// How many contributions are averaged: `m`.
+    /// Number of contributions that are averaged: `m`.
     pub keep: usize,
 }
 
@@ -68,12 +67,12 @@ impl Default for Krum {
 }
 
 impl Krum {
-    /// Neighbours that a score adds up, and the most contributions to keep: `n − f − 2`.
+    /// Returns the number of neighbors in a score, which is also the largest number of contributions to keep: `n − f − 2`.
     fn neighbours(self, world: usize) -> usize {
         world.saturating_sub(self.byzantine + 2)
     }
 
-    /// The sum of squared distances to the nearest neighbours, for each rank.
+    /// Returns the sum of squared distances to the nearest neighbors, for each rank.
     fn scores(self, distances: &[Vec<f64>]) -> Vec<f64> {
         let score = |rank: usize| {
             let others = (0..distances.len()).filter(|other| *other != rank);
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn scores_by_hand() {
-        // On a line at 0, 1, 3, 4, 100, with n − f − 2 = 2 neighbours: 1 + 9, 1 + 4, 4 + 1, 1 + 9, and far.
+        // On a line at 0, 1, 3, 4, 100, with n − f − 2 = 2 neighbors: 1 + 9, 1 + 4, 4 + 1, 1 + 9, and far.
         let line: Vec<Vec<f32>> = [0.0, 1.0, 3.0, 4.0, 100.0].iter().map(|x| vec![*x]).collect();
         // 1 and 3 are equal at 5: the lower rank.
         assert_eq!(rated(Krum::default(), &line, 1), [0.0, 1.0, 0.0, 0.0, 0.0]);
@@ -163,8 +162,8 @@ mod tests {
         assert_eq!(combined(Krum { byzantine: 1, keep: 2 }, &line), [2.0]);
     }
 
-    /// On a line at 0, 1, 1.9, 10 and 11, with two neighbours: 1 + 3.61, 1 + .81, .81 + 3.61, and far. With a third one, 81 and 65.61 away from 1
-    /// and 1.9, another rank would be selected.
+    /// On a line at 0, 1, 1.9, 10 and 11, with two neighbors: 1 + 3.61, 1 + .81, .81 + 3.61, and far. With a third neighbor, 81 and 65.61
+    /// away from 1 and 1.9, another rank would be selected.
     #[test]
     fn neighbours_are_counted_by_hand() {
         let line: Vec<Vec<f32>> = [0.0, 1.0, 1.9, 10.0, 11.0].iter().map(|x| vec![*x]).collect();

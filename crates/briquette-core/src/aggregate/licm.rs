@@ -1,26 +1,28 @@
-//! In every coordinate, the mean of what lies around the median: the number of Byzantine ranks need not be known. Written after the abstract
-//! of LICM; not the published rule, which could not be read.
+//! Mean around the coordinate-wise median, without a known number of Byzantine ranks. Written after the abstract of LICM; not the published
+//! rule, whose text was not available.
 //!
-//! **Why, and when not.** The [median](super::Median) resists fewer than half, and uses one value; this one takes the median as a pivot and averages
-//! what lies near it, which has less variance. Not with sparsifiers that select different coordinates on each rank.
+//! **Why, and when not.** The [median](super::Median) resists fewer than half of the ranks, and uses one value. This rule takes the median
+//! as a pivot and averages the values near it, which has less variance. Not with sparsifiers that select different coordinates on each
+//! rank.
 //!
-//! **Method.** Of the `n` values of a coordinate with the median `m`, `s` is the distance from `m` of the `(⌊n/2⌋ + 1)`-th nearest; the result is the
-//! mean of all values that are no further than `ρ·s`, added up in ascending order in 64 bits.
+//! **Method.** Let `m` be the median of the `n` values of a coordinate, and `s` the distance from `m` of the `(⌊n/2⌋ + 1)`-th nearest
+//! value. The result is the mean of all values within `ρ·s` of `m`, summed in ascending order in 64 bits.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. With fewer than half of the ranks Byzantine the median lies in the range of
-//! the honest and `s` is no longer than it: no coordinate is further outside of that range than `ρ` times its length. Equivariant under permutation, translation and
-//! scaling. Time `O(d·W log W)`.
+//! **Properties.** Not linear, and ranks are not weighted by samples. With fewer than half of the ranks Byzantine, the median lies in the
+//! range of the honest values and `s` is at most the length of that range. So no coordinate lies outside the range by more than `ρ` times
+//! its length. Equivariant under permutation, translation and scaling. Time `O(d·W log W)`.
 //!
 //! **Knobs.** `reach` is `ρ`, default 3 (twice the standard deviation of normal values), at least 1.
 //!
-//! **Deviations.** The published selection rule could not be read, only what its abstract promises: a coordinate-wise median as a pivot, a criterion that
-//! screens by how far honest values can lie apart (from Lipschitz continuity) and knows neither that constant nor the number of attackers, fewer
-//! than half of which it resists, and time proportional to `W·d`. This is a rule that keeps these promises: the spread of the nearest majority stands in for the
-//! constant. With `ρ = 1` it is the *mean around the median* of the smallest majority, whose variance is larger than the median's.
+//! **Deviations.** The text of the published selection rule was not available, only its abstract. The abstract promises a coordinate-wise
+//! median as a pivot; a screening criterion based on the possible spread of honest values (from Lipschitz continuity) that needs neither
+//! that constant nor the number of attackers; resistance to fewer than half of the ranks; and time proportional to `W·d`. This is a rule
+//! that keeps these promises: the spread of the nearest majority stands in for the constant. With `ρ = 1` it is the *mean around the
+//! median* of the smallest majority, whose variance is larger than the median's.
 //!
 //! **Reference.** H. Yang, X. Zhang, M. Fang, J. Liu, *Byzantine-Resilient Stochastic Gradient Descent for Distributed Learning: A Lipschitz-Inspired
-//! Coordinate-wise Median Approach*, CDC 2019 (arXiv 1909.04532), abstract. For the mean around the median: C. Xie, O. Koyejo, I. Gupta, *Generalized Byzantine-tolerant SGD*, 2018 (arXiv
-//! 1802.10116).
+//! Coordinate-wise Median Approach*, CDC 2019 (arXiv 1909.04532), abstract. For the mean around the median: C. Xie, O. Koyejo, I. Gupta,
+//! *Generalized Byzantine-tolerant SGD*, 2018 (arXiv 1802.10116).
 //!
 //! ```
 //! use briquette_core::{Key, Message, aggregate::{Aggregator, Licm}, compress::{Compressor, Dense}};
@@ -46,7 +48,7 @@ use crate::error::{AggregateError, ConfigError};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Licm {
-    /// How far a value may lie from the median, in distances of the nearest majority: `ρ`.
+    /// Largest distance of a value from the median, in distances of the nearest majority: `ρ`.
     pub reach: f64,
 }
 
@@ -57,7 +59,7 @@ impl Default for Licm {
 }
 
 impl Licm {
-    /// Of one coordinate's values; `distances` is storage.
+    /// Returns the mean around the median of one coordinate's values; `distances` is scratch storage.
     fn around_the_median(self, values: &mut [f32], distances: &mut Vec<f64>) -> f32 {
         let pivot = f64::from(median(values));
         values.sort_unstable_by(f32::total_cmp);
@@ -83,7 +85,7 @@ impl Aggregator for Licm {
         false
     }
 
-    /// Of fewer it is the mean.
+    /// With fewer ranks it is the mean.
     fn fewest_ranks(&self) -> usize {
         3
     }
@@ -120,7 +122,7 @@ mod tests {
     fn by_hand() {
         let vectors = [[1.0, 0.0], [2.0, 0.0], [4.0, 6.0], [5.0, f32::NAN]].map(|x| x.to_vec());
         assert_eq!(combined(&mut Licm::default(), &vectors), [3.0, 2.0]);
-        // Around 4 the nearest three of five are within 2, without what the others are.
+        // Around 4 the nearest three of five are within 2, whatever the others are.
         let line = [1.0, 2.0, 4.0, 5.0, 900.0].map(|x| vec![x]);
         assert_eq!(combined(&mut Licm { reach: 1.0 }, &line), [11.0 / 3.0]);
     }
@@ -141,7 +143,7 @@ mod tests {
         }
     }
 
-    /// What the median does not have.
+    /// The advantage over the median: less variance.
     #[test]
     fn it_has_less_variance_than_the_median() {
         let (vectors, truth) = near(10, 0, |t| t);

@@ -1,4 +1,4 @@
-//! The arithmetic mean.
+//! Arithmetic mean of the contributions.
 
 use super::Aggregator;
 use crate::config::Described;

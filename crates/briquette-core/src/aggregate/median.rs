@@ -1,14 +1,16 @@
-//! In every coordinate, the value in the middle: fewer than half of the ranks may send anything.
+//! Coordinate-wise median: fewer than half of the ranks may be Byzantine.
 //!
-//! **Why, and when not.** It needs no number of attackers, and no coordinate leaves the range of what honest ranks send. It uses one or two values
-//! of a coordinate and pays for that in variance: where few ranks are suspect, [`TrimmedMean`](super::TrimmedMean) averages the others. Where honest ranks' values are skewed it is not
-//! their mean. Not with sparsifiers that select different coordinates on each rank: what a minority sends of a coordinate is lost.
+//! **Why, and when not.** It needs no number of attackers, and no coordinate leaves the range of the honest ranks' values. It uses one or
+//! two values of a coordinate and pays for that in variance: if few ranks are suspect, [`TrimmedMean`](super::TrimmedMean) averages the
+//! others. If honest ranks' values are skewed, the median is not their mean. Not with sparsifiers that select different coordinates on each
+//! rank: a coordinate that only a minority sends is lost.
 //!
-//! **Method.** The `n` values of a coordinate in ascending order, `x₁ ≤ … ≤ x_n`: `x_{(n+1)/2}` where `n` is odd, else the mean of the two in the
-//! middle.
+//! **Method.** Sort the `n` values of a coordinate, `x₁ ≤ … ≤ x_n`. The result is `x_{(n+1)/2}` if `n` is odd, else the mean of the two
+//! middle values.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. Every coordinate lies in the range of the honest ranks' values as long as fewer
-//! than half of all are Byzantine. Equivariant under permutation, translation and scaling. Time `O(W·d)` for a fixed world, by selection.
+//! **Properties.** Not linear, and ranks are not weighted by samples. Every coordinate lies in the range of the honest ranks' values while
+//! fewer than half of all ranks are Byzantine. Equivariant under permutation, translation and scaling. Time `O(W·d)` for a fixed world, by
+//! selection.
 //!
 //! **Reference.** D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018
 //! (arXiv 1803.01498), definition 1.
@@ -31,11 +33,11 @@ use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
 
-/// The value in the middle; see the [module](self).
+/// The middle value; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Median;
 
-/// The median of some values, of which there is at least one; they are put in another order.
+/// Returns the median of at least one value; reorders the values.
 pub(super) fn median(values: &mut [f32]) -> f32 {
     let is_even = values.len().is_multiple_of(2);
     let (below, middle, _) = values.select_nth_unstable_by(values.len() / 2, f32::total_cmp);
@@ -56,7 +58,7 @@ impl Aggregator for Median {
         false
     }
 
-    /// Of fewer it is the mean.
+    /// With fewer ranks it is the mean.
     fn fewest_ranks(&self) -> usize {
         3
     }
@@ -81,7 +83,7 @@ mod tests {
         let vectors = [[1.0, -4.0], [3.0, -1.0], [2.0, 0.0], [100.0, 9.0], [-50.0, -2.0]].map(|x| x.to_vec());
         assert_eq!(combined(&mut Median, &vectors), [2.0, -1.0]);
         assert_eq!(combined(&mut Median, &vectors[..4]), [2.5, -0.5]);
-        // The mean of the two in the middle does not overflow.
+        // The mean of the two middle values does not overflow.
         assert_eq!(combined(&mut Median, &vec![vec![f32::MAX]; 4]), [f32::MAX]);
     }
 

@@ -1,7 +1,8 @@
-//! Contributions in rank order to one vector. Pure: no communication, the same bits on every rank.
+//! Aggregators: combine the ranks' contributions, in rank order, into one vector. Pure: no communication, the same bits on every rank.
 //!
-//! An aggregator combines contributions part by part, so that under the mean no rank holds more than one part of each. One that rates whole
-//! contributions ([`Krum`]) declares it ([`rates`](Aggregator::rates)), is given all parts first, and weighs the ranks.
+//! An aggregator combines contributions part by part, so that under the mean no rank holds more than one part of each. An aggregator that
+//! rates whole contributions ([`Krum`]) declares it ([`rates`](Aggregator::rates)); it is given all parts first and assigns a weight to
+//! each rank.
 
 pub mod cge;
 pub mod geometric_median;
@@ -28,40 +29,39 @@ use crate::message::BLOCK;
 
 /// Combines the messages of all ranks.
 pub trait Aggregator: Send {
-    /// Writes the combination of one part's messages, in rank order, to `out`; `weights` has what [`rate`](Aggregator::rate)
-    /// gave each rank, and is empty where the aggregator does not [rate](Aggregator::rates).
+    /// Writes the combination of one part's messages, in rank order, to `out`. `weights` holds the weight that [`rate`](Aggregator::rate)
+    /// gave each rank, and is empty if the aggregator does not [rate](Aggregator::rates).
     ///
     /// # Errors
     /// [`AggregateError`] names the rank whose message does not fit `out`; `out` is then unspecified.
     fn combine(&mut self, weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError>;
 
-    /// Whether the result is the mean of the contributions. If not, it lies between the smallest and the largest contribution
-    /// in every coordinate, and ranks are not weighted by their samples: no rank chooses what it counts. Settings see to that,
-    /// and refuse what averages some slots or steps by itself; around a gather that you put together yourself, leave out
-    /// [`Adaptive`](crate::wrapper::Adaptive), [`Grouped`](crate::wrapper::Grouped) and, where it [rates](Aggregator::rates),
+    /// Returns whether the result is the mean of the contributions. If not, it lies between the smallest and the largest contribution in
+    /// every coordinate, and ranks are not weighted by their samples: no rank chooses its own weight. Settings enforce that, and refuse
+    /// wrappers that average some slots or steps separately. Around a gather that you build yourself, leave out
+    /// [`Adaptive`](crate::wrapper::Adaptive), [`Grouped`](crate::wrapper::Grouped) and, if it [rates](Aggregator::rates),
     /// [`Bucketed`](crate::wrapper::Bucketed).
     fn is_mean(&self) -> bool;
 
-    /// The fewest ranks it works with.
+    /// Returns the smallest number of ranks that it works with.
     fn fewest_ranks(&self) -> usize {
         1
     }
 
-    /// The rule for the contributions that are left when those of `excluded` of `world` ranks cannot be used. They count among the Byzantine
-    /// ranks that it tolerates: of the others it tolerates as many as before, or as can be tolerated of the number that is left. `None`
-    /// where they are too many, which ends the exchange with an error that names them. Not asked of a mean.
+    /// Returns the rule for the remaining contributions when those of `excluded` of `world` ranks cannot be used. Excluded ranks count
+    /// among the Byzantine ranks that it tolerates. Of the others it tolerates as many as before, or as can be tolerated among the
+    /// remaining number. `None` if too many are excluded, which ends the exchange with an error that names them. Not called for a mean.
     fn without(&self, _excluded: usize, _world: usize) -> Option<Box<dyn Aggregator>> {
         None
     }
 
-    /// Whether contributions are rated as wholes before any part is combined. All are then held, compressed, until the last has
+    /// Returns whether whole contributions are rated before any part is combined. All are then held, compressed, until the last has
     /// arrived.
     fn rates(&self) -> bool {
         false
     }
 
-    /// Writes each rank's weight, from its whole contribution: `contributions[rank][part]`. Only called where it
-    /// [rates](Aggregator::rates).
+    /// Writes each rank's weight, from its whole contribution: `contributions[rank][part]`. Only called if it [rates](Aggregator::rates).
     ///
     /// # Errors
     /// [`AggregateError`] names the rank whose message does not fit the others.
@@ -91,7 +91,7 @@ impl<A: Aggregator + ?Sized> Aggregator for Box<A> {
     }
 }
 
-/// Calls `each` with every rank's values of one part, some coordinates at a time, and where they begin.
+/// Calls `each` with the index of the first coordinate and every rank's values of one part, some coordinates at a time.
 ///
 /// # Errors
 /// [`AggregateError`] names the rank whose message is shorter than the first.
@@ -111,7 +111,7 @@ fn for_blocks(parts: &[&Message], mut each: impl FnMut(usize, &[&[f32]])) -> Res
     Ok(())
 }
 
-/// Calls `each` with every rank's value of one coordinate, in rank order, and its index.
+/// Calls `each` with a coordinate's index and every rank's value of it, in rank order.
 fn for_columns(parts: &[&Message], mut each: impl FnMut(usize, &mut [f32])) -> Result<(), AggregateError> {
     let mut column = vec![0.0; parts.len()];
     for_blocks(parts, |start, block| {
@@ -132,7 +132,7 @@ fn for_parts(contributions: &[&[Message]], mut each: impl FnMut(&[&[f32]])) -> R
     Ok(())
 }
 
-/// Squared distances of whole contributions to each other.
+/// Returns the squared distances between whole contributions.
 fn distances(contributions: &[&[Message]]) -> Result<Vec<Vec<f64>>, AggregateError> {
     let world = contributions.len();
     let mut distances = vec![vec![0.0; world]; world];
@@ -147,7 +147,7 @@ fn distances(contributions: &[&[Message]]) -> Result<Vec<Vec<f64>>, AggregateErr
     Ok((0..world).map(both).collect())
 }
 
-/// The sum of one part's messages, each by its rank's weight; those of no weight are not looked at.
+/// Computes the sum of one part's messages, each times its rank's weight; messages of weight 0 are skipped.
 fn weighed(weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), AggregateError> {
     assert_eq!(weights.len(), parts.len(), "contributions are rated before they are combined");
     out.fill(0.0);
@@ -157,26 +157,27 @@ fn weighed(weights: &[f32], parts: &[&Message], out: &mut [f32]) -> Result<(), A
     Ok(())
 }
 
-/// How many Byzantine ranks a rule that tolerates `byzantine` is to tolerate when `excluded` are known, and `most` can be tolerated among the
-/// others.
+/// Returns the number of Byzantine ranks to tolerate once `excluded` ranks are known. The rule tolerates `byzantine`, and `most` can be
+/// tolerated among the others.
 fn still_tolerated(byzantine: usize, excluded: usize, most: usize) -> Option<usize> {
     (most >= byzantine || excluded <= byzantine).then_some(byzantine.min(most))
 }
 
-/// The same rule, where it tolerates fewer than half of the ranks, for those that are left of a world; of two it is the mean.
+/// Returns the rule for the remaining ranks, for a rule that tolerates fewer than half of the ranks. With fewer ranks than the rule needs
+/// it is the mean.
 fn of_majority<A: Aggregator + 'static>(rule: A, excluded: usize, world: usize) -> Option<Box<dyn Aggregator>> {
     let is_minority = 2 * excluded < world;
     let has_enough = world.saturating_sub(excluded) >= rule.fewest_ranks();
     is_minority.then(|| if has_enough { Box::new(rule) as Box<dyn Aggregator> } else { Box::new(Mean) })
 }
 
-/// That an aggregator has the ranks it needs.
+/// Checks that an aggregator has the ranks it needs.
 pub(crate) fn check_ranks(aggregator: &dyn Aggregator, got: usize) -> Result<(), AggregateError> {
     let needed = aggregator.fewest_ranks();
     if got < needed { Err(AggregateError::Ranks { needed, got }) } else { Ok(()) }
 }
 
-/// That every part has the length of what it is written to.
+/// Checks that every part has the length of the output.
 fn check_lengths(parts: &[&Message], len: usize) -> Result<(), AggregateError> {
     let wrong = |part: &&Message| part.len() != len;
     match parts.iter().position(wrong) {

@@ -1,4 +1,4 @@
-//! Contributions, honest or not.
+//! Honest and Byzantine contributions for tests.
 
 use rand_distr::{Distribution, StandardNormal};
 
@@ -6,7 +6,7 @@ use super::Aggregator;
 use crate::compress::{Compressor, Dense};
 use crate::{Key, Message};
 
-/// Each vector in so many parts, as they are.
+/// Returns each vector as `parts` uncompressed messages.
 pub(super) fn messages(vectors: &[Vec<f32>], parts: usize) -> Vec<Vec<Message>> {
     let message = |x: &[f32]| {
         let mut message = Message::default();
@@ -16,7 +16,7 @@ pub(super) fn messages(vectors: &[Vec<f32>], parts: usize) -> Vec<Vec<Message>> 
     vectors.iter().map(|x| x.chunks(x.len().div_ceil(parts)).map(message).collect()).collect()
 }
 
-/// What each rank counts.
+/// Returns the weight of each rank.
 pub(super) fn rated(aggregator: &mut dyn Aggregator, vectors: &[Vec<f32>], parts: usize) -> Vec<f32> {
     let messages = messages(vectors, parts);
     let mut weights = vec![9.0];
@@ -24,7 +24,7 @@ pub(super) fn rated(aggregator: &mut dyn Aggregator, vectors: &[Vec<f32>], parts
     weights
 }
 
-/// What comes of them.
+/// Returns the combined vector.
 pub(super) fn combined(aggregator: &mut dyn Aggregator, vectors: &[Vec<f32>]) -> Vec<f32> {
     let weights = if aggregator.rates() { rated(aggregator, vectors, 1) } else { Vec::new() };
     let (messages, mut out) = (messages(vectors, 1), vec![5.0; vectors[0].len()]);
@@ -32,7 +32,7 @@ pub(super) fn combined(aggregator: &mut dyn Aggregator, vectors: &[Vec<f32>]) ->
     out
 }
 
-/// Ranks near a common vector, the first `byzantine` of them replaced by `attack` of it; and that vector.
+/// Returns contributions near a common vector, of which the first `byzantine` are replaced by `attack` of it, and that vector.
 pub(super) fn near(ranks: usize, byzantine: usize, attack: impl Fn(f32) -> f32) -> (Vec<Vec<f32>>, Vec<f32>) {
     let mut rng = Key::new(4).block(0);
     let truth: Vec<f32> = (0..3000).map(|_| StandardNormal.sample(&mut rng)).collect();

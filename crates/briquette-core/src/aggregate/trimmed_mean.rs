@@ -1,15 +1,14 @@
-//! In every coordinate, the mean without the largest and the smallest values: some ranks may send anything.
+//! Coordinate-wise trimmed mean: the mean without the largest and the smallest values, so that some ranks may be Byzantine.
 //!
-//! **Why, and when not.** As [`Krum`](super::Krum), but coordinate by coordinate: it uses what all honest ranks send, and an
-//! attacker can still move every coordinate within the range of the others. Not with sparsifiers that select different
-//! coordinates on each rank: a coordinate that one rank sends is trimmed away.
+//! **Why, and when not.** As [`Krum`](super::Krum), but coordinate by coordinate: it uses the values of all honest ranks, but an attacker
+//! can still move every coordinate within the range of the others. Not with sparsifiers that select different coordinates on each rank: a
+//! coordinate that only one rank sends is trimmed away.
 //!
-//! **Method.** Of the `n` values of a coordinate the `b` smallest and the `b` largest are left out, `2b < n`; the result is the
-//! mean of the others, added up in ascending order in 64 bits. `b = 0` is the mean, up to rounding; the largest `b` is the median.
+//! **Method.** Of the `n` values of a coordinate the `b` smallest and the `b` largest are dropped, `2b < n`. The result is the mean of the
+//! others, summed in ascending order in 64 bits. `b = 0` is the mean, up to rounding; the largest `b` is the median.
 //!
-//! **Properties.** Not linear, and ranks are not weighted by samples. Every coordinate lies in the range of the honest ranks'
-//! values as long as no more than `b` ranks are Byzantine. Equivariant under permutation, translation and scaling. Time
-//! `O(d·W log W)`.
+//! **Properties.** Not linear, and ranks are not weighted by samples. Every coordinate lies in the range of the honest ranks' values while
+//! no more than `b` ranks are Byzantine. Equivariant under permutation, translation and scaling. Time `O(d·W log W)`.
 //!
 //! **Knobs.** `trim` is `b`, default 1.
 //!
@@ -36,11 +35,11 @@ use crate::Message;
 use crate::config::Described;
 use crate::error::AggregateError;
 
-/// The mean of the values in the middle; see the [module](self).
+/// The mean of the middle values; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrimmedMean {
-    /// Values left out at each end: `b`.
+    /// Number of values dropped at each end: `b`.
     pub trim: usize,
 }
 
@@ -111,7 +110,7 @@ mod tests {
         assert_eq!(trimmed(1, &vectors, &mut Dense), [2.0, -1.0]);
         // The median.
         assert_eq!(trimmed(2, &vectors, &mut Dense), [2.0, -1.0]);
-        // Kept: 3; 9; the rest is 0 and decides: what one rank alone sends is trimmed.
+        // Kept: 3; 9; the rest is 0 and decides: values that only one rank sends are trimmed.
         let some = [[1.0, 0.0], [0.0, 9.0], [0.0, 0.5]].map(|x| x.to_vec());
         assert_eq!(trimmed(1, &some, &mut TopK::fraction(0.5).unwrap()), [0.0, 0.5]);
     }

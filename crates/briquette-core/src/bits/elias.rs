@@ -1,14 +1,14 @@
-//! Elias' omega code: an integer `k ≥ 1` as its binary digits, preceded by how many there are, written the same way, …,
+//! Elias' omega code of an integer `k ≥ 1`: its binary digits, preceded by their number in the same code, recursively,
 //! and ended by a zero bit.
 //!
-//! Groups are written highest bit first, as the paper has them (P. Elias, *Universal Codeword Sets and Representations of
-//! the Integers*, 1975). Quantized codes use the dense regime of QSGD: `omega(level + 1)` for every coordinate, and a sign
-//! bit where the level is not 0.
+//! Groups are written highest bit first, as in the paper (P. Elias, *Universal Codeword Sets and Representations of the
+//! Integers*, 1975). Quantized codes use the dense regime of QSGD: `omega(level + 1)` for every coordinate, and a sign
+//! bit if the level is not 0.
 
 use super::{Writer, padding, window};
 use crate::error::WireError;
 
-/// The code of `k ≥ 1` in stream order, the first bit lowest, and its length.
+/// Returns the code of `k ≥ 1` in stream order, the first bit lowest, and its length.
 pub(crate) fn omega(k: u32) -> (u64, u32) {
     let (mut code, mut length, mut group) = (0_u64, 1, k);
     while group > 1 {
@@ -20,13 +20,13 @@ pub(crate) fn omega(k: u32) -> (u64, u32) {
     (code, length)
 }
 
-/// The code words of all codes of a width: sign bit and level.
+/// Table of the code words of all codes of one width: sign bit and level.
 pub(crate) struct Elias {
     words: [(u64, u32); 256],
 }
 
 impl Elias {
-    /// For codes of `bits` bits, 2 to 8.
+    /// Creates the table for codes of `bits` bits, 2 to 8.
     pub(crate) fn new(bits: u8) -> Elias {
         let sign = 1_u32 << (bits - 1);
         let word = |code: usize| {
@@ -37,13 +37,13 @@ impl Elias {
         Elias { words: std::array::from_fn(word) }
     }
 
-    /// Bits of the stream of `codes`, none of them a negative zero.
+    /// Returns the bits of the stream of `codes`, none of which may be a negative zero.
     pub(crate) fn length(&self, codes: &[u8]) -> u64 {
         codes.iter().map(|code| u64::from(self.words[usize::from(*code)].1)).sum()
     }
 
-    /// Appends the stream of the codes that `blocks` hands on, none of them a negative zero; the last byte is filled with
-    /// zero bits.
+    /// Appends the stream of the codes that `blocks` passes on, none of which may be a negative zero. The last byte is
+    /// filled with zero bits.
     pub(crate) fn encode(&self, out: &mut Vec<u8>, blocks: impl FnOnce(&mut dyn FnMut(&[u8]))) {
         let mut writer = Writer { out, window: 0, used: 0 };
         blocks(&mut |codes| {
@@ -56,10 +56,10 @@ impl Elias {
     }
 }
 
-/// Reads `count` codes with levels up to `levels` that fill `bytes` to the last, and hands them on one by one.
+/// Reads `count` codes with levels up to `levels`, which must fill `bytes` exactly, and passes them on one by one.
 ///
 /// # Errors
-/// When the stream ends early or late, a level is too high, or a padding bit is set.
+/// [`WireError`] if the stream ends early or late, a level is too high, or a padding bit is set.
 pub(crate) fn elias_decode(
     bytes: &[u8],
     (count, levels, bits): (usize, u8, u8),
@@ -71,7 +71,7 @@ pub(crate) fn elias_decode(
         let word = window(bytes, at);
         let (mut value, mut used) = (1_u32, 0);
         while (word >> used) & 1 == 1 {
-            // A group of `value + 1` digits, this one bit the first of them.
+            // A group of `value + 1` digits; this one bit is the first of them.
             let digits = value + 1;
             if digits > 8 {
                 return Err(WireError::Field { what: "level", value: u64::from(value) });

@@ -1,6 +1,6 @@
-//! Codes of a fixed width, eight of them to a word of `u64` that is squeezed or spread in three steps.
+//! Fixed-width codes. Eight codes are packed into or unpacked from a `u64` word in three steps.
 
-/// Bytes of `count` codes of `bits` bits.
+/// Returns the bytes of `count` codes of `bits` bits.
 pub(crate) fn packed_len(count: usize, bits: u8) -> usize {
     (count as u64 * u64::from(bits)).div_ceil(8) as usize
 }
@@ -41,7 +41,7 @@ fn pack_width<const B: usize>(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// The low `bits` bits of each of the fields of `width` bits.
+/// Returns a mask of the low `bits` bits of each field of `width` bits.
 const fn low(bits: usize, width: usize) -> u64 {
     let (mut mask, mut at) = (0, 0);
     while at < 64 {
@@ -51,7 +51,7 @@ const fn low(bits: usize, width: usize) -> u64 {
     mask
 }
 
-/// Eight codes, one a byte, moved together.
+/// Packs eight codes, one per byte, into adjacent bits.
 #[inline(always)]
 fn squeeze<const B: usize>(word: u64) -> u64 {
     let pairs = (word & low(B, 16)) | ((word >> (8 - B)) & (low(B, 16) << B));
@@ -59,7 +59,7 @@ fn squeeze<const B: usize>(word: u64) -> u64 {
     (fours & low(4 * B, 64)) | ((fours >> (32 - 4 * B)) & (low(4 * B, 64) << (4 * B)))
 }
 
-/// The way back.
+/// Unpacks eight codes into one byte each: the inverse of [`squeeze`].
 #[inline(always)]
 fn spread<const B: usize>(word: u64) -> u64 {
     let fours = (word & low(4 * B, 64)) | ((word & (low(4 * B, 64) << (4 * B))) << (32 - 4 * B));
@@ -67,7 +67,7 @@ fn spread<const B: usize>(word: u64) -> u64 {
     (pairs & low(B, 16)) | ((pairs & (low(B, 16) << B)) << (8 - B))
 }
 
-/// Of which values a bit is set.
+/// Predicate that selects the values whose bit is set.
 pub(crate) trait Which<T> {
     fn holds(&self, value: T) -> bool;
 }
@@ -81,15 +81,15 @@ impl Which<f32> for Negative {
     }
 }
 
-/// Writes one bit a value, 1 where it is below 0 (and 0 for both zeros), into the ⌈n/8⌉ bytes of `out`.
+/// Writes one bit per value, 1 if it is below 0 (and 0 for both zeros), into the ⌈n/8⌉ bytes of `out`.
 pub(crate) fn pack_signs(x: &[f32], out: &mut [u8]) {
     pack_where(x, &Negative, out);
 }
 
-/// Writes one bit a value, 1 where `which` holds, into the ⌈n/8⌉ bytes of `out`.
+/// Writes one bit per value, 1 if `which` holds, into the ⌈n/8⌉ bytes of `out`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(crate) fn pack_where<T: Copy, W: Which<T>>(x: &[T], which: &W, out: &mut [u8]) {
-    // As many as fill a vector of bytes; fewer would take a vector apart for every byte.
+    // Enough values to fill a vector register of bytes; with fewer, the compiler splits a register for every byte.
     const GROUP: usize = 64;
     let (groups, rest) = x.as_chunks::<GROUP>();
     let (whole, last) = out.split_at_mut(groups.len() * (GROUP / 8));
@@ -105,7 +105,7 @@ pub(crate) fn pack_where<T: Copy, W: Which<T>>(x: &[T], which: &W, out: &mut [u8
     }
 }
 
-/// Calls `each` with the places of the bits that are set, in order.
+/// Calls `each` with the positions of the set bits, in order.
 #[inline(always)]
 pub(crate) fn for_ones(bits: &[u8], mut each: impl FnMut(usize)) {
     let (words, rest) = bits.as_chunks::<8>();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit.
+    /// A reference implementation, bit by bit.
     fn naive(codes: &[u8], bits: u8) -> Vec<u8> {
         let mut out = vec![0; packed_len(codes.len(), bits)];
         for (i, code) in codes.iter().enumerate() {

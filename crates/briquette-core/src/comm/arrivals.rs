@@ -1,11 +1,11 @@
-//! Which frame comes first in a simulated world.
+//! Arrival order of frames in a simulated world.
 //!
-//! Threads run in any order, simulated seconds do not: the first frame that a thread finds need not be the first to arrive. So
-//! a wait for any of several ranks ends only when **every** rank of the world waits. Then no frame can be sent that arrives before
-//! the earliest of those under way: that one is received, ties going to the lower rank, and its receiver goes on. What a world
-//! does is then the same in every run.
+//! Threads run in any order, but simulated time does not: the first frame that a thread finds need not be the first to
+//! arrive. So a wait for any of several ranks ends only when **every** rank of the world waits. Then no new frame can
+//! arrive before the earliest frame in flight. That frame is received, with ties going to the lower rank, and its
+//! receiver continues. The behavior of a world is then the same in every run.
 //!
-//! For that, sessions report what they send, what they receive and what they wait for. The transport still moves the frames.
+//! For this purpose, sessions report their sends, receives and waits. The transport still moves the frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use super::Network;
 use super::network::Passage;
 
-/// What is under way in a world, and what every session waits for.
+/// Frames in flight in a world, and the state of every session.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     world: Mutex<World>,
     changed: Condvar,
     deadline: Duration,
-    /// Frames that may be under way between two ranks of a channel.
+    /// Maximum number of frames in flight between two ranks of a channel.
     capacity: usize,
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Arrivals {
 struct World {
     stopped: bool,
     sessions: BTreeMap<Place, Doing>,
-    /// Sessions that wait for nothing.
+    /// Number of sessions that do not wait.
     running: usize,
-    /// How often a session began or ended to wait.
+    /// Number of times that a session began or ended a wait.
     changes: u64,
-    /// By channel, sender and receiver.
+    /// Frames in flight, by channel, sender and receiver.
     under_way: BTreeMap<(usize, usize, usize), VecDeque<Flight>>,
-    /// Jobs that were started and that have ended, by channel and rank.
+    /// Number of jobs started and of jobs ended, by channel and rank.
     jobs: BTreeMap<Place, (u64, u64)>,
-    /// Ranks whose transport is gone.
+    /// Ranks that have dropped their transport.
     left: Vec<usize>,
 }
 
@@ -51,32 +51,33 @@ struct Flight {
 
 #[derive(Debug)]
 enum Doing {
-    /// Computing, or about to.
+    /// Computes, or is about to.
     Runs,
-    /// Nothing, and nothing to do: a channel without a job, a rank that leaves.
+    /// Has nothing to do: a channel without a job, a rank that leaves.
     Idle,
     WaitsFor(usize),
     WaitsForRoomAt(usize),
-    /// On this channel, for the job with this number.
+    /// Waits for the job with this number on this channel.
     WaitsForJob(usize, u64),
     WaitsForAny(Link, Vec<usize>),
-    /// A wait for any of several ranks has ended with a frame of this one.
+    /// Has ended a wait for any of several ranks, with a frame of this rank.
     Receives(usize),
 }
 
-/// A rank's link, as far as it decides when a frame has arrived.
+/// The state of a rank's link that determines the arrival of frames.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) network: Network,
     pub(super) rank: usize,
-    /// When the incoming link is free, in simulated seconds.
+    /// Second from which the incoming link is free, in simulated time.
     pub(super) incoming: f64,
-    /// Into how many parts the link is divided.
+    /// Number of parts into which the link is divided.
     pub(super) shares: usize,
 }
 
 impl Link {
-    /// What a frame of `bytes` bytes to or from rank `other` meets on this share of the link; nothing inside a machine.
+    /// Returns the passage of a frame of `bytes` bytes to or from rank `other` on this share of the link; `None` inside
+    /// a machine.
     pub(super) fn passage(&self, other: usize, bytes: usize) -> Option<Passage> {
         if self.network.same_machine(self.rank, other) {
             return None;
@@ -86,7 +87,7 @@ impl Link {
         Some(Passage { seconds, link_seconds, ..passage })
     }
 
-    /// When a frame from rank `from` has arrived, and when the incoming link is free then.
+    /// Returns the arrival of a frame from rank `from`, and the second from which the incoming link is free afterwards.
     pub(super) fn arrival(&self, from: usize, bytes: usize, departure: f64) -> (f64, f64) {
         let Some(passage) = self.passage(from, bytes) else { return (departure, self.incoming) };
         let first = departure + passage.latency;
@@ -95,14 +96,14 @@ impl Link {
     }
 }
 
-/// One session's place in a world of [`Arrivals`]. Its drop is that of the transport.
+/// One session's entry in a world of [`Arrivals`]. It is dropped with the transport.
 #[derive(Debug)]
 pub(super) struct Watch {
     all: Arc<Arrivals>,
     place: Place,
 }
 
-/// A job in the background that its session may wait for.
+/// A background job for which its session may wait.
 #[derive(Debug)]
 pub(super) struct Started {
     all: Arc<Arrivals>,
@@ -112,7 +113,7 @@ pub(super) struct Started {
 }
 
 impl Watch {
-    /// One for each rank of a world.
+    /// Creates an entry for each rank of a world.
     pub(super) fn world(ranks: usize, capacity: usize, deadline: Duration) -> Vec<Watch> {
         let sessions = (0..ranks).map(|rank| ((0, rank), Doing::Runs)).collect();
         let world = World { sessions, running: ranks, ..World::default() };
@@ -120,7 +121,7 @@ impl Watch {
         (0..ranks).map(|rank| Watch { all: Arc::clone(&all), place: (0, rank) }).collect()
     }
 
-    /// The same rank's on a channel, which does nothing until it is given a job.
+    /// Returns the same rank's entry on a channel, which is idle until it gets a job.
     pub(super) fn of_channel(&self, channel: usize) -> Watch {
         Watch { all: Arc::clone(&self.all), place: (channel, self.place.1) }
     }
@@ -133,7 +134,7 @@ impl Watch {
         self.place.0 > 0
     }
 
-    /// Before a frame is sent to rank `to`; it may wait for room.
+    /// Reports that a frame is about to be sent to rank `to`; it may wait for room.
     pub(super) fn sends(&self, to: usize, bytes: usize, departure: f64) {
         let ((channel, rank), mut world) = (self.place, self.all.lock());
         let queue = world.under_way.entry((channel, rank, to)).or_default();
@@ -147,7 +148,7 @@ impl Watch {
         }
     }
 
-    /// Before a frame of rank `from` is received.
+    /// Reports that a frame of rank `from` is about to be received.
     pub(super) fn waits_for(&self, from: usize) {
         let mut world = self.all.lock();
         if world.first(self.place, from).is_none() {
@@ -155,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// After that.
+    /// Reports that a frame of rank `from` was received.
     pub(super) fn received(&self, from: usize) {
         let ((channel, rank), mut world) = (self.place, self.all.lock());
         let queue = world.under_way.entry((channel, from, rank)).or_default();
@@ -167,10 +168,11 @@ impl Watch {
         }
     }
 
-    /// The rank among `from` whose frame arrives first on `link`; `None` where the transport has an error to report instead.
+    /// Returns the rank among `from` whose frame arrives first on `link`; `None` if the transport has an error to
+    /// report instead.
     ///
     /// # Errors
-    /// The deadline, when it passed without one and without anything that any session began or ended to wait for.
+    /// The deadline, if it passed without such a frame and without any session beginning or ending a wait.
     pub(super) fn first_of(&self, from: &[usize], link: Link) -> Result<Option<usize>, Duration> {
         let mut world = self.all.lock();
         self.wait(&mut world, Doing::WaitsForAny(link, from.to_vec()));
@@ -194,7 +196,7 @@ impl Watch {
         }
     }
 
-    /// A job for a channel of this rank.
+    /// Reports a new job for a channel of this rank.
     pub(super) fn starts(&self, channel: usize) -> Started {
         let (rank, mut world) = (self.rank(), self.all.lock());
         let (started, ended) = world.jobs.entry((channel, rank)).or_default();
@@ -206,7 +208,7 @@ impl Watch {
         Started { all: Arc::clone(&self.all), rank, channel, number }
     }
 
-    /// The job of this channel has ended.
+    /// Reports that the job of this channel has ended.
     pub(super) fn ends(&self) {
         let ((channel, rank), mut world) = (self.place, self.all.lock());
         let (started, ended) = world.jobs.entry(self.place).or_default();
@@ -222,12 +224,12 @@ impl Watch {
         }
     }
 
-    /// This rank waits for nothing any more, except for its jobs: it leaves.
+    /// Reports that this rank leaves: it waits only for its jobs.
     pub(super) fn leaves(&self) {
         self.wait(&mut self.all.lock(), Doing::Idle);
     }
 
-    /// Every wait ends, to find the world stopped.
+    /// Ends every wait, so that its session finds the world stopped.
     pub(super) fn stop(&self) {
         self.all.lock().stopped = true;
         self.all.changed.notify_all();
@@ -241,7 +243,7 @@ impl Watch {
 }
 
 impl Started {
-    /// Before the job's session waits for its end.
+    /// Reports that the job's session is about to wait for its end.
     pub(super) fn awaited(&self) {
         let mut world = self.all.lock();
         let has_ended = world.jobs.get(&(self.channel, self.rank)).is_some_and(|(_, ended)| *ended > self.number);
@@ -255,7 +257,7 @@ impl Started {
 }
 
 impl Arrivals {
-    /// Nothing panics while holding the lock.
+    /// Locks the world. No code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -270,7 +272,7 @@ impl World {
         self.running = self.running + usize::from(is_running) - usize::from(was_running);
     }
 
-    /// The next frame of rank `from` to a session.
+    /// Returns the next frame of rank `from` to a session.
     fn first(&self, (channel, rank): Place, from: usize) -> Option<Flight> {
         self.under_way.get(&(channel, from, rank))?.front().copied()
     }
@@ -279,7 +281,7 @@ impl World {
         from.iter().all(|rank| self.left.contains(rank) && self.first(place, *rank).is_none())
     }
 
-    /// When every session waits: the earliest of all frames that may be received is.
+    /// If every session waits, lets the receiver of the earliest receivable frame continue.
     fn grant(&mut self) {
         if self.running > 0 {
             return;

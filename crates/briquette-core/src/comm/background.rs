@@ -1,4 +1,4 @@
-//! Exchanges in the background: for each channel a thread and a second endpoint of the transport.
+//! Background exchanges: for each channel, a thread and a second endpoint of the transport.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,9 +16,9 @@ use crate::traffic::Traffic;
 
 type Job = Box<dyn FnOnce(&mut Session) + Send>;
 
-/// The thread of a channel, which owns its session. Dropped, it does the jobs that it has, then leaves.
+/// The thread of a channel, which owns its session. If dropped, it completes its queued jobs, then leaves.
 pub(super) struct Background {
-    /// The transport's number of the channel.
+    /// The transport's number for the channel.
     number: usize,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -44,20 +44,20 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.jobs = None;
-        // Panics of jobs are caught there.
+        // The thread catches the panics of jobs.
         self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-/// An exchange that was started in the background; see [`Session::start`].
+/// An exchange running in the background; see [`Session::start`].
 #[must_use = "its bytes and seconds count once it is finished"]
 pub struct Pending<T> {
     result: Receiver<(thread::Result<T>, Ended)>,
-    /// In a simulated network.
+    /// The job in a simulated network.
     under_way: Option<UnderWay>,
 }
 
-/// What a job's session takes over from the one that starts the job.
+/// Settings that a job's session takes over from the session that starts the job.
 struct Begin {
     scope: Scope,
     group: Option<Group>,
@@ -65,7 +65,7 @@ struct Begin {
     start: JobStart,
 }
 
-/// What a job did to its session.
+/// Effects of a job on its session.
 struct Ended {
     at: f64,
     traffic: Traffic,
@@ -74,30 +74,31 @@ struct Ended {
 }
 
 impl Session {
-    /// Opens a channel for exchanges in the background, counted from 1, and starts its thread; nothing where it is open.
-    /// [`start`](Self::start) does so too.
+    /// Opens a channel for background exchanges, counted from 1, and starts its thread. Does nothing if the channel is
+    /// open. [`start`](Self::start) also opens the channel.
     ///
     /// # Errors
-    /// [`CommError::Channel`] where the transport has no such channel. The session is as it was.
+    /// [`CommError::Channel`] if the transport has no such channel. The session is then unchanged.
     pub fn open(&mut self, channel: usize) -> Result<(), CommError> {
         if !self.background.contains_key(&channel) {
             let number = self.channel_number(channel);
             let transport = self.transport.open(number)?;
             let comm = Session::with_time(transport, self.call.time.of_channel(number));
-            // The transport has the channel on every rank, and the others would wait for this one on it.
+            // The transport has the channel on every rank, and the other ranks would wait for this one on it.
             let background = Background::new(comm, number).inspect_err(|error| self.abort(&error.to_string()))?;
             self.background.insert(channel, background);
         }
         Ok(())
     }
 
-    /// Starts `job` on the thread of a channel, counted from 1, where it exchanges while this thread goes on. It has the
-    /// session of that channel, in the group and scope of this one, with its seconds of compressing and its network; jobs of one channel run in the order of their start. Every
-    /// rank must start the same ones. What `job` owns comes back with [`Pending::finish`], whatever happens.
+    /// Starts `job` on the thread of a channel, counted from 1, where it exchanges while this thread continues. The job
+    /// gets the session of that channel, with this session's group, scope, compression times and network. Jobs of one
+    /// channel run in the order in which they were started. Every rank must start the same jobs. [`Pending::finish`]
+    /// returns the data that `job` owns in all cases.
     ///
-    /// **Simulated time.** The job starts at this session's second, and [`finish`](Pending::finish) moves the clock to the later
-    /// of both ends. Until its [`Pending`] is finished, abandoned or dropped, this session and each of the channels that are open
-    /// have an equal share of the rank's link.
+    /// **Simulated time.** The job starts at this session's second, and [`finish`](Pending::finish) moves the clock to
+    /// the later of the two ends. Until its [`Pending`] is finished, abandoned or dropped, this session and each open
+    /// channel have an equal share of the rank's link.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -122,8 +123,8 @@ impl Session {
         self.start_with(channel, false, job)
     }
 
-    /// As [`start`](Self::start), where this session and other channels send next to nothing until the job is finished: on a simulated
-    /// network the job has the whole of the rank's link, and so have they.
+    /// Like [`start`](Self::start), for a job during which this session and other channels send almost nothing. On a
+    /// simulated network, the job has the whole of the rank's link, and so do they.
     pub fn start_on_free_link<T: Send + 'static>(
         &mut self,
         channel: usize,
@@ -160,12 +161,12 @@ impl Session {
         Pending { result, under_way }
     }
 
-    /// Runs a job on this session, which is a channel's.
+    /// Runs a job on this session, which belongs to a channel.
     fn run<T>(&mut self, begin: Begin, job: impl FnOnce(&mut Session) -> T) -> (thread::Result<T>, Ended) {
         (self.call.scope, self.group, self.compress_seconds) = (begin.scope, begin.group, begin.compress_seconds);
         self.call.time.begin_job(&begin.start);
         let (traffic, calls) = (self.traffic, self.calls);
-        // As for `begin_step`: the next call reports a failure.
+        // The next call reports a failure, as in `begin_step`.
         drop(self.take_turn());
         let result = catch_unwind(AssertUnwindSafe(|| job(self)));
         if result.is_err() {
@@ -178,28 +179,28 @@ impl Session {
 }
 
 impl<T> Pending<T> {
-    /// Waits for the job, and returns what it returned and whether its session came through without an error; the first
-    /// error is that of this session's later calls, too. Bytes and calls of the job count from here on.
+    /// Waits for the job, and returns its result and the first error of its session, if any. That error is also the
+    /// error of this session's later calls. Bytes and calls of the job count from here on.
     ///
-    /// The job's waits have deadlines, and so has this one, except for what the job computes.
+    /// The job's waits have deadlines, and so does this one, except for the job's compute time.
     ///
     /// # Errors
     /// The first error of the job's calls.
     ///
     /// # Panics
-    /// When the job did, with its panic.
+    /// If the job panicked, with its panic.
     pub fn finish(self, comm: &mut Session) -> (T, Result<(), CommError>) {
         let (result, ended, traffic) = self.finish_uncounted(comm);
         comm.count(traffic);
         (result, ended)
     }
 
-    /// As [`finish`](Self::finish), for a result that a later step may use: returns the job's bytes and does not count them.
-    /// [`Session::count`] them at the step that uses the result. The bytes of a step then do not depend on when the job was waited for: an
-    /// exchange that a checkpoint waits for is counted where it would be without the checkpoint.
+    /// Like [`finish`](Self::finish), for a result that a later step may use: returns the job's bytes without counting
+    /// them. Use [`Session::count`] at the step that uses the result. The bytes of a step then do not depend on the
+    /// time of the wait: an exchange that a checkpoint waits for is counted at the same step as without the checkpoint.
     ///
     /// # Panics
-    /// When the job did, with its panic.
+    /// If the job panicked, with its panic.
     pub fn finish_uncounted(self, comm: &mut Session) -> (T, Result<(), CommError>, Traffic) {
         let _wait = phase!("wait");
         comm.timed_untraced(|comm| {
@@ -221,11 +222,11 @@ impl<T> Pending<T> {
         self.result.recv().expect("a job sends what became of it")
     }
 
-    /// Waits for the job and returns what it returned, for one whose session is gone or goes on from another state: its bytes
-    /// and seconds count nowhere.
+    /// Waits for the job and returns its result without counting its bytes and seconds. For a job whose session is gone
+    /// or continues from another state.
     ///
     /// # Panics
-    /// When the job did, with its panic.
+    /// If the job panicked, with its panic.
     pub fn abandon(self) -> T {
         let (result, _) = self.wait();
         result.unwrap_or_else(|panic| resume_unwind(panic))

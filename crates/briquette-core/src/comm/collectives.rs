@@ -1,7 +1,7 @@
-//! The collectives of a session: all-gather, all-reduce, broadcast, all-to-all, barrier.
+//! Collectives of a session: all-gather, all-reduce, broadcast, all-to-all, barrier.
 //!
-//! They are written over [`send`](Session::send) and [`recv`](Session::recv) alone, and which algorithm an
-//! all-reduce uses depends on the vector's length alone; so threads, sockets and MPI give the same bits.
+//! They use [`send`](Session::send) and [`recv`](Session::recv) alone, and the algorithm of an all-reduce depends on
+//! the vector's length alone. So threads, sockets and MPI give the same bits.
 //!
 //! # Cost
 //! `W` ranks, `α` seconds of latency, `B` bits per second, `n` bytes at each rank:
@@ -14,14 +14,15 @@
 //! | broadcast | star, a piece to each rank in turn | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
 //! | barrier | all-gather of nothing | 0 | `α` |
 //!
-//! [`Simulated`](super::Simulated) arrives at these by playing the frames; its tests hold it to them.
+//! [`Simulated`](super::Simulated) reproduces these times by simulating each frame; its tests check them.
 //!
 //! # Memory
-//! Frames come from the pool and go back to it, though to another rank's. A gather or all-reduce leaves as many at
-//! every rank as it found, and one that is too small is enlarged for good, so a run that repeats its steps soon
-//! allocates none. The ring keeps four frames of at most 256 KiB per rank moving. A broadcast, which runs at the start and
-//! not in every step, allocates at its root: a [piece](super::BROADCAST_PIECE) for each other rank, and waits for these to be on their way before
-//! the next. What is longer than a [piece](super::PIECE) goes in pieces everywhere, whatever the transport's longest frame.
+//! Frames are taken from the pool and returned to a pool, possibly of another rank. A gather or all-reduce preserves
+//! the number of frames at every rank, and permanently enlarges a frame that is too small. So a run of repeated steps soon
+//! allocates no frames. The ring has four frames of at most 256 KiB per rank in flight. A broadcast, which runs at the
+//! start and not in every step, allocates at its root: a [piece](super::BROADCAST_PIECE) for each other rank. It waits
+//! until these are on their way before it allocates the next. Messages longer than a [piece](super::PIECE) are split
+//! everywhere, for any limit of the transport.
 
 use std::ops::Range;
 
@@ -31,21 +32,21 @@ use super::{Frame, PIECE, Scope, Session};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
-/// Longest vector, in values, that an all-reduce sends whole to every rank; longer ones go round a ring.
+/// Longest vector, in values, that an all-reduce sends whole to every rank; longer ones use a ring.
 ///
 /// The gather costs one latency `α` and the ring `2(W-1)` of them, but the ring moves `W/2` times fewer bytes. They
 /// are equally fast near `α·B/16` values: 3 125 at 1 Gbit/s and 50 µs, 6 250 at 100 Mbit/s and 1 ms, 12 500 at
-/// 10 Gbit/s and 20 µs. 1 024 values stay below all of these, and bound what a gather costs in bytes: 127 kB a rank
-/// in a world of 32. It must be the same on every rank and in every transport, hence a constant and not a knob.
+/// 10 Gbit/s and 20 µs. 1 024 values are below all of these, and bound the bytes of a gather: 127 kB per rank in a
+/// world of 32. The limit must be the same on every rank and in every transport, so it is a constant and not a knob.
 pub const SMALL_ALL_REDUCE: usize = 1024;
 
-/// Longest frame of the ring, in values: 256 KiB, which a processor's second-level cache holds while they are added, and
-/// which take 2 ms at 1 Gbit/s, so that [latencies](SMALL_ALL_REDUCE) are hidden behind the frames on their way.
+/// Longest frame of the ring, in values: 256 KiB. It fits into a processor's second-level cache while it is added. It
+/// takes 2 ms at 1 Gbit/s, so that frames in flight overlap the [latencies](SMALL_ALL_REDUCE).
 pub const RING_FRAME: usize = 1 << 16;
 
-/// Exactly what [`all_reduce_sum`](Session::all_reduce_sum) of `len` values moves through `rank`.
+/// Returns the exact bytes that [`all_reduce_sum`](Session::all_reduce_sum) of `len` values moves through `rank`.
 ///
-/// For vectors above [`SMALL_ALL_REDUCE`] this is the dense ring, the usual baseline of compression.
+/// For vectors above [`SMALL_ALL_REDUCE`], this is the dense ring, the usual baseline of compression.
 ///
 /// ```
 /// use briquette_core::comm::all_reduce_traffic;
@@ -62,17 +63,18 @@ pub fn all_reduce_traffic(len: usize, world: usize, rank: usize) -> Traffic {
     if world == 0 {
         return Traffic::default();
     }
-    // Out go all chunks but rank+1, then all but rank+2; in come all but rank, then all but rank+1.
+    // Sends all chunks but rank+1, then all but rank+2; receives all but rank, then all but rank+1.
     let size = |ahead: usize| chunk((rank + ahead) % world, len, world).len();
     Traffic { sent: (4 * (2 * len - size(1) - size(2))) as u64, received: (4 * (2 * len - size(0) - size(1))) as u64 }
 }
 
 impl Session {
-    /// Every rank's bytes to every rank: `parts[r]` becomes rank `r`'s, with `parts[rank()]` left empty, as the
-    /// caller has its own. Lengths may differ between ranks. Earlier contents of `parts` go back to the pool.
+    /// Sends every rank's bytes to every rank. `parts[r]` becomes the bytes of rank `r`; `parts[rank()]` stays empty,
+    /// as the caller has these bytes. Lengths may differ between ranks. Earlier contents of `parts` return to the pool.
     ///
-    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: first to the ranks `+1`, `+2`, … of this one,
-    /// then from `-1`, `-2`, …, so that the latency is paid once and no two ranks begin with the same target.
+    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: it first sends to the ranks `+1`, `+2`, … of
+    /// this one, then receives from `-1`, `-2`, …. So the latency is paid once, and no two ranks begin with the same
+    /// target.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -80,14 +82,14 @@ impl Session {
         self.collective("all_gather", |comm| gather(comm, mine, parts))
     }
 
-    /// The sum over ranks, the same bits on every rank.
+    /// Sums `x` over ranks, with the same bits on every rank.
     ///
-    /// Up to [`SMALL_ALL_REDUCE`] values: an all-gather, summed in rank order. Above: a ring (reduce-scatter and
-    /// all-gather) that moves `2(W-1)/W` of the vector out and in, in frames of at most [`RING_FRAME`] values. After an
-    /// error `x` holds nothing of use.
+    /// Up to [`SMALL_ALL_REDUCE`] values, it uses an all-gather, summed in rank order. Above, it uses a ring
+    /// (reduce-scatter and all-gather) that moves `2(W-1)/W` of the vector out and in, in frames of at most
+    /// [`RING_FRAME`] values. After an error, the contents of `x` are unspecified.
     ///
     /// # Errors
-    /// As for [`send`](Self::send); [`CommError::Size`] when the ranks' vectors differ in length.
+    /// As for [`send`](Self::send); [`CommError::Size`] if the ranks' vectors differ in length.
     pub fn all_reduce_sum(&mut self, x: &mut [f32]) -> Result<(), CommError> {
         self.collective("all_reduce", |comm| match (comm.world(), x.len()) {
             (1, _) => Ok(()),
@@ -96,8 +98,8 @@ impl Session {
         })
     }
 
-    /// A ring of `len` values whose hops are the caller's own, alike on every rank: as [`all_reduce_sum`](Self::all_reduce_sum)
-    /// of a long vector.
+    /// Runs a ring of `len` values with the caller's hops, which must be the same on every rank: as
+    /// [`all_reduce_sum`](Self::all_reduce_sum) of a long vector.
     ///
     /// # Errors
     /// As for [`all_reduce_sum`](Self::all_reduce_sum).
@@ -105,7 +107,7 @@ impl Session {
         self.collective("all_reduce", |comm| ring(comm, len, hops))
     }
 
-    /// The sum of a few exact numbers in rank order, the same bits on every rank.
+    /// Sums a few exact numbers in rank order, with the same bits on every rank.
     ///
     /// # Errors
     /// As for [`all_reduce_sum`](Self::all_reduce_sum).
@@ -113,7 +115,7 @@ impl Session {
         self.collective("all_reduce", |comm| if comm.world() == 1 { Ok(()) } else { sum_gathered(comm, x) })
     }
 
-    /// Rank `root`'s bytes to every rank: `bytes` is replaced on all others.
+    /// Sends rank `root`'s bytes to every rank: `bytes` is replaced on all others.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -131,10 +133,10 @@ impl Session {
         })
     }
 
-    /// Rank `root`'s values in the place of every other's.
+    /// Replaces the values on every rank by those of rank `root`.
     ///
     /// # Errors
-    /// As for [`broadcast`](Self::broadcast); [`CommError::Size`] when the ranks' vectors differ in length.
+    /// As for [`broadcast`](Self::broadcast); [`CommError::Size`] if the ranks' vectors differ in length.
     pub fn broadcast_values(&mut self, root: usize, values: &mut [f32]) -> Result<(), CommError> {
         let (rank, expected, mut got) = (self.rank(), 4 * values.len(), 0);
         self.collective("broadcast", |comm| {
@@ -158,21 +160,21 @@ impl Session {
         Ok(())
     }
 
-    /// Each rank's own bytes for each rank: `parts[r]` goes to rank `r`, and what rank `r` has for this one takes its place.
-    /// `parts[rank()]` stays as it is. Lengths may differ.
+    /// Exchanges different bytes between each pair of ranks: `parts[r]` is sent to rank `r`, and replaced by the bytes
+    /// that rank `r` sends to this rank. `parts[rank()]` is unchanged. Lengths may differ.
     ///
     /// Moves the others' parts out and in, pairwise, in the order of [`all_gather`](Self::all_gather).
     ///
     /// # Errors
-    /// As for [`send`](Self::send); the parts are then gone.
+    /// As for [`send`](Self::send); the parts are then lost.
     ///
     /// # Panics
-    /// When there are not `world()` parts.
+    /// If there are not `world()` parts.
     pub fn all_to_all(&mut self, parts: &mut [Frame]) -> Result<(), CommError> {
         assert_eq!(parts.len(), self.world(), "one part for every rank");
         self.collective("all_to_all", |comm| {
             let (rank, world, piece) = (comm.rank(), comm.world(), comm.piece(PIECE));
-            // What is longer than a piece, and where it goes; nothing as a rule.
+            // Remainders of parts longer than a piece, with their targets; usually none.
             let mut rest = Vec::new();
             for to in (1..world).map(|ahead| (rank + ahead) % world) {
                 let part = std::mem::take(&mut parts[to]);
@@ -202,21 +204,21 @@ impl Session {
         })
     }
 
-    /// Returns when every rank has called it.
+    /// Blocks until every rank has called it.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
     pub fn barrier(&mut self) -> Result<(), CommError> {
         self.collective("barrier", |comm| {
-            // Frames that own no memory, so that the pools stay as they are.
+            // These frames own no memory, so the pools are unchanged.
             let (rank, world) = (comm.rank(), comm.world());
             (1..world).try_for_each(|ahead| comm.send((rank + ahead) % world, Frame::new()))?;
             (1..world).try_for_each(|behind| comm.recv((rank + world - behind) % world).map(drop))
         })
     }
 
-    /// Runs `body` as one call, flushes, and sets the scope's operation meanwhile, so that errors name it. One that is set
-    /// already (`step header`, `checkpoint save`) is more specific, and stays.
+    /// Runs `body` as one call, flushes, and sets the scope's operation for this time, so that errors name it. An
+    /// operation that is already set (`step header`, `checkpoint save`) is more specific, and stays.
     fn collective(
         &mut self,
         operation: &'static str,
@@ -235,7 +237,7 @@ impl Session {
     }
 }
 
-/// Sends first, to everyone, then receives: one latency instead of `W-1`, and no more frames than the parts need.
+/// Sends to all ranks first, then receives: one latency instead of `W-1`, and no more frames than the parts need.
 fn gather(comm: &mut Session, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(), CommError> {
     let world = comm.world();
     for part in parts.drain(..) {
@@ -254,7 +256,7 @@ fn gather(comm: &mut Session, mine: &[u8], parts: &mut Vec<Frame>) -> Result<(),
     Ok(())
 }
 
-/// Gathers everyone's values and sums them in rank order.
+/// Gathers the values of all ranks and sums them in rank order.
 fn sum_gathered<N: Number>(comm: &mut Session, x: &mut [N]) -> Result<(), CommError> {
     let rank = comm.rank();
     let mut own = comm.pool().take_for(N::BYTES * x.len());
@@ -274,7 +276,7 @@ fn sum_gathered<N: Number>(comm: &mut Session, x: &mut [N]) -> Result<(), CommEr
     Ok(())
 }
 
-/// Stops every rank when a frame has another size than this rank's own vector implies.
+/// Stops every rank if a frame's size differs from that implied by this rank's own vector.
 pub(crate) fn expect_size(comm: &mut Session, from: usize, expected: usize, frame: &[u8]) -> Result<(), CommError> {
     if frame.len() == expected {
         return Ok(());
@@ -284,7 +286,7 @@ pub(crate) fn expect_size(comm: &mut Session, from: usize, expected: usize, fram
     Err(CommError::Size { rank, other, during: *comm.scope(), expected, got: frame.len() })
 }
 
-/// Sums of numbers, as they are.
+/// Plain sums of numbers.
 struct Sum<'a>(&'a mut [f32]);
 
 impl Hops for Sum<'_> {
@@ -302,11 +304,11 @@ impl Hops for Sum<'_> {
     }
 }
 
-/// A number that travels as little-endian bytes. All three walk arrays of its size, which compilers turn into vector
-/// instructions; over slices that are only said to have that size, they do not.
+/// A number sent as little-endian bytes. All three functions iterate over arrays of its size, which compilers
+/// vectorize; they do not vectorize slices of that size.
 trait Number: Sized {
     const BYTES: usize;
-    /// Replaces what is in `frame`.
+    /// Replaces the contents of `frame`.
     fn encode(values: &[Self], frame: &mut Frame);
     fn decode(frame: &[u8], values: &mut [Self]);
     fn add(frame: &[u8], values: &mut [Self]);

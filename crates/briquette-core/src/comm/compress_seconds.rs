@@ -1,14 +1,15 @@
-//! What compressing takes, for clocks that measure nothing.
+//! Recorded encode and decode times, for runs on a clock that does not measure them.
 
 use super::Session;
 use super::recording::Event;
 use crate::CompressionFactor;
 use crate::error::ConfigError;
 
-/// Seconds that an exchange spends encoding and decoding at some compression ratios, as they were measured once: under a fixed
-/// compute time they become part of a session's seconds, and of what controllers observe.
+/// Measured seconds of encoding and decoding in an exchange, at several compression ratios. Under a fixed compute time,
+/// they become part of a session's seconds, and of the observations of controllers.
 ///
-/// Between two ratios seconds change linearly in the logarithm of the ratio; beyond the last one they are that one's.
+/// Between two ratios, seconds are interpolated linearly in the logarithm of the ratio; beyond the first and the last
+/// ratio, they are constant.
 ///
 /// ```
 /// use briquette_core::{CompressionFactor, comm::CompressSeconds};
@@ -21,10 +22,10 @@ use crate::error::ConfigError;
 pub struct CompressSeconds(Vec<(f64, f64)>);
 
 impl CompressSeconds {
-    /// Compression ratios with the seconds each takes, in any order.
+    /// Creates the table from compression ratios with the seconds of each, in any order.
     ///
     /// # Errors
-    /// [`ConfigError`] without any, where a ratio is below 1 or is there twice, and where seconds are not finite or negative.
+    /// [`ConfigError`] for an empty list, a ratio below 1 or given twice, and seconds that are not finite or negative.
     pub fn new(points: &[(f64, f64)]) -> Result<Self, ConfigError> {
         let conflict = |why: String| Err(ConfigError::Conflict(format!("seconds of compressing: {why}")));
         let mut points = points.to_vec();
@@ -44,7 +45,7 @@ impl CompressSeconds {
         }
     }
 
-    /// Seconds of an exchange at this ratio.
+    /// Returns the seconds of an exchange at this ratio.
     pub fn at(&self, ratio: CompressionFactor) -> f64 {
         let (ratio, points) = (ratio.get(), &self.0);
         let above = points.partition_point(|(at, _)| *at < ratio);
@@ -57,14 +58,14 @@ impl CompressSeconds {
 }
 
 impl Session {
-    /// On a clock that does not measure what encoding and decoding take ([`stepped`](Self::stepped), and
-    /// [`Compute::Fixed`](super::Compute::Fixed)): these seconds for each exchange, at its end. Any other clock ignores them.
-    /// Exchanges in the background take them, too, from the next job that is [started](Self::start).
+    /// Sets the encode and decode seconds of each exchange, added at its end, on a clock that does not measure them
+    /// ([`stepped`](Self::stepped), and [`Compute::Fixed`](super::Compute::Fixed)). Any other clock ignores them.
+    /// Background exchanges take them from the next job that is [started](Self::start).
     pub fn set_compress_seconds(&mut self, seconds: CompressSeconds) {
         self.compress_seconds = Some(seconds);
     }
 
-    /// An exchange ends, which compressed by the ratio that is asked for.
+    /// Reports the end of an exchange that compressed by this ratio.
     pub(crate) fn compressed(&mut self, ratio: impl FnOnce() -> Option<CompressionFactor>) {
         if let Some(seconds) = &self.compress_seconds {
             let seconds = seconds.at(ratio().unwrap_or(CompressionFactor::DENSE));

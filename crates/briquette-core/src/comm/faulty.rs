@@ -1,4 +1,4 @@
-//! A test double that fails at a chosen call.
+//! Test double of a transport that fails at a chosen call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
-/// Any transport, failing at a chosen call of [`send`](Transport::send), [`recv`](Transport::recv) or
+/// Wraps any transport, and fails at a chosen call of [`send`](Transport::send), [`recv`](Transport::recv) or
 /// [`recv_any`](Transport::recv_any).
 ///
-/// Run once over the transport itself and read [`Session::calls`]; then run once for every index below that, and check that
-/// each failure leaves no trace.
+/// Run once over the transport itself and read [`Session::calls`]. Then run once for every index below that, and check
+/// that each failure leaves the state unchanged.
 ///
 /// ```
 /// use briquette_core::comm::{Faulty, Local, run_ranks};
@@ -25,12 +25,13 @@ use crate::error::CommError;
 pub struct Faulty {
     inner: Box<dyn Transport>,
     fail_at: Option<u64>,
-    /// Those of all channels, in the order of time.
+    /// Number of calls on all channels, in order of time.
     calls: Arc<AtomicU64>,
 }
 
 impl Faulty {
-    /// Fails at the call with this index, counted from 0, and stops the other ranks. Calls of all channels count, as they come.
+    /// Fails at the call with this index, counted from 0, and stops the other ranks. Calls of all channels count, in
+    /// order of time.
     pub fn at(inner: impl Transport + 'static, call: u64) -> Self {
         Faulty { fail_at: Some(call), ..Faulty::never(inner) }
     }
@@ -40,7 +41,7 @@ impl Faulty {
         Faulty { inner: Box::new(inner), fail_at: None, calls: Arc::default() }
     }
 
-    /// A world in which `rank` fails at its call with index `call`.
+    /// Creates a world in which `rank` fails at its call with index `call`.
     pub fn world(endpoints: Vec<impl Transport + 'static>, rank: usize, call: u64) -> Vec<Session> {
         let endpoints = endpoints.into_iter().map(|inner| (inner.rank(), Faulty::never(inner)));
         let fail = |(own, faulty)| Faulty { fail_at: (own == rank).then_some(call), ..faulty };
@@ -110,7 +111,7 @@ mod tests {
     use crate::comm::{Local, run_ranks};
     use std::time::Duration;
 
-    /// A world whose tests fail, rather than hang, when a rank waits in vain.
+    /// Creates a world whose tests fail, rather than hang, if a rank deadlocks.
     fn local(ranks: usize) -> Vec<Local> {
         Local::builder(ranks).deadline(Duration::from_secs(20)).endpoints()
     }
@@ -130,7 +131,7 @@ mod tests {
             for call in 0..12 {
                 let run = |mut comm: Session| {
                     let result = exchange(&mut comm);
-                    // A rank may be done before another one fails; its next call then says so.
+                    // A rank may be done before another one fails; its next call then reports the failure.
                     result.and_then(|()| comm.barrier())
                 };
                 for result in run_ranks(Faulty::world(local(3), rank, call), run) {

@@ -1,4 +1,4 @@
-//! Some ranks as a world of their own.
+//! Subgroups: collectives over a subset of the ranks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Session;
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     members: Arc<[usize]>,
-    /// Where this rank is among them.
+    /// Position of this rank in the group.
     place: usize,
 }
 
@@ -23,9 +23,9 @@ impl Group {
 }
 
 impl Session {
-    /// Runs `body` in a world that has only these ranks, in this order: rank numbers are positions in `ranks`, collectives are
-    /// among them, and errors name ranks by their numbers in the whole world. Every rank of the group must make the call, with
-    /// the same `ranks`; other groups may exchange meanwhile, and groups may lie within groups.
+    /// Runs `body` in a world of only these ranks, in this order: rank numbers are positions in `ranks`, and
+    /// collectives run among them. Errors name ranks by their numbers in the whole world. Every rank of the group must
+    /// make the call, with the same `ranks`. Other groups may exchange at the same time, and groups may be nested.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -47,7 +47,7 @@ impl Session {
     /// ```
     ///
     /// # Panics
-    /// When this rank is not among `ranks`, one of them does not exist, or one is there twice.
+    /// If this rank is not among `ranks`, a rank does not exist, or a rank occurs twice.
     pub fn within<T>(&mut self, ranks: &[usize], body: impl FnOnce(&mut Session) -> T) -> T {
         let (own, world) = (self.rank(), self.world());
         let place = ranks.iter().position(|rank| *rank == own);
@@ -61,7 +61,7 @@ impl Session {
         out
     }
 
-    /// The number in the transport's world of a rank of this one.
+    /// Returns the number in the transport's world of a rank of this world.
     pub(crate) fn number(&self, rank: usize) -> usize {
         self.group.as_ref().map_or(rank, |group| group.members[rank])
     }

@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process.
+//! In-process transport: ranks are threads of one process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,7 +17,8 @@ use crate::error::CommError;
 
 /// One rank's endpoint in a world of threads. Frames are moved through memory, never copied.
 ///
-/// An endpoint that is dropped has left, and ranks that go on to wait for it fail at once, after the frames it sent before.
+/// An endpoint that is dropped leaves the world. Ranks that wait for it afterwards receive the frames that it sent
+/// before, then fail at once.
 ///
 /// ```
 /// use briquette_core::comm::Local;
@@ -41,7 +42,7 @@ pub struct Local {
 
 type SharedClock = Arc<dyn Clock + Sync>;
 
-/// What a world of [`Local`] ranks is like.
+/// Settings of a world of [`Local`] ranks.
 #[derive(Clone)]
 pub struct LocalBuilder {
     ranks: usize,
@@ -52,11 +53,11 @@ pub struct LocalBuilder {
     clock: Option<SharedClock>,
 }
 
-/// What all endpoints of a world share.
+/// State shared by all endpoints of a world.
 struct World {
-    /// Ranks that were dropped.
+    /// Set for the ranks that were dropped.
     left: Vec<AtomicBool>,
-    /// The first abort of all.
+    /// The first abort in the world.
     stopped: OnceLock<CommError>,
     deadline: Duration,
     capacity: usize,
@@ -69,26 +70,26 @@ struct World {
 /// The frames of a channel, by receiving rank.
 type Queues = [Inbox];
 
-/// A frame, when it departed in simulated seconds, and what its sender was doing.
+/// A frame, its departure in simulated seconds, and its sender's operation.
 type Sent = (Frame, f64, Scope);
 
-/// What one rank has been sent and has not taken.
+/// Frames sent to one rank and not yet received.
 struct Inbox {
     /// One queue per sending rank.
     queues: Mutex<Vec<VecDeque<Sent>>>,
-    /// A frame came; only the rank itself waits for it.
+    /// Signals a new frame; only the rank itself waits for it.
     arrived: Condvar,
-    /// A full queue has room again; the other ranks wait for it.
+    /// Signals room in a full queue; the other ranks wait for it.
     room: Condvar,
 }
 
 impl Local {
-    /// A world of `ranks` threads with the [default settings](LocalBuilder), in rank order.
+    /// Creates a world of `ranks` threads with the [default settings](LocalBuilder), in rank order.
     pub fn world(ranks: usize) -> Vec<Session> {
         Local::builder(ranks).build()
     }
 
-    /// A world of `ranks` threads with settings to be chosen.
+    /// Creates a builder for a world of `ranks` threads.
     pub fn builder(ranks: usize) -> LocalBuilder {
         let capacity = NonZeroUsize::new(16).expect("16 is not 0");
         LocalBuilder {
@@ -101,7 +102,7 @@ impl Local {
         }
     }
 
-    /// Runs `body` on every rank of a default world, each in a thread of its own; see [`run_ranks`].
+    /// Runs `body` on every rank of a default world, each in a separate thread; see [`run_ranks`].
     pub fn run<T, E>(ranks: usize, body: impl Fn(Session) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
     where
         T: Send,
@@ -114,7 +115,7 @@ impl Local {
         Local { rank, channel, world: Arc::clone(world), queues: world.queues(channel), clock }
     }
 
-    /// Waits on `changed` while `waiting` holds, until the deadline, or longer where there is progress.
+    /// Waits on `changed` while `waiting` holds, until the deadline, or longer if there is progress.
     fn wait<'a, S>(
         &self,
         mut guard: MutexGuard<'a, S>,
@@ -137,7 +138,7 @@ impl Local {
         }
     }
 
-    /// Why a wait for these ranks ended without what was waited for.
+    /// Returns the error of a wait for these ranks that ended without a frame or room.
     fn in_vain(&mut self, others: &[usize], call: &Call) -> CommError {
         let during = call.scope;
         if let Some(error) = self.world.stopped.get() {
@@ -153,7 +154,7 @@ impl Local {
         error
     }
 
-    /// Rank `other` sent this frame in another call than the one that this rank receives it in.
+    /// Returns the error for a frame that rank `other` sent in another operation than the one that receives it.
     fn out_of_step(&mut self, other: usize, theirs: Scope, during: Scope) -> CommError {
         let error = CommError::OutOfStep { rank: self.rank, other, during, theirs: theirs.to_string() };
         self.abort(during, &error.to_string());
@@ -162,50 +163,53 @@ impl Local {
 }
 
 impl LocalBuilder {
-    /// How long a call may wait for another rank; 5 minutes if not set.
+    /// Sets the maximum time that a call may wait for another rank; 5 minutes if not set.
     ///
-    /// Panics, aborts and ranks that leave end a wait at once. The deadline is for ranks that wait for each other in
-    /// vain, so it should be longer than anything one rank does alone, such as testing or saving.
+    /// Panics, aborts and ranks that leave end a wait at once. The deadline is for ranks that deadlock, so it should be
+    /// longer than any work that one rank does alone, such as testing or saving.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Frames that may wait between any two ranks, per direction; 16 if not set. The collectives need four.
+    /// Sets the number of frames that may be queued between any two ranks, per direction; 16 if not set. The
+    /// collectives need four.
     #[must_use]
     pub fn capacity(mut self, frames: NonZeroUsize) -> Self {
         self.capacity = frames;
         self
     }
 
-    /// Ranks that [count as on one machine](Session::places), in the order of their numbers, the last with what is left; all if not set.
+    /// Sets the number of consecutive ranks that [count as on one machine](Session::places), where the last machine has
+    /// the remainder; all if not set.
     #[must_use]
     pub fn machines_of(mut self, ranks: NonZeroUsize) -> Self {
         self.machines_of = ranks;
         self
     }
 
-    /// Longest frame that is sent, in bytes; any if not set. For tests of what goes over transports that have such a limit.
+    /// Sets the length of the longest frame, in bytes; unlimited if not set. For tests of the behavior on transports
+    /// with such a limit.
     #[must_use]
     pub fn longest_frame(mut self, bytes: NonZeroUsize) -> Self {
         self.longest_frame = bytes;
         self
     }
 
-    /// The clock behind [`now`](Session::now), shared by all ranks; without one it is always 0.
+    /// Sets the clock behind [`now`](Session::now), shared by all ranks; without one it is always 0.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The ranks' sessions, in rank order; none for zero ranks.
+    /// Returns the ranks' sessions, in rank order; none for zero ranks.
     pub fn build(self) -> Vec<Session> {
         self.endpoints().into_iter().map(Session::from).collect()
     }
 
-    /// The bare endpoints, in rank order, for transports around them.
+    /// Returns the bare endpoints, in rank order, for transports around them.
     pub fn endpoints(self) -> Vec<Local> {
         let world = Arc::new(World {
             left: (0..self.ranks).map(|_| AtomicBool::new(false)).collect(),
@@ -220,7 +224,7 @@ impl LocalBuilder {
         (0..self.ranks).map(endpoint).collect()
     }
 
-    /// Of a simulated network over these endpoints.
+    /// Returns the watches of a simulated network over these endpoints.
     pub(super) fn watches(&self) -> Vec<Watch> {
         Watch::world(self.ranks, self.capacity.get(), self.deadline)
     }
@@ -332,7 +336,7 @@ impl fmt::Debug for LocalBuilder {
 }
 
 impl World {
-    /// Those of a channel, new ones where no rank has opened it before.
+    /// Returns the queues of a channel, and creates them if no rank has opened it before.
     fn queues(&self, channel: usize) -> Arc<Queues> {
         let ranks = self.left.len();
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -357,7 +361,7 @@ impl World {
         }
     }
 
-    /// Every wait looks again. The lock is taken so that no rank is between looking and waiting.
+    /// Wakes every wait to check again. The lock is taken so that no rank is between its check and its wait.
     fn wake_all(&self) {
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         for inbox in channels.values().flat_map(|queues| queues.iter()) {
@@ -374,7 +378,7 @@ impl Inbox {
         Inbox { queues, arrived: Condvar::new(), room: Condvar::new() }
     }
 
-    /// A panic elsewhere does not spoil the queues: nothing panics while holding the lock.
+    /// Locks the queues. A panic elsewhere does not corrupt them: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<VecDeque<Sent>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }

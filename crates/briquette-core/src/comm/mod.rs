@@ -1,14 +1,14 @@
-//! Ranked byte pipes, and the collectives built on them.
+//! Point-to-point transports between ranks, and collectives over them.
 //!
-//! A [`Transport`] moves owned [`Frame`]s between ranks; it knows bytes and ranks, nothing of gradients. A [`Session`] owns
-//! one and adds what is the same over all of them: collectives, counters, a clock, the scope that errors quote, frames to be
-//! used again. [`within`](Session::within) makes a world of some ranks; [`start`](Session::start) exchanges in the background, on a
-//! channel of its own. Threads, sockets and MPI therefore give the same bits: which algorithm an all-reduce uses depends on the
-//! vector's length alone.
+//! A [`Transport`] moves owned [`Frame`]s between ranks; it handles bytes and ranks, and no gradients. A [`Session`]
+//! owns a transport and adds everything that does not depend on it: collectives, counters, a clock, the scope for error
+//! messages, a pool of reusable frames. [`within`](Session::within) creates a subgroup of ranks;
+//! [`start`](Session::start) runs an exchange in the background, on a separate channel. Threads, sockets and MPI give
+//! the same bits, because the algorithm of an all-reduce depends on the vector's length alone.
 //!
 //! - [`Local`]: the ranks are threads of this process.
 //! - [`Simulated`]: sessions over `Local` with a virtual clock and a link model: real ranks and real bytes.
-//! - [`replay`]: the simulated seconds of a session's recorded frames on any network.
+//! - [`replay`]: computes the simulated seconds of a session's recorded frames on any network.
 //! - [`Faulty`]: a test double around a transport that fails at a chosen call.
 
 mod arrivals;
@@ -53,14 +53,14 @@ use std::fmt;
 
 use crate::error::CommError;
 
-/// What a rank is doing, for error messages: `all_gather of bucket 2 at step 1841`.
+/// A rank's current operation, for error messages: `all_gather of bucket 2 at step 1841`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scope {
     /// The collective or exchange, `all_gather`.
     pub operation: &'static str,
     /// The optimizer step.
     pub step: u64,
-    /// The bucket, where an exchange has several.
+    /// The bucket, if the exchange has several.
     pub bucket: Option<usize>,
 }
 
@@ -71,13 +71,13 @@ impl fmt::Display for Scope {
 }
 
 impl Scope {
-    /// What a rank does between exchanges.
+    /// Name of the operation between exchanges: the rank computes.
     pub const COMPUTE: &str = "compute";
 
-    /// Writes what a rank does as scopes are shown, for what came from another rank: its operation is no `&'static str`.
+    /// Writes an operation in the format of [`Scope`]. For operations of other ranks, whose name is no `&'static str`.
     ///
     /// # Errors
-    /// Those of the formatter.
+    /// Errors of the formatter.
     pub fn show(f: &mut fmt::Formatter<'_>, operation: &str, step: u64, bucket: Option<usize>) -> fmt::Result {
         f.write_str(if operation.is_empty() { "idle" } else { operation })?;
         if let Some(bucket) = bucket {
@@ -87,14 +87,15 @@ impl Scope {
     }
 }
 
-/// Why a world stopped, as soon as it did; outlives the endpoint it was asked of.
+/// A function that returns the reason why the world stopped, once it has stopped. It outlives the endpoint from which it
+/// was obtained.
 pub type AbortCause = Box<dyn Fn() -> Option<CommError> + Send>;
 
-/// An owned block of bytes on its way between ranks.
+/// An owned block of bytes sent between ranks.
 pub type Frame = Vec<u8>;
 
-/// A clock somebody hands in: core itself reads no clock.
+/// A clock supplied by the caller: this crate reads no clock.
 pub trait Clock: Send {
-    /// Seconds since some fixed moment; never decreases.
+    /// Returns the seconds since a fixed moment; never decreases.
     fn seconds(&self) -> f64;
 }

@@ -1,4 +1,4 @@
-//! How fast the links of a simulated network are.
+//! Link model of the simulated network: bandwidth, latency, topology.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,21 +9,22 @@ use std::time::Duration;
 use crate::error::ConfigError;
 use crate::text::serde_as_text;
 
-/// Bandwidth, latency, how many ranks share a link, and which pairs of ranks have another path between them.
+/// Bandwidth, latency, number of ranks per link, and separate paths between pairs of ranks.
 ///
 /// As text: `unlimited`, or `BANDWIDTH[,LATENCY[,RANKS PER LINK]]`. The bandwidth is `unlimited` or a number with one
 /// of `bit`, `kbit`, `mbit`, `gbit` (per second, powers of ten); the latency a number with one of `ns`, `us`, `ms`,
 /// `s`, 0 if not given; the ranks per link a whole number, 1 if not given: `100mbit,1ms`, `10gbit,20us,4`.
 ///
-/// With `k` ranks per link, ranks `0..k` are one machine, ranks `k..2k` the next. Frames inside a machine take no
-/// time; the others get `1/k` of the machine's bandwidth, as if all its ranks always talked at once. That is what
-/// all-gathers of similar messages come to; rings, which cross each link once, are faster in truth.
+/// With `k` ranks per link, ranks `0..k` are one machine, ranks `k..2k` the next. Frames inside a machine take no time.
+/// The others get `1/k` of the machine's bandwidth, as if all its ranks were always communicating. This is accurate for
+/// all-gathers of similar messages. Rings, which cross each link once, are faster in reality.
 ///
-/// Behind a `;` each, paths follow that differ, in both directions, as `RANKS/RANKS=BANDWIDTH[,LATENCY]`; `RANKS` is a rank, a range or `*` for
-/// all, and of several paths for a pair the last counts. Two sites of four ranks are `10gbit,20us;0-3/4-7=100mbit,30ms`, a rank that is far from
-/// all others `1gbit;*/5=20mbit,50ms`. A slow path holds the frames on it, not the links at its ends. Each pair has a path to itself, and with
-/// `k` ranks per link `1/k` of its bandwidth, as of a link's: on `10gbit,20us,4;0-3/4-7=100mbit` ranks 0 and 4 have 25 Mbit/s. Inside
-/// a machine paths mean nothing.
+/// Paths with another speed follow, each after a `;`, as `RANKS/RANKS=BANDWIDTH[,LATENCY]`, for both directions.
+/// `RANKS` is a rank, a range or `*` for all; if several paths match a pair, the last counts. Two sites of four ranks
+/// are `10gbit,20us;0-3/4-7=100mbit,30ms`; a rank far from all others is `1gbit;*/5=20mbit,50ms`. A slow path delays
+/// the frames on it, not the links at its ends. Each pair has its path to itself. With `k` ranks per link, it has `1/k`
+/// of the path's bandwidth, as for a link: on `10gbit,20us,4;0-3/4-7=100mbit` ranks 0 and 4 have 25 Mbit/s. Paths have
+/// no effect inside a machine.
 ///
 /// ```
 /// use briquette_core::comm::Network;
@@ -41,14 +42,14 @@ pub struct Network {
     paths: Arc<[Path]>,
 }
 
-/// Of a link or a path.
+/// Speed of a link or a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Speed {
     bandwidth: Option<f64>,
     latency: Duration,
 }
 
-/// Between ranks that have a speed of their own.
+/// A path between ranks whose speed differs from the links'.
 #[derive(Debug, Clone, PartialEq)]
 struct Path {
     ends: [RangeInclusive<usize>; 2],
@@ -58,16 +59,16 @@ struct Path {
 const FORM: &str = "`unlimited`, or `100mbit,1ms`, or `10gbit,20us,4` (bandwidth in bit, kbit, mbit or gbit; latency in ns, us, ms or s; \
                     ranks per link), and behind it other paths as `;0-3/4-7=100mbit,30ms`";
 const BANDWIDTHS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
-/// In nanoseconds. `s` is last, as the others end in it too.
+/// Units in nanoseconds. `s` is last, because the others also end in it.
 const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
 
 impl Network {
-    /// Frames take no time.
+    /// Creates a network on which frames take no time.
     pub fn unlimited() -> Self {
         Network { speed: Speed { bandwidth: None, latency: Duration::ZERO }, ranks_per_link: 1, paths: Arc::default() }
     }
 
-    /// A network of the given bandwidth (bits per second; `None` for unlimited), latency, and ranks per link.
+    /// Creates a network of the given bandwidth (bits per second; `None` for unlimited), latency, and ranks per link.
     ///
     /// # Errors
     /// [`ConfigError::Range`] for a bandwidth that is not a positive number, or zero ranks per link.
@@ -77,35 +78,35 @@ impl Network {
         Ok(Network { speed, ranks_per_link, paths: Arc::default() })
     }
 
-    /// Bits per second of a link; `None` is unlimited.
+    /// Returns the bits per second of a link; `None` is unlimited.
     pub fn bandwidth(&self) -> Option<f64> {
         self.speed.bandwidth
     }
 
-    /// Time a frame is under way besides the time its bytes take.
+    /// Returns the latency of a frame, in addition to the transfer time of its bytes.
     pub fn latency(&self) -> Duration {
         self.speed.latency
     }
 
-    /// Consecutive ranks that share a machine and its link.
+    /// Returns the number of consecutive ranks that share a machine and its link.
     pub fn ranks_per_link(&self) -> usize {
         self.ranks_per_link
     }
 
-    /// Seconds that `bytes` bytes occupy a rank's share of its link.
+    /// Returns the seconds for which `bytes` bytes occupy a rank's share of its link.
     pub fn transfer_seconds(&self, bytes: usize) -> f64 {
         self.seconds_at(self.speed, bytes)
     }
 
-    /// Whether two ranks are on one machine.
+    /// Returns whether two ranks are on one machine.
     pub fn same_machine(&self, a: usize, b: usize) -> bool {
         a / self.ranks_per_link == b / self.ranks_per_link
     }
 
-    /// That every path joins ranks of different machines in a world of this many, and names no others.
+    /// Checks that every path joins ranks of different machines in a world of this size, and names no rank outside it.
     ///
     /// # Errors
-    /// [`ConfigError`] names the path that does not.
+    /// [`ConfigError`] names the invalid path.
     ///
     /// ```
     /// use briquette_core::comm::Network;
@@ -124,7 +125,7 @@ impl Network {
             }
             let [one, other] = path.ends.clone().map(|ranks| *ranks.start()..world.min(ranks.end().saturating_add(1)));
             let joins = |a: usize| other.clone().any(|b| a != b && !self.same_machine(a, b));
-            // One rank alone has no paths, and leaves none out.
+            // A single rank has no paths; its network need not leave them out.
             if world > 1 && !one.into_iter().any(joins) {
                 let per_link = self.ranks_per_link;
                 return Err(ConfigError::Conflict(format!(
@@ -135,7 +136,7 @@ impl Network {
         Ok(())
     }
 
-    /// What a frame of `bytes` bytes meets between two ranks.
+    /// Returns the passage of a frame of `bytes` bytes between two ranks.
     pub(super) fn between(&self, a: usize, b: usize, bytes: usize) -> Passage {
         let on = |ranks: &RangeInclusive<usize>, rank| ranks.contains(&rank);
         let joins = |path: &&Path| {
@@ -154,15 +155,15 @@ impl Network {
     }
 }
 
-/// A frame's way between two ranks.
+/// Timing of a frame between two ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Passage {
     pub(super) latency: f64,
-    /// That it takes.
+    /// Transfer time of the frame.
     pub(super) seconds: f64,
-    /// That it occupies the links at both ends.
+    /// Time for which the frame occupies the links at both ends.
     pub(super) link_seconds: f64,
-    /// Whether these two ranks have a path of their own.
+    /// Set if these two ranks have a separate path.
     pub(super) is_own: bool,
 }
 
@@ -174,7 +175,7 @@ impl Speed {
         }
     }
 
-    /// From the first two of these parts; nothing where they are none.
+    /// Parses the first two of these parts; `None` if they are not a speed.
     fn parse<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Result<Self, ConfigError>> {
         let bandwidth = match parts.next()? {
             "unlimited" => None,
@@ -245,7 +246,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Its ends.
+/// Writes the ends of the path.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [one, other] = self.ends.each_ref().map(|ranks| match (*ranks.start(), *ranks.end()) {
@@ -259,13 +260,13 @@ impl fmt::Display for Path {
 
 serde_as_text!(Network);
 
-/// The number before a unit, times the unit.
+/// Parses a number with a unit, and returns it in base units.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, scale) = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
     number.trim_end().parse::<f64>().ok().map(|number| number * scale)
 }
 
-/// In the largest unit that is not larger than the value and loses nothing.
+/// Formats the value in the largest unit that does not exceed it and represents it exactly.
 fn in_largest_unit(value: f64, units: &[(&str, f64)]) -> String {
     let exact = |scale: f64| value >= scale && value / scale * scale == value;
     let (unit, scale) = units.iter().find(|(_, scale)| exact(*scale)).unwrap_or(&units[units.len() - 1]);

@@ -1,4 +1,4 @@
-//! How long ranks compute at each step.
+//! Compute time of each rank at each step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,22 +9,22 @@ use crate::Key;
 use crate::error::ConfigError;
 use crate::text::serde_as_text;
 
-/// Compute times of every rank and step, for clocks that do not measure: of a [simulated](super::Simulated) world, and of a
-/// [stepped](super::Session::stepped) session. A function of rank and step alone, so a run is reproducible to the bit and goes on after a resume
-/// as if it had not been interrupted.
+/// Compute times of every rank and step, for clocks that do not measure: of a [simulated](super::Simulated) world, and
+/// of a [stepped](super::Session::stepped) session. A compute time is a function of rank and step alone. A run is
+/// therefore bit-reproducible, and continues after a resume as if it had not been interrupted.
 ///
-/// As text: a time for each rank, in rank order (ranks beyond the last take the last), then what varies it:
+/// As text: a time for each rank, in rank order (ranks beyond the last take the last), then its variation:
 ///
 /// | part | meaning |
 /// |---|---|
 /// | `50ms`, `500ms,50ms` | constant; rank 0 ten times slower than the others |
-/// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal, up to 2: the median stays, the mean grows by `exp(0.3²/2)` |
+/// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal (0.3 can be at most 2): the median stays, the mean grows by `exp(0.3²/2)` |
 /// | `;slow=0.03x10` | with probability 0.03, 10 times as long (1 to 1000): stragglers that change from step to step |
-/// | `;seed=7` | of both draws, 0 if not given |
+/// | `;seed=7` | seed of both draws, 0 if not given |
 ///
 /// A draw above 10⁶ s counts as 10⁶ s.
 ///
-/// [`trace`](Self::trace) takes measured times instead.
+/// Use [`trace`](Self::trace) for measured times.
 ///
 /// ```
 /// use briquette_core::comm::Paces;
@@ -38,42 +38,42 @@ use crate::text::serde_as_text;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Paces {
-    /// By step, begun again after the last, and by rank.
+    /// Times by step, repeated after the last step, and by rank.
     seconds: Arc<[Vec<f64>]>,
     sigma: f64,
     slow: Option<Slow>,
     seed: u64,
 }
 
-/// Now and then a step takes longer.
+/// Occasional slow steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Slow {
     probability: f64,
     factor: f64,
 }
 
-/// Most seconds that a step may be set to take: a clock that runs on for billions of steps stays exact enough.
+/// Maximum seconds of a step: a clock stays precise enough over billions of steps.
 const LONGEST: f64 = 1e6;
-/// What varies it: a normal draw is below 8.6, so times 3·10⁷ at the most.
+/// Largest lognormal parameter: a normal draw is below 8.6, so the factor is at most 3·10⁷.
 const MOST_SIGMA: f64 = 2.0;
 const MOST_TIMES: f64 = 1e3;
 const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each from 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
                     (probability, factor), ;seed=7 what is wanted";
 
 impl Paces {
-    /// The same time at every step, in rank order; ranks beyond the last take the last.
+    /// Creates times that are the same at every step, in rank order; ranks beyond the last take the last.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] where there is none.
+    /// [`ConfigError::Range`] if there is no time.
     pub fn constant(each: &[Duration]) -> Result<Self, ConfigError> {
         Paces::trace(vec![each.iter().map(Duration::as_secs_f64).collect()])
     }
 
-    /// Seconds of each step, and in it of each rank, as they were measured. After the last step the first comes again; ranks beyond the
-    /// last take the last.
+    /// Creates times from a trace: measured seconds of each step, and in it of each rank. After the last step, the
+    /// trace repeats; ranks beyond the last take the last.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] where a step has no time, or one that is negative, not a number, or above 10⁶ s.
+    /// [`ConfigError::Range`] if a step has no time, or one that is negative, not a number, or above 10⁶ s.
     pub fn trace(seconds: Vec<Vec<f64>>) -> Result<Self, ConfigError> {
         let what = "compute times";
         ConfigError::unless(!seconds.is_empty(), what, "of at least one step", "none")?;
@@ -86,7 +86,7 @@ impl Paces {
         Ok(Paces { seconds: seconds.into(), sigma: 0.0, slow: None, seed: 0 })
     }
 
-    /// Seconds that `rank` computes at `step`.
+    /// Returns the compute seconds of `rank` at `step`.
     pub fn seconds(&self, rank: usize, step: u64) -> f64 {
         let row = &self.seconds[(step % self.seconds.len() as u64) as usize];
         let mut seconds = row[rank.min(row.len() - 1)];
@@ -153,7 +153,7 @@ impl fmt::Display for Paces {
             return write!(f, "trace of {} steps", self.seconds.len());
         }
         for (rank, seconds) in self.seconds[0].iter().enumerate() {
-            // A text that is read as the same bits: a resumed run has the times of the run that it continues.
+            // The text must parse to the same bits: a resumed run has the times of the run that it continues.
             let times = [seconds * 1e3, (seconds * 1e3).round()];
             let separator = if rank == 0 { "" } else { "," };
             match times.into_iter().find(|time| time * 1e-3 == *seconds) {
@@ -223,7 +223,7 @@ mod tests {
         assert!(seconds.iter().all(|seconds| *seconds <= 1e6) && seconds.contains(&1e6));
     }
 
-    /// Of `exp(0.5 z)` the median is 1, the mean `exp(1/8) = 1.133`; 5 % of steps are 4 times slower.
+    /// For `exp(0.5 z)`, the median is 1 and the mean `exp(1/8) = 1.133`; 5 % of steps are 4 times slower.
     #[test]
     fn draws_have_the_distribution_that_is_said() {
         let draws = |text: &str| {

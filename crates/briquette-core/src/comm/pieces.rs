@@ -1,27 +1,29 @@
-//! Messages of any length, in pieces that a transport takes.
+//! Messages of any length, split into pieces that a transport accepts.
 //!
-//! A message goes in full pieces and then one that is not full, which may be empty: that is its end. One that is shorter than a piece is
-//! one frame. So no rank sends a length beforehand, or queues more than a few pieces for each other rank.
+//! A message consists of full pieces and then one that is not full, possibly empty, which marks its end. A message
+//! shorter than a piece is one frame. So no rank sends a length in advance, or queues more than a few pieces for each
+//! other rank.
 
 use std::ops::Range;
 
 use super::{Frame, Session};
 use crate::error::CommError;
 
-/// Longest piece of a message to one rank, or to each rank one of its own.
+/// Longest piece of a message to one rank, or of different messages to each rank.
 pub const PIECE: usize = 16 << 20;
 
-/// Longest piece of a message that one rank sends to all: while it is on its way, its sender holds a copy for each other rank.
+/// Longest piece of a message that one rank sends to all: while it is in flight, its sender holds a copy for each other
+/// rank.
 pub const BROADCAST_PIECE: usize = 1 << 20;
 
 impl Session {
-    /// The longest piece, of at most `most` bytes.
+    /// Returns the length of the longest piece, of at most `most` bytes.
     pub(super) fn piece(&self, most: usize) -> usize {
         most.min(self.transport.longest_frame()).max(1)
     }
 
-    /// A message of any length to rank `to`, which receives it by [`recv_long`](Self::recv_long) or
-    /// [`recv_any_long`](Self::recv_any_long). Where two ranks send to each other, see [`swap_long`](Self::swap_long).
+    /// Sends a message of any length to rank `to`, which receives it by [`recv_long`](Self::recv_long) or
+    /// [`recv_any_long`](Self::recv_any_long). If two ranks send to each other, use [`swap_long`](Self::swap_long).
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -31,7 +33,7 @@ impl Session {
             if message.len() < piece {
                 return comm.send(to, message);
             }
-            // The last one is shorter, and may be empty.
+            // The last piece is shorter, and may be empty.
             for start in (0..=message.len()).step_by(piece) {
                 let frame = comm.pool().copy_of(&message[start..message.len().min(start + piece)]);
                 comm.send(to, frame)?;
@@ -41,7 +43,7 @@ impl Session {
         })
     }
 
-    /// The next message from rank `from`, which sent it by [`send_long`](Self::send_long).
+    /// Receives the next message from rank `from`, which sent it by [`send_long`](Self::send_long).
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -52,13 +54,14 @@ impl Session {
         })
     }
 
-    /// The next message from any of the ranks `from`, and the rank that sent it, by [`send_long`](Self::send_long).
+    /// Receives the next message from any of the ranks `from`, sent by [`send_long`](Self::send_long), and returns the
+    /// sender with it.
     ///
     /// # Errors
     /// As for [`recv_any`](Self::recv_any).
     ///
     /// # Panics
-    /// When `from` is empty.
+    /// If `from` is empty.
     pub fn recv_any_long(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
         self.timed(|comm| {
             let (from, first) = comm.recv_any(from)?;
@@ -66,8 +69,8 @@ impl Session {
         })
     }
 
-    /// Sends a message to each of the ranks `to` and receives one from each of the ranks `from`, in their order, piece by piece: no rank
-    /// waits for room at a rank that waits for room. Every rank that is sent to must receive in the same way.
+    /// Sends a message to each of the ranks `to` and receives one from each of the ranks `from`, in their order, piece
+    /// by piece. It cannot deadlock on full queues. Every rank in `to` must receive in the same way.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -90,7 +93,7 @@ impl Session {
                 if let Some(start) = at {
                     let end = len.min(start + piece);
                     for (index, rank) in to.iter().enumerate() {
-                        // The last rank is sent a short message itself, not a copy.
+                        // The last rank gets a short message itself, not a copy.
                         let is_given = index + 1 == to.len() && end - start == len;
                         let frame = match is_given {
                             true => std::mem::take(&mut message),
@@ -119,7 +122,7 @@ impl Session {
     }
 }
 
-/// Sends every other rank the piece from `start` on; where the next one begins, unless this was the last.
+/// Sends every other rank the piece from `start` on. Returns the start of the next piece, unless this was the last.
 pub(super) fn send_piece(
     comm: &mut Session,
     mine: &[u8],
@@ -135,7 +138,7 @@ pub(super) fn send_piece(
     Ok((end - start == piece).then_some(end))
 }
 
-/// Receives the first piece of every other rank's message; the ranks that it is not all of.
+/// Receives the first piece of every other rank's message. Returns the ranks whose messages have more pieces.
 pub(super) fn receive_first(comm: &mut Session, piece: usize, parts: &mut [Frame]) -> Result<Vec<usize>, CommError> {
     let (rank, world, mut open) = (comm.rank(), comm.world(), Vec::new());
     for from in (1..world).map(|behind| (rank + world - behind) % world) {
@@ -165,7 +168,7 @@ pub(super) fn receive_more(
     Ok(())
 }
 
-/// Sends `len` bytes to every other rank, which [`receive_pieces`]. What is queued is one piece for each.
+/// Sends `len` bytes to every other rank, which calls [`receive_pieces`]. At most one piece for each is queued.
 pub(super) fn send_pieces(
     comm: &mut Session,
     len: usize,
@@ -189,7 +192,7 @@ pub(super) fn send_pieces(
     Ok(())
 }
 
-/// Receives what the root sends by [`send_pieces`]; `take` gets the offset of each piece and the piece.
+/// Receives the pieces that the root sends by [`send_pieces`]; `take` gets the offset of each piece and the piece.
 pub(super) fn receive_pieces(
     comm: &mut Session,
     root: usize,
@@ -207,13 +210,13 @@ pub(super) fn receive_pieces(
     }
 }
 
-/// Whole numbers in each.
+/// Returns the length of a broadcast piece, a multiple of a number's 4 bytes where possible.
 fn broadcast_piece(comm: &Session) -> usize {
     let piece = comm.piece(BROADCAST_PIECE);
     if piece < 4 { piece } else { piece / 4 * 4 }
 }
 
-/// A message on its way in.
+/// A partially received message.
 #[derive(Debug, Default)]
 struct Incoming {
     message: Frame,

@@ -1,10 +1,10 @@
-//! Which ranks run on which machine.
+//! Placement of ranks on machines.
 
 use super::Session;
 use crate::error::ConfigError;
 
-/// The machines of a world and the ranks on each, for exchanges inside a machine and between machines: groups for
-/// [`within`](Session::within).
+/// The machines of a world and the ranks on each, for exchanges inside a machine and between machines with the
+/// subgroups of [`within`](Session::within).
 ///
 /// ```
 /// use briquette_core::comm::{Compute, Simulated, run_ranks};
@@ -35,28 +35,28 @@ pub struct Places {
 }
 
 impl Places {
-    /// The ranks on each machine, ascending; machines in the order of their first ranks.
+    /// Returns the ranks on each machine, ascending; machines in the order of their first ranks.
     pub fn machines(&self) -> &[Vec<usize>] {
         &self.machines
     }
 
-    /// The ranks on this rank's machine.
+    /// Returns the ranks on this rank's machine.
     pub fn machine(&self) -> &[usize] {
         let own = self.machines.iter().find(|machine| machine.contains(&self.rank));
         own.expect("every rank is on a machine")
     }
 
-    /// The first rank of every machine.
+    /// Returns the first rank of every machine.
     pub fn leaders(&self) -> Vec<usize> {
         self.machines.iter().map(|machine| machine[0]).collect()
     }
 
-    /// Whether this rank is the first of its machine.
+    /// Returns whether this rank is the first of its machine.
     pub fn leads(&self) -> bool {
         self.machine()[0] == self.rank
     }
 
-    /// That groups of this many ranks, where a setting of `what` names one, tile a world.
+    /// Checks that groups of this size, if given in the settings of `what`, tile a world.
     pub(crate) fn check_groups(what: &str, group: Option<usize>, world: usize) -> Result<(), ConfigError> {
         match group {
             Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
@@ -68,15 +68,16 @@ impl Places {
 }
 
 impl Session {
-    /// The same with this many consecutive ranks as a machine, where they are given.
+    /// Returns a placement with this many consecutive ranks per machine, if given, or else [`places`](Self::places).
     pub(crate) fn places_in(&self, group: Option<usize>) -> Places {
         let Some(size) = group else { return self.places() };
         let ranks: Vec<usize> = (0..self.world()).collect();
         Places { rank: self.rank(), machines: ranks.chunks(size).map(<[usize]>::to_vec).collect() }
     }
 
-    /// Which ranks of this world share a machine; the same on every rank. A transport has it from the launcher; on a simulated
-    /// network the ranks of a link are a machine. Where nothing is known every rank is on a machine of its own.
+    /// Returns the placement of this world's ranks on machines; the same on every rank. A transport gets it from the
+    /// launcher. On a simulated network, the ranks of a link are a machine. Without any information, every rank is on a
+    /// separate machine.
     pub fn places(&self) -> Places {
         let network = self.network();
         let machine = |rank: usize| match &network {
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn in_a_group_machines_have_the_groups_numbers() {
         let mut world = simulated(6, "1gbit,0s,2");
-        // Ranks 5, 1, 4 and 0 are 0 to 3.
+        // Ranks 5, 1, 4 and 0 are ranks 0 to 3 of the group.
         let places = world[4].within(&[5, 1, 4, 0], |group| group.places());
         assert_eq!(places.machines(), [[0, 2], [1, 3]]);
         assert_eq!((places.machine(), places.leaders(), places.leads()), (&[0, 2][..], vec![0, 1], false));

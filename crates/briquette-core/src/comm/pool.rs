@@ -1,26 +1,27 @@
-//! Frames to be used again.
+//! Pool of reusable frames.
 
 use super::Frame;
 
-/// Frames waiting to be used again, so that a steady run allocates none.
+/// Frames for reuse, so that a steady run allocates none.
 ///
-/// Frames travel: one taken here is given back to the pool of the rank that receives it. The collectives keep that
-/// balanced, so pools neither run dry nor grow. A pool that is given more frames than are ever taken from it drops the smallest: it holds
-/// no more than were once taken in a row, and a few.
+/// Frames move between ranks: a frame taken from this pool is returned to the pool of the rank that receives it. The
+/// collectives keep that balanced, so pools neither run empty nor grow. A pool that receives more frames than are ever
+/// taken from it drops the smallest: it holds a few more than were once taken in a row.
 #[derive(Debug, Default)]
 pub struct FramePool {
-    /// Smallest capacity first.
+    /// Free frames, smallest capacity first.
     free: Vec<Frame>,
-    /// Frames taken and not given back, since there were fewest such; and the most of them so far.
+    /// Frames taken and not returned, counted from the minimum so far; and the maximum of this count.
     out: usize,
     most_out: usize,
-    /// Emptied lists, for collectives that hold one frame per rank for a moment.
+    /// Empty lists, for collectives that briefly hold one frame per rank.
     lists: Vec<Vec<Frame>>,
     allocations: u64,
 }
 
 impl FramePool {
-    /// An empty frame with the capacity of an earlier one where possible: the largest, as the need is not known.
+    /// Returns an empty frame with the capacity of an earlier one where possible: the largest, because the required
+    /// size is unknown.
     pub fn take(&mut self) -> Frame {
         self.note_taken();
         self.free.pop().unwrap_or_default()
@@ -31,7 +32,7 @@ impl FramePool {
         self.most_out = self.most_out.max(self.out);
     }
 
-    /// An empty frame with room for `bytes` bytes: the smallest that has it, or the largest, enlarged.
+    /// Returns an empty frame with room for `bytes` bytes: the smallest that is large enough, or the largest, enlarged.
     pub fn take_for(&mut self, bytes: usize) -> Frame {
         let fits = self.free.partition_point(|frame| frame.capacity() < bytes);
         if fits < self.free.len() {
@@ -47,14 +48,14 @@ impl FramePool {
         frame
     }
 
-    /// A frame holding a copy of `bytes`.
+    /// Returns a frame with a copy of `bytes`.
     pub fn copy_of(&mut self, bytes: &[u8]) -> Frame {
         let mut frame = self.take_for(bytes.len());
         frame.extend_from_slice(bytes);
         frame
     }
 
-    /// Gives a frame back. One that owns no memory is not kept.
+    /// Returns a frame to the pool. A frame that owns no memory is not kept.
     pub fn put(&mut self, mut frame: Frame) {
         if frame.capacity() == 0 {
             return;
@@ -63,33 +64,33 @@ impl FramePool {
         let at = self.free.partition_point(|other| other.capacity() < frame.capacity());
         self.free.insert(at, frame);
         self.out = self.out.saturating_sub(1);
-        // The smallest: whatever fits it fits a larger one.
+        // Drop the smallest: a larger frame serves every use of it.
         if self.free.len() > self.most_out + SPARE {
             self.free.remove(0);
         }
     }
 
-    /// Frames held now.
+    /// Returns the number of frames held now.
     pub fn frames(&self) -> usize {
         self.free.len()
     }
 
-    /// Bytes of memory behind the frames held now.
+    /// Returns the bytes of memory of the frames held now.
     pub fn capacity(&self) -> usize {
         self.free.iter().map(Vec::capacity).sum()
     }
 
-    /// How often [`take_for`](FramePool::take_for) had no frame large enough; constant after warm-up.
+    /// Returns how often [`take_for`](FramePool::take_for) had no frame large enough; constant after warm-up.
     pub fn allocations(&self) -> u64 {
         self.allocations
     }
 
-    /// A list for [`all_gather`](super::Session::all_gather) to fill.
+    /// Returns a list for [`all_gather`](super::Session::all_gather) to fill.
     pub(super) fn take_list(&mut self) -> Vec<Frame> {
         self.lists.pop().unwrap_or_default()
     }
 
-    /// Gives a list back, and its frames to the pool.
+    /// Returns a list, and its frames, to the pool.
     pub(super) fn put_list(&mut self, mut list: Vec<Frame>) {
         for frame in list.drain(..) {
             self.put(frame);
@@ -98,7 +99,7 @@ impl FramePool {
     }
 }
 
-/// Frames that are held in addition to the most that were once taken in a row.
+/// Number of frames held in addition to the maximum that were taken in a row.
 const SPARE: usize = 4;
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
         for _ in 0..1000 {
             let taken = [pool.take_for(50), pool.take_for(50)];
             taken.into_iter().for_each(|frame| pool.put(frame));
-            // Made elsewhere.
+            // A frame allocated elsewhere.
             pool.put(Vec::with_capacity(60));
         }
         assert_eq!((pool.frames(), pool.allocations()), (2 + SPARE, 2));

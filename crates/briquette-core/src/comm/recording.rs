@@ -1,7 +1,8 @@
-//! What a session does with its clock, recorded, and replayed on any simulated network.
+//! Recording of a session's clock events, and replay on any simulated network.
 //!
-//! A run whose decisions do not depend on seconds sends the same frames on every network. Its recording is then worth a run on each
-//! of them: [`replay`] plays the frames of all ranks through [`Simulated`](super::Simulated), without the training.
+//! A run whose decisions do not depend on time sends the same frames on every network. Its recording replaces a run on
+//! each of them: [`replay`] plays the frames of all ranks through [`Simulated`](super::Simulated), without the
+//! training.
 
 use std::time::Duration;
 
@@ -10,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::{Compute, Network, Session, Simulated, run_ranks};
 use crate::error::CommError;
 
-/// What a session did that moves a simulated clock.
+/// An event of a session that advances a simulated clock.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// A step's computing ended.
+    /// The computation of a step ended.
     #[serde(rename = "c")]
     BeginStep,
-    /// A frame to a rank, of this many bytes.
+    /// Sent a frame to a rank, of this many bytes.
     #[serde(rename = "s")]
     Sent(usize, usize),
-    /// The next frame from a rank.
+    /// Received the next frame from a rank.
     #[serde(rename = "r")]
     Received(usize),
     /// Encoding and decoding took these [given](Session::set_compress_seconds) seconds.
@@ -28,8 +29,8 @@ pub enum Event {
     /// Work outside of simulated time ended, and left the link idle.
     #[serde(rename = "i")]
     Idle,
-    /// What another network may make another order or other seconds of: a frame from any of several ranks, a job in the background, or a clock or
-    /// a network that is set in the middle. The recording cannot be replayed.
+    /// An event whose order or time may differ on another network: a frame from any of several ranks, a background job,
+    /// or a clock or a network set during the run. The recording cannot be replayed.
     #[serde(rename = "x")]
     Unrepeatable,
 }
@@ -37,12 +38,13 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     events: Vec<Event>,
-    /// How many holds of the clock have not ended: above 0 it is work outside of simulated time.
+    /// Number of holds of the clock that have not ended: above 0, work is outside of simulated time.
     holds: usize,
 }
 
 impl Session {
-    /// Begins to record what moves a simulated clock; what was recorded before is dropped. Costs a few bytes a frame.
+    /// Starts to record the events that advance a simulated clock, and drops an earlier recording. Costs a few bytes
+    /// per frame.
     ///
     /// ```
     /// use briquette_core::comm::{Compute, Event, Local, Network, replay};
@@ -66,14 +68,14 @@ impl Session {
         self.recorder = Some(Recorder::default());
     }
 
-    /// What was recorded; empty where nothing was. Ends the recording.
+    /// Ends the recording and returns it; empty if nothing was recorded.
     pub fn take_recording(&mut self) -> Vec<Event> {
         self.recorder.take().map(|recorder| recorder.events).unwrap_or_default()
     }
 
-    /// The seconds on this session's clock, to be given to [`set_clock`](Self::set_clock) when work outside of training is done. What
-    /// is sent until then is not recorded. Holds nest: each ends with a `set_clock` of its own, and recording goes on after the
-    /// outermost.
+    /// Starts work outside of training, and returns the seconds on this session's clock. Pass them to
+    /// [`set_clock`](Self::set_clock) when that work is done. Frames sent until then are not recorded. Holds nest: each
+    /// ends with its own `set_clock`, and recording continues after the outermost.
     pub fn hold_clock(&mut self) -> f64 {
         self.recorder.iter_mut().for_each(|recorder| recorder.holds += 1);
         self.now()
@@ -92,12 +94,12 @@ impl Session {
         self.note(if was_held { Event::Idle } else { Event::Unrepeatable });
     }
 
-    /// Training goes on with it, wherever it was set: held or not.
+    /// Records a change of the network. It affects training even if it is set during a hold.
     pub(super) fn note_set_network(&mut self) {
         self.recorder.iter_mut().for_each(|recorder| recorder.events.push(Event::Unrepeatable));
     }
 
-    /// Does again what was recorded, with empty bytes; the seconds at the end of each step.
+    /// Repeats the recorded events, with empty bytes. Returns the seconds at the end of each step.
     fn repeat(&mut self, recording: &[Event]) -> Result<Vec<f64>, CommError> {
         let (mut ends, mut step) = (Vec::new(), 0);
         for event in recording {
@@ -125,14 +127,16 @@ impl Session {
     }
 }
 
-/// The simulated seconds at which every rank ends each of its steps, by rank, where recordings are of all ranks of a world and of
-/// steps that do not depend on seconds: no controller that reads them, no frame from any of several ranks.
+/// Returns the simulated seconds at which every rank ends each of its steps, by rank. It needs the recordings of all
+/// ranks of a world. The recorded steps must not depend on time: no controller that reads it, no frame from any of
+/// several ranks.
 ///
-/// The seconds are those that a run on this network would show, as the same arithmetic makes them. A step ends where the next one's
-/// computing begins.
+/// The seconds equal those of a run on this network, because they come from the same arithmetic. A step ends when the
+/// computation of the next one begins.
 ///
 /// # Errors
-/// [`CommError`] for a recording that cannot be replayed, or of another world: one with a frame that no rank sends.
+/// [`CommError`] for a recording that cannot be replayed, or of another world, such as one with a frame that no rank
+/// sends.
 pub fn replay(recordings: &[Vec<Event>], network: Network, compute: &Compute) -> Result<Vec<Vec<f64>>, CommError> {
     let local = super::Local::builder(recordings.len()).deadline(Duration::from_secs(10));
     let world = Simulated::over(local, network, compute.clone());

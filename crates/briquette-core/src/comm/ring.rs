@@ -1,4 +1,4 @@
-//! The ring of an all-reduce, whatever travels in its frames.
+//! Ring algorithm of an all-reduce, for frames with any contents.
 
 use std::ops::Range;
 
@@ -6,47 +6,47 @@ use super::collectives::expect_size;
 use super::{Frame, RING_FRAME, Session};
 use crate::error::CommError;
 
-/// Frames of the ring that a rank sends before it waits for the first.
+/// Number of frames of the ring that a rank sends before it waits for the first.
 const RING_AHEAD: usize = 4;
 
-/// Where a frame of the ring stands that a rank sends.
+/// Stage of a frame that a rank sends in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// This rank's own values start their way.
+    /// This rank's own values, at the start of the ring.
     Start,
-    /// The sum of the ranks before, which was [collected](Hops::collect), and of this one.
+    /// The sum of the previous ranks, which was [collected](Hops::collect), and of this one.
     Sum,
-    /// The same, and with this rank it is the sum of all.
+    /// Like `Sum`, but this rank completes the sum over all ranks.
     Whole,
-    /// The sum of all, which was [delivered](Hops::deliver).
+    /// The sum of all ranks, which was [delivered](Hops::deliver).
     Onward,
 }
 
-/// What a rank does with the values of one vector as they go round. Each value is sent by each rank once before it is delivered:
-/// with `Start`, `Sum` or `Whole`.
+/// Operations of a rank on the values of one vector in the ring. Each rank sends each value once before it is
+/// delivered: with `Start`, `Sum` or `Whole`.
 pub(crate) trait Hops {
-    /// Bytes of a frame of this many values, where it has no more than it must.
+    /// Returns the minimum bytes of a frame of this many values.
     fn bytes(&self, values: usize) -> usize;
     /// Returns whether a frame of this many values may have this many bytes.
     fn fits(&self, values: usize, bytes: usize) -> bool {
         bytes == self.bytes(values)
     }
-    /// Replaces what is in `frame`, which has room for [`bytes`](Self::bytes).
+    /// Replaces the contents of `frame`, which has room for [`bytes`](Self::bytes).
     fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame);
-    /// The sum of the ranks before this one, in a frame of the right size.
+    /// Receives the sum of the previous ranks, in a frame of the right size.
     fn collect(&mut self, place: Range<usize>, frame: &[u8]);
-    /// The sum of all ranks, in a frame of the right size.
+    /// Receives the sum of all ranks, in a frame of the right size.
     fn deliver(&mut self, place: Range<usize>, frame: &[u8]);
 }
 
-/// Ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`; it goes round
-/// twice, first collecting, then delivering. It travels in frames of at most [`RING_FRAME`] values, a few of which are
-/// always on their way, so that a frame is added while the next one travels.
+/// Runs a ring reduce-scatter and all-gather. Chunk `c` starts at rank `c` and is summed in the order `c, c+1, …`. It
+/// passes the ring twice: first it collects, then it delivers. It is sent in frames of at most [`RING_FRAME`] values. A
+/// few of them are always in flight, so that the addition of a frame overlaps with the transfer of the next.
 pub(super) fn ring(comm: &mut Session, len: usize, hops: &mut impl Hops) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     let (next, previous) = ((rank + 1) % world, (rank + world - 1) % world);
     let frames = len.div_ceil(world).div_ceil(RING_FRAME.min(comm.piece(4 * RING_FRAME) / 4).max(1)).max(1);
-    // Where the values of the frame with this number are that a rank sends.
+    // Range of the values in the frame with this number that a rank sends.
     let place = |sender: usize, number: usize| -> Range<usize> {
         let chunk = chunk((sender + 2 * world - number / frames) % world, len, world);
         let frame = self::chunk(number % frames, chunk.len(), frames);
@@ -85,7 +85,7 @@ pub(super) fn ring(comm: &mut Session, len: usize, hops: &mut impl Hops) -> Resu
     Ok(())
 }
 
-/// The values of chunk `c` of `len` values cut into `world`: `[c·len/world, (c+1)·len/world)`.
+/// Returns the values of chunk `c` of `len` values cut into `world`: `[c·len/world, (c+1)·len/world)`.
 pub(super) fn chunk(c: usize, len: usize, world: usize) -> Range<usize> {
     c * len / world..(c + 1) * len / world
 }

@@ -1,4 +1,4 @@
-//! What a rank works with: a transport, and everything that is the same over every transport.
+//! Sessions: a transport, and everything that does not depend on the transport.
 
 mod clock;
 
@@ -20,11 +20,12 @@ use super::{AbortCause, Call, Clock, Frame, FramePool, Paces, Scope, Transport};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
-/// One rank's place in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters and a clock.
+/// One rank's membership in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters
+/// and a clock.
 ///
-/// Any [`Transport`] becomes one by `Session::from`. After an error the session is poisoned: every later call fails with the
-/// first reason, and so do the calls of the other ranks. Dropped while its thread panics, it stops the other ranks with this
-/// one's number.
+/// `Session::from` makes a session from any [`Transport`]. After an error, the session is poisoned: every later call
+/// fails with the first error, and so do the calls of the other ranks. If it is dropped while its thread panics, it
+/// stops the other ranks with this rank's number.
 ///
 /// ```
 /// use briquette_core::comm::Local;
@@ -39,22 +40,22 @@ use crate::traffic::Traffic;
 /// assert_eq!(sums, vec![Ok(([3.0], 8, 8)); 3]);
 /// ```
 pub struct Session {
-    /// Its address is this session's while any clone is there.
+    /// Identity of this session: the address is unique while any clone exists.
     pub(crate) identity: Arc<()>,
     pub(super) transport: Box<dyn Transport>,
     pub(super) call: Call,
     pub(super) traffic: Traffic,
-    /// Sends and receives.
+    /// Number of sends and receives.
     pub(super) calls: u64,
-    /// The first error of all, which later calls repeat.
+    /// The first error, which later calls repeat.
     pub(super) failed: Option<CommError>,
-    /// The ranks that are the world for now, where they are not all.
+    /// The current subgroup, if any.
     pub(super) group: Option<Group>,
-    /// By channel.
+    /// Background threads, by channel.
     pub(super) background: BTreeMap<usize, Background>,
-    /// Whose frame was the last to be received from any of several ranks.
+    /// Sender of the last frame received from any of several ranks.
     last_sender: usize,
-    /// Inside a call, for those that calls are made of.
+    /// Set inside a call, for nested calls.
     busy: bool,
     spent: Spent,
     pub(super) compress_seconds: Option<CompressSeconds>,
@@ -90,10 +91,11 @@ impl Session {
         }
     }
 
-    /// With a clock that shows given seconds for every step's computing, one time for all or [`Paces`], and none for exchanges: what
-    /// controllers decide then depends on nothing that differs between two runs.
+    /// Adds a clock that shows given compute times for every step, one time for all or [`Paces`], and no time for
+    /// exchanges. The decisions of controllers then depend on nothing that differs between two runs.
     ///
-    /// [`Simulated`](super::Simulated) on an unlimited network with [`Compute::Fixed`](super::Compute::Fixed) shows the same.
+    /// [`Simulated`](super::Simulated) on an unlimited network with [`Compute::Fixed`](super::Compute::Fixed) is
+    /// equivalent.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -110,7 +112,7 @@ impl Session {
         self
     }
 
-    /// With this clock, where the session has none: a transport's, a stepped and a simulated one stay.
+    /// Adds this clock if the session has none: the clock of a transport, a stepped or a simulated session stays.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -132,17 +134,17 @@ impl Session {
         self
     }
 
-    /// This rank's number, `0..world()`.
+    /// Returns this rank's number, `0..world()`.
     pub fn rank(&self) -> usize {
         self.group.as_ref().map_or_else(|| self.transport.rank(), Group::rank)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world(&self) -> usize {
         self.group.as_ref().map_or_else(|| self.transport.world(), Group::size)
     }
 
-    /// Queues a frame for rank `to`; waits, until the deadline, while the queue is full.
+    /// Queues a frame for rank `to`. Blocks while the queue is full, until the deadline.
     ///
     /// # Errors
     /// [`CommError`] when the deadline passes, the other rank is gone, or any rank aborted.
@@ -161,7 +163,7 @@ impl Session {
         })
     }
 
-    /// The next frame from rank `from`.
+    /// Receives the next frame from rank `from`.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -174,13 +176,13 @@ impl Session {
         })
     }
 
-    /// The next frame from any of the ranks `from`, and the rank that sent it: for servers and for ranks that do not wait for the
-    /// slowest. Frames of one rank come in the order they were sent, by whichever call. Ranks that have left are passed over
-    /// while one is there that has not.
+    /// Receives the next frame from any of the ranks `from`, and returns the sender with it: for servers, and for ranks
+    /// that do not wait for stragglers. Frames of one rank arrive in the order they were sent, through any of the
+    /// calls. Ranks that have left are skipped while another one remains.
     ///
-    /// Which frame is first differs between runs, unless the network is [`Simulated`](super::Simulated): what is made of them must
-    /// not depend on it where results are to be the same bits. Of frames that are there already, those of ranks after the one that
-    /// was received from before are first, so that no rank is kept waiting by the others.
+    /// The order of frames differs between runs, unless the network is [`Simulated`](super::Simulated). For
+    /// bit-identical results, the processing of frames must not depend on this order. Among frames that have already
+    /// arrived, those of ranks after the last sender come first, so that no rank starves.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -201,10 +203,10 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As for [`send`](Self::send); the other rank is gone when all of `from` are.
+    /// As for [`send`](Self::send). The other rank counts as gone when all of `from` are gone.
     ///
     /// # Panics
-    /// When `from` is empty.
+    /// If `from` is empty.
     pub fn recv_any(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
         assert!(!from.is_empty(), "a frame comes from one of some ranks");
         self.timed(|comm| {
@@ -223,7 +225,7 @@ impl Session {
         })
     }
 
-    /// The rank whose frame is to be received where that is not for the transport to decide.
+    /// Returns the rank whose frame is received next, if the transport does not choose it.
     fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, CommError> {
         self.call.time.first_of(from).or_else(|deadline| {
             let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
@@ -232,7 +234,7 @@ impl Session {
         })
     }
 
-    /// The next frame from any of these, by their numbers in the transport's world.
+    /// Receives the next frame from any of these ranks, given by their numbers in the transport's world.
     fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
         if let [from] = from {
             self.call.time.waits_for(*from);
@@ -246,8 +248,8 @@ impl Session {
         Ok((from, frame))
     }
 
-    /// Returns when everything that was sent is on its way and needs no further call of this rank. The collectives end
-    /// with it, so that a rank which goes on computing keeps no rank waiting.
+    /// Blocks until all sent frames are on their way and need no further call of this rank. The collectives end with a
+    /// flush, so that no rank waits for a rank that has gone on to compute.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -264,39 +266,41 @@ impl Session {
         self.call.time.stop();
     }
 
-    /// Why the world stopped, for code that outlives this session. Nothing where the transport does not keep it.
+    /// Returns a function for the reason why the world stopped, for code that outlives this session. It returns `None`
+    /// if the transport does not keep the reason.
     pub fn abort_cause(&self) -> AbortCause {
         self.transport.abort_cause()
     }
 
-    /// Bytes of frames moved since this session was made; what the transport adds to them is not counted.
+    /// Returns the bytes of frames moved since this session was created, without the bytes that the transport adds.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Counts the bytes of a background exchange that was [finished without counting](super::Pending::finish_uncounted), at the step that
-    /// uses its result.
+    /// Counts the bytes of a background exchange that was [finished without
+    /// counting](super::Pending::finish_uncounted), at the step that uses its result.
     pub fn count(&mut self, traffic: Traffic) {
         self.traffic += traffic;
     }
 
-    /// Calls of [`send`](Self::send), [`recv`](Self::recv) and [`recv_any`](Self::recv_any) so far, those of the collectives included.
+    /// Returns the number of calls of [`send`](Self::send), [`recv`](Self::recv) and [`recv_any`](Self::recv_any),
+    /// including those of the collectives.
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// What this rank is doing; collectives and exchanges write it, errors quote it.
+    /// Returns this rank's current operation; collectives and exchanges set it, errors quote it.
     pub fn scope(&mut self) -> &mut Scope {
         &mut self.call.scope
     }
 
-    /// Frames to be used again.
+    /// Returns the pool of reusable frames.
     pub fn pool(&mut self) -> &mut FramePool {
         &mut self.call.pool
     }
 
-    /// What `body` returns, in which a wait may take so many deadlines more. For waiting for a rank that itself waits, for up to a deadline:
-    /// it then gives up first, and names the rank that it waited for.
+    /// Runs `body` with waits extended by this many deadlines. For a wait for a rank that itself waits for up to a
+    /// deadline: that rank then times out first, and names the rank that it waited for.
     pub(crate) fn patient<T>(&mut self, deadlines: u32, body: impl FnOnce(&mut Session) -> T) -> T {
         let before = std::mem::replace(&mut self.call.patience, deadlines);
         let out = body(self);
@@ -304,7 +308,8 @@ impl Session {
         out
     }
 
-    /// Before the transport is called for one of these ranks.
+    /// Prepares a call of the transport for these ranks: counts it, checks for failure and valid ranks, and takes a
+    /// turn.
     fn begin_call(&mut self, others: &[usize]) -> Result<(), CommError> {
         self.calls += 1;
         if let Some(error) = &self.failed {
@@ -319,7 +324,8 @@ impl Session {
         self.take_turn()
     }
 
-    /// Passes the first error on, after letting ranks that wait for a turn go on and see it too.
+    /// Records the first error and returns it. Wakes the ranks that wait for a turn, so that they observe the failure
+    /// too.
     pub(super) fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
         result.map_err(|error| {
             self.call.time.stop();
@@ -334,7 +340,7 @@ impl Drop for Session {
             self.abort("panicked");
         }
         self.call.time.leave();
-        // Ends their threads, before this rank leaves with the transport.
+        // Ends the background threads before this rank leaves with the transport.
         self.background.clear();
     }
 }

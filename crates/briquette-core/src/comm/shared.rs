@@ -1,4 +1,4 @@
-//! Several sessions of one rank, used in turns.
+//! Several sessions of one rank on one transport, used in turns.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ use super::background::Closed;
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
-/// Sessions that can tell each other apart in a step header.
+/// Maximum number of sessions that a step header can distinguish.
 const MOST_SHARES: usize = 256;
 
-/// One session's part in what several share.
+/// One session's handle to the shared state.
 #[derive(Clone)]
 pub(super) struct Share {
-    /// Counted from 0, in the order in which they were made.
+    /// Number of the session, from 0, in order of creation.
     number: usize,
     world: usize,
     rank: usize,
@@ -23,19 +23,21 @@ pub(super) struct Share {
 struct All {
     transport: Box<dyn Transport>,
     sessions: usize,
-    /// The transport's channels that one of them has opened.
+    /// The transport's channels opened by any of the sessions.
     channels: BTreeSet<usize>,
-    /// The session that made the last call, and when that ended.
+    /// The session that made the last call, and the end of that call.
     last: (usize, f64),
 }
 
 impl Session {
-    /// Another session of this rank on the same transport, for a second optimizer of the same world (a GAN, actor and critic): each has
-    /// its own counters, scope and background channels, and a clock that is not the wall's is one for both.
+    /// Creates another session of this rank on the same transport, for a second optimizer of the same world (a GAN,
+    /// actor and critic). Each session has separate counters, scope and background channels. They share one clock,
+    /// unless it is the wall clock.
     ///
-    /// They are used **one after the other, in the same order on every rank**, by one thread; so is this made. Steps that ranks take in
-    /// another order are an error where both step headers meet. Channels are the transport's: it must have as many as all of them open
-    /// together. The rank leaves with the last one.
+    /// The sessions are used **one after the other, in the same order on every rank**, by one thread; the same holds
+    /// for their creation. If ranks take steps in different orders, the step headers report an error when they meet.
+    /// Channels belong to the transport: it must have as many as all sessions open together. The rank leaves with the
+    /// last session.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -79,20 +81,20 @@ impl Session {
         share
     }
 
-    /// Number of this session among those that [share](Self::share) this rank's transport, counted from 0.
+    /// Returns the number of this session among those that [share](Self::share) this rank's transport, counted from 0.
     pub fn share_number(&self) -> usize {
         self.shared.as_ref().map_or(0, |share| share.number)
     }
 
-    /// When a call of another session ended, on this one's clock, where that was the last one: this rank has computed for this session
-    /// since then.
+    /// Returns the end of another session's call, on this session's clock, if that call was the last one. Since then,
+    /// this rank has computed for this session.
     pub fn other_used_until(&self) -> Option<f64> {
         let share = self.shared.as_ref()?;
         let (number, at) = share.lock().last;
         (number != share.number && at.is_finite()).then_some(at)
     }
 
-    /// A call has ended.
+    /// Records that a call has ended.
     pub(super) fn used(&mut self) {
         let now = self.now();
         if let Some(share) = &self.shared {
@@ -100,7 +102,7 @@ impl Session {
         }
     }
 
-    /// The transport's number for a channel of this session that is to be opened.
+    /// Returns the transport's number for a new channel of this session.
     pub(super) fn channel_number(&self, channel: usize) -> usize {
         self.shared.as_ref().map_or(channel, |share| {
             let mut all = share.lock();
@@ -113,7 +115,7 @@ impl Session {
 }
 
 impl Share {
-    /// Nothing but a transport's own code runs while holding it.
+    /// Locks the shared state. Only the transport's own code runs while the lock is held.
     fn lock(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }

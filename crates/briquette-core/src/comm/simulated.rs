@@ -1,4 +1,4 @@
-//! A network that is not there: real ranks and real bytes, simulated seconds.
+//! Simulated network: real ranks and real bytes, simulated seconds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,32 +12,34 @@ use super::{Clock, Local, LocalBuilder, Network, Paces, Session};
 
 /// Worlds of threads whose clocks show **simulated** seconds.
 ///
-/// Answers "how long would this take on 32 machines at 100 Mbit/s" on a laptop. Results, traffic and errors are those
-/// of [`Local`], which moves the frames. [`now`](Session::now) is simulated time and should be labelled so
-/// wherever it is shown.
+/// A simulation answers "how long would this take on 32 machines at 100 Mbit/s" on a laptop. Results, traffic and
+/// errors are those of [`Local`], which moves the frames. [`now`](Session::now) is simulated time, and should be
+/// labeled as such wherever it is shown.
 ///
 /// # Model
-/// Every rank has a clock of its own, and a link that is busy in each direction for as long as its bytes take. With
+/// Every rank has a separate clock, and a link that is busy in each direction for as long as its bytes take. With
 /// `t = 8·bytes/B` for a frame, bandwidth `B` and latency `α`:
 ///
-/// - it departs when the sender's clock and its outgoing link allow; sending itself takes the sender no time;
-/// - it has arrived at `max(departure + α, incoming link free) + t`; receiving moves the clock there if it is behind.
+/// - it departs when both the sender's clock and its outgoing link are ready; sending takes the sender no time;
+/// - it has arrived at `max(departure + α, incoming link free) + t`; receiving advances the clock to this time if it is
+///   behind.
 ///
-/// Where two ranks have a [path of their own](Network), `α` and `t` are the path's, and so is a queue in each direction; the links at both
-/// ends are busy for no longer than their own bandwidth asks.
+/// If two ranks have a [separate path](Network), `α` and `t` are the path's, and so is a queue in each direction. The
+/// links at both ends are busy only for the transfer time at their own bandwidth.
 ///
-/// What a collective costs follows from the frames it sends. Frames are taken off the incoming link in the order the
-/// rank asks for them, so a rank that asks for the later one first is judged slower than a real network would be;
-/// the collectives ask in the order of departure. There is no congestion inside the network, and no protocol overhead
-/// beyond the bytes counted.
+/// The cost of a collective follows from the frames that it sends. Frames are taken off the incoming link in the order
+/// in which the rank requests them. A rank that requests the later frame first therefore appears slower than on a real
+/// network; the collectives request frames in order of departure. There is no congestion inside the network, and no
+/// protocol overhead beyond the bytes counted.
 ///
-/// [`recv_any`](Session::recv_any) receives the frame that arrives first in simulated seconds, of equal ones that of the lowest
-/// rank, whichever thread was first: it waits until every rank of the world waits in some call, so that nothing earlier can come.
-/// A rank that computes, or waits for something other than its session, holds it up, until the deadline.
+/// [`recv_any`](Session::recv_any) receives the frame that arrives first in simulated seconds, in the case of a tie
+/// that of the lowest rank, for any order of the threads. To exclude an earlier frame, it waits until every rank of the
+/// world waits in some call. A rank that computes, or waits for something other than its session, delays it, until the
+/// deadline.
 ///
 /// # Compute
-/// [`Compute::Fixed`] makes a run reproducible to the bit, whatever the threads do. [`Compute::Measured`] lets one
-/// rank compute at a time, so that each one's seconds are its own; see there.
+/// [`Compute::Fixed`] makes a run bit-reproducible, for any scheduling of the threads. [`Compute::Measured`] lets one
+/// rank compute at a time, so that each rank's seconds are its own; see there.
 ///
 /// ```
 /// use briquette_core::comm::{Compute, Network, Simulated, run_ranks};
@@ -61,21 +63,22 @@ use super::{Clock, Local, LocalBuilder, Network, Paces, Session};
 #[derive(Debug)]
 pub enum Simulated {}
 
-/// Where the simulated seconds between exchanges come from.
+/// Source of the simulated compute times between exchanges.
 #[derive(Clone)]
 pub enum Compute {
-    /// Every step takes this long to compute on every rank: [`begin_step`](Session::begin_step) moves the clock
-    /// by it, and nothing else does but frames, and compressing where its seconds [are given](Session::set_compress_seconds):
-    /// without, it appears neither in the simulated seconds nor in what controllers observe.
+    /// Every step takes this long to compute on every rank: [`begin_step`](Session::begin_step) advances the clock by
+    /// it. Otherwise, only frames, and compression if its seconds [are given](Session::set_compress_seconds), advance
+    /// the clock. Without given seconds, compression appears neither in the simulated seconds nor in the observations of
+    /// controllers.
     Fixed(Duration),
-    /// The same with times that differ between ranks and steps: slower ranks, stragglers, a trace.
+    /// Like `Fixed`, with times that differ between ranks and steps: slower ranks, stragglers, a trace.
     Paced(Paces),
-    /// What the ranks really take, by this clock. They compute one after another: a rank has its turn until it must
-    /// wait for another rank, and the seconds of its turns move its simulated clock. Its first turn begins with its
-    /// first call of `begin_step`, `send` or `recv`; what happens before that is not counted.
+    /// Measured compute times of the ranks, by this clock. The ranks compute one after another: a rank has its turn
+    /// until it must wait for another rank, and the seconds of its turns advance its simulated clock. Its first turn
+    /// begins with its first call of `begin_step`, `send` or `recv`; earlier work is not counted.
     ///
-    /// Ranks must wait for each other through the session only, or two of them may wait forever. The deadline
-    /// bounds one turn, not the wait for it, so that it need not grow with the world.
+    /// Ranks must wait for each other through the session only, or two of them may wait forever. The deadline bounds
+    /// one turn, not the wait for it, so it need not grow with the world.
     Measured(Arc<dyn Clock + Sync>),
 }
 
@@ -85,22 +88,23 @@ pub(super) struct Simulation {
     watch: Watch,
     network: Network,
     pace: Pace,
-    /// Simulated seconds, as of `since` while this rank computes.
+    /// Simulated seconds, at the time `since` while this rank computes.
     clock: f64,
-    /// When the channel's job began.
+    /// Start of the channel's job.
     began: f64,
-    /// When this rank's turn to compute began, on the real clock; `None` when it has none.
+    /// Start of this rank's turn to compute, on the real clock; `None` without a turn.
     since: Option<f64>,
-    /// When the links to and from this rank are free, in simulated seconds.
+    /// Second from which each direction of this rank's link is free, in simulated time.
     outgoing: f64,
     incoming: f64,
-    /// The same for paths of their own from this rank.
+    /// Second from which each separate path from this rank is free, by the other rank.
     paths: BTreeMap<usize, f64>,
-    /// Into how many parts the link is divided while jobs in the background are unfinished; this is one of them.
+    /// Number of parts into which the link is divided while background jobs are unfinished; this rank's channel has one
+    /// part.
     shares: usize,
-    /// Held by every unfinished job, too.
+    /// Counts unfinished jobs: each of them holds a clone.
     unfinished: Arc<()>,
-    /// How often the clock was set.
+    /// Number of times that the clock was set.
     settings: u64,
 }
 
@@ -111,7 +115,7 @@ enum Pace {
 }
 
 impl Simulated {
-    /// A world of `ranks` threads on `network`, in rank order.
+    /// Creates a world of `ranks` threads on `network`, in rank order.
     ///
     /// # Panics
     /// As for [`over`](Self::over).
@@ -119,10 +123,10 @@ impl Simulated {
         Simulated::over(Local::builder(ranks), network, compute)
     }
 
-    /// The same with the deadline and queue capacity of `local`, which are real; its clock is not used.
+    /// Creates a world with the deadline and queue capacity of `local`, which are real; its clock is not used.
     ///
     /// # Panics
-    /// For a network with a path that means nothing in this world: [`Network::check`] says so before.
+    /// For a network with a path that is invalid in this world; use [`Network::check`] to check it in advance.
     pub fn over(local: LocalBuilder, network: Network, compute: Compute) -> Vec<Session> {
         let pace = match compute {
             Compute::Fixed(step) => Pace::Given(step.into()),
@@ -158,7 +162,7 @@ impl Simulation {
         }
     }
 
-    /// What the rank sends, receives and waits for.
+    /// Returns the record of the rank's sends, receives and waits.
     pub(super) fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -204,7 +208,8 @@ impl Simulation {
         }
     }
 
-    /// The rank's own thread has the turn until it waits for this job, so that what it measured is its own.
+    /// Advances the clock to the compute progress of a step. The rank's own thread has the turn until it waits for this
+    /// job, so its measured time is its own.
     pub(super) fn computed(&mut self, step: u64, share: f64, elapsed: f64) {
         let computed = match &self.pace {
             Pace::Given(paces) => share * paces.seconds(self.watch.rank(), step),
@@ -213,14 +218,14 @@ impl Simulation {
         self.clock += (self.began + computed - self.now()).max(0.0);
     }
 
-    /// Computing beside that of a step, where it is not measured.
+    /// Adds compute time in addition to that of a step, if compute time is not measured.
     pub(super) fn spend(&mut self, seconds: f64) {
         if let Pace::Given(_) = self.pace {
             self.clock += seconds;
         }
     }
 
-    /// The same rank's, with a clock and a share of the link of its own.
+    /// Returns the same rank's simulation for a channel, with a separate clock and share of the link.
     pub(super) fn of_channel(&self, channel: usize) -> Self {
         Simulation::new(self.watch.of_channel(channel), self.network.clone(), self.pace.clone())
     }
@@ -256,13 +261,14 @@ impl Simulation {
         Link { network: self.network.clone(), rank: self.watch.rank(), incoming: self.incoming, shares }
     }
 
-    /// The rank among `from` whose frame arrives first; see [`Watch::first_of`].
+    /// Returns the rank among `from` whose frame arrives first; see [`Watch::first_of`].
     pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
         self.end_turn();
         self.watch.first_of(from, self.link())
     }
 
-    /// Waits for this rank's turn to compute, unless it has it; the rank that kept it past the deadline, in seconds.
+    /// Waits for this rank's turn to compute, unless it has it. The error is the rank that kept the turn past the
+    /// deadline, and the deadline in seconds.
     pub(super) fn take_turn(&mut self) -> Result<(), (usize, f64)> {
         if let Some(turns) = self.turns().filter(|_| self.since.is_none()) {
             self.since = turns.take(self.watch.rank())?.then(|| turns.seconds());
@@ -278,7 +284,7 @@ impl Simulation {
         }
     }
 
-    /// Lets ranks that wait for a turn go on, to find the world stopped.
+    /// Wakes ranks that wait for a turn, so that they find the world stopped.
     pub(super) fn stop(&mut self) {
         self.clock = self.now();
         self.since = None;
@@ -286,7 +292,7 @@ impl Simulation {
         self.watch.stop();
     }
 
-    /// When a frame of `bytes` bytes departs to rank `to`.
+    /// Returns the departure of a frame of `bytes` bytes to rank `to`, and occupies the link.
     pub(super) fn departure(&mut self, to: usize, bytes: usize) -> f64 {
         let now = self.now();
         let Some(passage) = self.link().passage(to, bytes) else { return now };
@@ -301,7 +307,7 @@ impl Simulation {
         departure
     }
 
-    /// Moves the clock to the arrival of a frame from rank `from`.
+    /// Advances the clock to the arrival of a frame from rank `from`.
     pub(super) fn arrive(&mut self, from: usize, bytes: usize, departure: f64) {
         let (arrival, free) = self.link().arrival(from, bytes, departure);
         self.incoming = free;
@@ -312,7 +318,7 @@ impl Simulation {
     }
 }
 
-/// A job that no session has waited for. Its share of the link goes with it.
+/// A job for which no session has waited yet. Dropping it frees its share of the link.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     started: Started,
@@ -320,7 +326,7 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Before the job's session waits for its end.
+    /// Reports that the job's session is about to wait for its end.
     pub(super) fn awaited(&self) {
         self.started.awaited();
     }

@@ -1,4 +1,4 @@
-//! The clock of a session.
+//! Clock of a session.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,29 +7,29 @@ use std::time::Duration;
 use super::simulated::{Simulation, UnderWay};
 use super::{Clock, Network, Paces};
 
-/// Where the seconds of a session come from.
+/// Source of a session's seconds.
 pub(super) enum Time {
-    /// A clock that was handed in, or always 0.
+    /// A clock supplied by the caller, or always 0.
     Clock(Option<Arc<dyn Clock + Sync>>),
     /// Given seconds for every step of a rank.
     Stepped { paces: Paces, rank: usize, now: f64 },
     /// A simulated network.
     Simulated(Simulation),
-    /// One of the above, of several [sessions of one rank](super::Session::share).
+    /// One of the above, shared by several [sessions of one rank](super::Session::share).
     Shared(Arc<Mutex<Time>>),
 }
 
-/// Where a job in the background starts.
+/// Start of a background job.
 #[derive(Debug, Default)]
 pub(super) struct JobStart {
     pub(super) now: f64,
-    /// How often the clock was set.
+    /// Number of times that the clock was set.
     pub(super) settings: u64,
-    /// Into how many parts the link is divided.
+    /// Number of parts into which the link is divided.
     pub(super) shares: usize,
-    /// The link, where one is simulated.
+    /// The network, if it is simulated.
     pub(super) network: Option<Network>,
-    /// Of a simulated network, until the job's session takes it.
+    /// The job in a simulated network, until the job's session takes it.
     pub(super) under_way: Option<UnderWay>,
 }
 
@@ -43,7 +43,7 @@ impl Time {
         }
     }
 
-    /// The time of another session of this rank, which goes on with this one's.
+    /// Returns the clock of another session of this rank, which advances together with this one.
     pub(super) fn share(&mut self) -> Time {
         if let Time::Clock(clock) = self {
             return Time::Clock(clock.clone());
@@ -75,12 +75,12 @@ impl Time {
         }
     }
 
-    /// A step of which the channel's job began at the start is computed so far.
+    /// Reports compute progress of the step with which the channel's job began.
     pub(super) fn computed(&mut self, step: u64, share: f64, elapsed: f64) {
         self.with_network(|network| network.computed(step, share, elapsed));
     }
 
-    /// Computing that this clock does not measure took so long.
+    /// Adds compute time that this clock does not measure.
     pub(super) fn spend(&mut self, seconds: f64) {
         match self {
             Time::Clock(_) => {}
@@ -90,7 +90,7 @@ impl Time {
         }
     }
 
-    /// The clock of a new channel.
+    /// Returns the clock of a new channel.
     pub(super) fn of_channel(&self, channel: usize) -> Time {
         match self {
             Time::Clock(clock) => Time::Clock(clock.clone()),
@@ -100,7 +100,7 @@ impl Time {
         }
     }
 
-    /// A job starts now on one of the open channels, which has one of so many shares of the link.
+    /// Starts a job on one of the open channels, with one of `shares` shares of the link.
     pub(super) fn start_job(&mut self, channel: usize, shares: usize) -> JobStart {
         let network = self.with_network(|network| network.start_job(channel, shares)).unwrap_or_default();
         JobStart { now: self.now(), ..network }
@@ -122,7 +122,7 @@ impl Time {
         self.with_network(|network| network.watch().ends());
     }
 
-    /// A job that ended at this second is finished.
+    /// Finishes a job that ended at this second.
     pub(super) fn finish_job(&mut self, at: f64) {
         match self {
             Time::Clock(_) => {}
@@ -132,15 +132,15 @@ impl Time {
         }
     }
 
-    /// The rank among `from` of which a frame is to be received; `None` leaves it to the transport.
+    /// Returns the rank among `from` from which a frame is received next; `None` leaves the choice to the transport.
     ///
     /// # Errors
-    /// The deadline, when it passed.
+    /// The deadline, if it passed.
     pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
         self.with_network(|network| network.first_of(from)).unwrap_or(Ok(None))
     }
 
-    /// This rank leaves; its jobs may still run.
+    /// Reports that this rank leaves; its jobs may still run.
     pub(super) fn leave(&mut self) {
         self.end_turn();
         let is_last = !matches!(self, Time::Shared(time) if Arc::strong_count(time) > 1);
@@ -153,7 +153,7 @@ impl Time {
     pub(super) fn with_network<T>(&mut self, body: impl FnOnce(&mut Simulation) -> T) -> Option<T> {
         match self {
             Time::Simulated(network) => Some(body(network)),
-            // One that is shared is of another kind.
+            // The shared clock is not itself shared.
             Time::Shared(time) => match &mut *lock(time) {
                 Time::Simulated(network) => Some(body(network)),
                 _ => None,
@@ -162,7 +162,7 @@ impl Time {
         }
     }
 
-    /// The network that is simulated, if one is.
+    /// Returns the simulated network, if there is one.
     pub(super) fn network(&self) -> Option<Network> {
         match self {
             Time::Simulated(network) => Some(network.network()),
@@ -171,7 +171,7 @@ impl Time {
         }
     }
 
-    /// A frame of `bytes` bytes is about to be sent to rank `to`: when it departs, where that is simulated.
+    /// Reports that a frame of `bytes` bytes is about to be sent to rank `to`. Returns its departure, if simulated.
     pub(super) fn sends(&mut self, to: usize, bytes: usize) -> Option<f64> {
         self.with_network(|network| {
             let departure = network.departure(to, bytes);
@@ -180,12 +180,12 @@ impl Time {
         })
     }
 
-    /// The next frame of rank `from` is about to be received.
+    /// Reports that the next frame of rank `from` is about to be received.
     pub(super) fn waits_for(&mut self, from: usize) {
         self.with_network(|network| network.watch().waits_for(from));
     }
 
-    /// A frame of `bytes` bytes from rank `from` was received.
+    /// Reports that a frame of `bytes` bytes from rank `from` was received.
     pub(super) fn received(&mut self, from: usize, bytes: usize, departure: f64) {
         self.with_network(|network| {
             network.watch().received(from);
@@ -193,7 +193,8 @@ impl Time {
         });
     }
 
-    /// Waits for this rank's turn to compute, where ranks take turns; the rank that kept it past the deadline, in seconds.
+    /// Waits for this rank's turn to compute, if ranks take turns. The error is the rank that kept the turn past the
+    /// deadline, and the deadline in seconds.
     pub(super) fn take_turn(&mut self) -> Result<(), (usize, f64)> {
         self.with_network(Simulation::take_turn).unwrap_or(Ok(()))
     }
@@ -202,7 +203,7 @@ impl Time {
         self.with_network(Simulation::end_turn);
     }
 
-    /// Lets ranks that wait for a turn go on, to find the world stopped.
+    /// Wakes ranks that wait for a turn, so that they find the world stopped.
     pub(super) fn stop(&mut self) {
         self.with_network(Simulation::stop);
     }
@@ -216,7 +217,7 @@ impl Time {
     }
 }
 
-/// Nothing panics while holding the lock.
+/// Locks the clock. No code panics while it holds the lock.
 fn lock(time: &Mutex<Time>) -> MutexGuard<'_, Time> {
     time.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! One rank at a time, so that measured compute is a rank's own.
+//! Turns of measured compute: one rank computes at a time, so that its measured time is its own.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub(super) struct Turns {
     clock: Arc<dyn Clock + Sync>,
     holder: Mutex<Holder>,
     free: Condvar,
-    /// How often the token changed hands.
+    /// Number of times that the token changed hands.
     taken: AtomicU64,
     deadline: Duration,
 }
@@ -20,7 +20,7 @@ pub(super) struct Turns {
 enum Holder {
     Free,
     Rank(usize),
-    /// The world stopped; no rank takes turns any more.
+    /// The world has stopped; no rank takes turns any more.
     Stopped,
 }
 
@@ -38,7 +38,7 @@ impl Turns {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Waits for the token. `Ok(false)` when the world stopped.
+    /// Waits for the token. Returns `Ok(false)` if the world has stopped.
     ///
     /// # Errors
     /// The rank that has held the token for longer than the deadline, and the deadline in seconds.
@@ -64,7 +64,7 @@ impl Turns {
         }
     }
 
-    /// Gives the token back.
+    /// Returns the token.
     pub(super) fn give(&self) {
         let mut holder = self.lock();
         if matches!(*holder, Holder::Rank(_)) {
@@ -73,7 +73,7 @@ impl Turns {
         }
     }
 
-    /// Lets every rank go on at once, to find the world stopped.
+    /// Wakes every rank at once, so that it finds the world stopped.
     pub(super) fn stop(&self) {
         *self.lock() = Holder::Stopped;
         self.free.notify_all();

@@ -1,23 +1,22 @@
-//! One value, drawn by its magnitude.
+//! Adaptive random sparsification: keeps one value, drawn with probability proportional to its magnitude.
 //!
-//! **Why, and when not.** The least that can be sent and still tell something: 22 bytes or so a vector. Use it per slot,
-//! or for vectors of few values; for long ones the residual takes very many steps to leave.
+//! **Why, and when not.** The smallest useful message: 22 bytes or so per vector. Use it per slot, or for vectors of few values. For long
+//! vectors the residual takes very many steps to drain.
 //!
-//! **Method.** `C(x) = xᵢ·eᵢ` with probability `|xᵢ|/‖x‖₁`. Drawn by inverting the cumulative sum of magnitudes, block by
-//! block of 4 096 and then value by value; the zero vector sends nothing.
+//! **Method.** `C(x) = xᵢ·eᵢ` with probability `|xᵢ|/‖x‖₁`. The draw inverts the cumulative sum of magnitudes, block by block of 4 096
+//! values and then value by value. The zero vector sends nothing.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `|xᵢ|/‖x‖₁` | a share of the sum in `find` |
-//! | `δ` (of B³) ≤ d | 1/`delta` of the class |
+//! | `δ` (of B³) ≤ d | 1/`delta` of the error bound |
 //!
 //! **On the wire.** `17 + ⌈(1 + r + ⌊i/2ʳ⌋)/8⌉ + 4` bytes for position `i`, `r` the best Rice parameter; 17 for zeros.
 //!
-//! **Properties.** `E‖C(x)‖² = ⟨E C(x), x⟩ = Σ|xᵢ|³/‖x‖₁` and `E‖x − C(x)‖² = ‖x‖² − Σ|xᵢ|³/‖x‖₁`, exactly: contractive in
-//! the mean with δ = Σ|xᵢ|³/(‖x‖₁‖x‖²), at least 1/d, which equal magnitudes attain. What is kept is bit-exact. Needs
-//! error feedback.
+//! **Properties.** `E‖C(x)‖² = ⟨E C(x), x⟩ = Σ|xᵢ|³/‖x‖₁` and `E‖x − C(x)‖² = ‖x‖² − Σ|xᵢ|³/‖x‖₁`, exactly: contractive in the mean with δ
+//! = Σ|xᵢ|³/(‖x‖₁‖x‖²), at least 1/d, which equal magnitudes attain. Kept values are bit-exact. Needs error feedback.
 //!
-//! **Knobs.** None. The factor is `d`, so it depends on the vector: the nominal one is 1.
+//! **Knobs.** None. The ratio is `d`, so it depends on the vector: the nominal one is 1.
 //!
 //! **Deviations.** None.
 //!
@@ -41,7 +40,7 @@ use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
-/// Keeps one value, drawn by its magnitude; see the [module](self).
+/// Keeps one value, drawn by magnitude; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AdaptiveRandom;
 
@@ -72,7 +71,8 @@ impl Compressor for AdaptiveRandom {
     }
 }
 
-/// Where the cumulative magnitude exceeds the share `uniform`, in [0, 1), of the whole; never at a zero.
+/// Returns the index where the cumulative magnitude exceeds the share `uniform`, in [0, 1), of the total. Never returns the index of a
+/// zero.
 fn find(x: &[f32], uniform: f64) -> Option<u32> {
     let total: f64 = x.chunks(BLOCK).map(norm1).sum();
     let mut left = uniform * total;
@@ -95,7 +95,7 @@ fn find(x: &[f32], uniform: f64) -> Option<u32> {
             return last;
         }
     }
-    // As above, where the blocks at the end hold zeros alone.
+    // As above, if the last blocks hold only zeros.
     last.or_else(|| x.iter().rposition(|v| *v != 0.0).map(|i| i as u32))
 }
 

@@ -1,7 +1,7 @@
-//! Each value with probability `q`, as it is.
+//! Biased random sparsification: keeps each value with probability `q`, unscaled.
 //!
-//! **Why, and when not.** The simplest random sparsifier: positions are drawn independently, so blocks of a vector need
-//! not know of each other. As [`RandomK`](super::RandomK) unscaled, but for the length of its messages, which varies.
+//! **Why, and when not.** The simplest random sparsifier: positions are drawn independently, so blocks of a vector are independent. As
+//! [`RandomK`](super::RandomK) unscaled, except that the length of its messages varies.
 //!
 //! **Method.** `C(x)ᵢ = xᵢ` with probability `q`, else 0, independently for every `i`. Probabilities are multiples of
 //! 2⁻³²: 32 random bits are compared with `⌈q·2³²⌉`.
@@ -9,17 +9,17 @@
 //! | paper | here |
 //! |---|---|
 //! | `pᵢ`, all equal to `q` | 1/`factor` |
-//! | `δ` (of B³) = 1/q | 1/`delta` of the class |
+//! | `δ` (of B³) = 1/q | 1/`delta` of the error bound |
 //!
 //! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for the `n` values drawn, `gⱼ` the gaps between them and `r`
 //! the best Rice parameter; `n` has mean `q·d` and variance `q(1 − q)d`. Zeros that are drawn are sent.
 //!
-//! **Properties.** `E‖x − C(x)‖² = (1 − q)‖x‖²` exactly: contractive in the mean with δ = q. Of classes B¹(q, 1) and
-//! B²(q, 1) too: `E‖C(x)‖² = ⟨E C(x), x⟩ = q‖x‖²`. What is kept is bit-exact. Needs error feedback.
+//! **Properties.** `E‖x − C(x)‖² = (1 − q)‖x‖²` exactly: contractive in the mean with δ = q. In the classes B¹(q, 1) and B²(q, 1) too:
+//! `E‖C(x)‖² = ⟨E C(x), x⟩ = q‖x‖²`. Kept values are bit-exact. Needs error feedback.
 //!
 //! **Knobs.** `q` in (0, 1], or the factor 1/q; default 0.1.
 //!
-//! **Deviations.** The paper lets every coordinate have its own `pᵢ ≥ q`; here all are `q`.
+//! **Deviations.** The paper allows a separate `pᵢ ≥ q` for every coordinate; here all are `q`.
 //!
 //! **Reference.** A. Beznosikov, S. Horváth, P. Richtárik, M. Safaryan, *On Biased Compression for Distributed Learning*,
 //! JMLR 24 (276), 2023 (arXiv 2002.12410), biased random sparsification.
@@ -39,14 +39,14 @@ use crate::bits::{Which, for_ones, pack_where};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
-/// Keeps each value with one probability; see the [module](self).
+/// Keeps each value with equal probability; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BiasedRandom {
     factor: CompressionFactor,
 }
 
 impl BiasedRandom {
-    /// Keeps a value with this probability, in (0, 1].
+    /// Creates a compressor that keeps each value with this probability, in (0, 1].
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -54,12 +54,12 @@ impl BiasedRandom {
         CompressionFactor::of_share("probability of biased random sparsification", probability).map(Self::factor)
     }
 
-    /// Keeps a value with probability `1/factor`.
+    /// Creates a compressor that keeps each value with probability `1/factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         BiasedRandom { factor }
     }
 
-    /// Of 2³² draws, those that keep a value.
+    /// Returns the number of draws, of 2³², that keep a value.
     fn chances(&self) -> u64 {
         (2_f64.powi(32) / self.factor.get()).ceil() as u64
     }
@@ -100,7 +100,7 @@ impl Compressor for BiasedRandom {
     }
 }
 
-/// Draws that keep a value.
+/// Number of draws that keep a value.
 struct Below(u64);
 
 impl Which<u32> for Below {
@@ -169,7 +169,7 @@ mod tests {
         assert!([0.0, 1.5, f64::NAN].map(BiasedRandom::new).iter().all(Result::is_err));
     }
 
-    /// Every value as often as another, pairs of one random word too, and the energy lost as the class says.
+    /// All values are equally likely, as are pairs from one random word, and the lost energy is that of the error bound.
     #[test]
     fn tosses_are_independent_with_the_exact_constant() {
         const DRAWS: u64 = 10_000;

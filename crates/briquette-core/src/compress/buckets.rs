@@ -1,4 +1,4 @@
-//! A table entry a bucket and a code a value: how every quantizer fills its message.
+//! Encoding loop of quantizers: one table entry per bucket and one code per value.
 
 use crate::BLOCK;
 use crate::bits::pack_signs;
@@ -6,7 +6,7 @@ use crate::math::total;
 use crate::message::{bucket_count, for_buckets};
 use crate::parallel::{self, Part, SEGMENT};
 
-/// The values that one call encodes, the first of them value `start` of the vector, and the table from bucket `first` on.
+/// The values that one call encodes, beginning at value `start` of the vector, and the table from bucket `first` on.
 #[derive(Clone, Copy)]
 pub(super) struct Segment<'a, T> {
     pub(super) start: usize,
@@ -22,7 +22,7 @@ impl<T: Copy> Segment<'_, T> {
         for_buckets(bucket, self.start, self.x.len(), |b, range| each(self.table[b - self.first], range));
     }
 
-    /// Cut at multiples of `len` of the vector's values, which buckets need not be; each with its number.
+    /// Splits the segment at multiples of `len` in the vector, which need not divide buckets. Each block comes with its number.
     pub(super) fn blocks(&self, len: usize) -> impl Iterator<Item = (usize, Segment<'_, T>)> {
         let first = self.start / len;
         self.x.chunks(len).enumerate().map(move |(i, x)| {
@@ -32,10 +32,10 @@ impl<T: Copy> Segment<'_, T> {
     }
 }
 
-/// Fills `table` with `of` every bucket of `x`, and the codes of `bits` bits with what `encode` makes of a segment.
+/// Fills `table` with the entry `of` every bucket of `x`, and the codes of `bits` bits with the output of `encode` for each segment.
 ///
-/// Where buckets divide a segment, its codes follow its table entries while its values are near; else the table comes
-/// first.
+/// If buckets divide a segment, its codes are written right after its table entries, while its values are cached. Otherwise the whole table
+/// is written first.
 pub(super) fn encode<T: Copy + Send + Sync>(
     (x, bucket): (&[f32], u32),
     (table, of): (&mut [T], impl Fn(&[f32]) -> T + Sync),
@@ -57,7 +57,7 @@ pub(super) fn encode<T: Copy + Send + Sync>(
         });
         return;
     }
-    // So many buckets at a time as are about a segment; one of many segments is the business of `of`.
+    // As many buckets at a time as fill about a segment; a bucket of many segments is parallelized by `of`.
     let together = (SEGMENT / size).max(1);
     let lots = table.len().div_ceil(together);
     let work = (Part(x, together * size), Part(&mut *table, together));
@@ -68,7 +68,7 @@ pub(super) fn encode<T: Copy + Send + Sync>(
     });
 }
 
-/// The signs of `x`, on all threads.
+/// Packs the signs of `x`, on all threads.
 pub(super) fn signs(x: &[f32], signs: &mut [u8]) {
     let work = (Part(x, SEGMENT), Part(signs, SEGMENT / 8));
     parallel::for_each(x.len(), work, |_, (x, signs)| pack_signs(x.0, signs.0));
@@ -77,11 +77,11 @@ pub(super) fn signs(x: &[f32], signs: &mut [u8]) {
 /// Sums of a vector, in a fixed order.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Sums {
-    /// Of the values; 0 where that was not asked for.
+    /// Sum of the values; 0 if it was not requested.
     pub(super) all: f64,
-    /// Of the magnitudes.
+    /// Sum of the magnitudes.
     pub(super) magnitudes: f64,
-    /// How many values are below 0.
+    /// Number of values below 0.
     pub(super) below: usize,
 }
 
@@ -95,7 +95,7 @@ impl Sums {
     }
 }
 
-/// The signs of `x` and its sums, in one pass over memory; that of the values only where `all` asks for it.
+/// Packs the signs of `x` and returns its sums, in one pass over memory. The sum of the values is computed only if `all` is set.
 pub(super) fn signs_and_sums(x: &[f32], signs: &mut [u8], all: bool) -> Sums {
     let segment = |_, (x, signs): (Part<&[f32]>, Part<&mut [u8]>)| {
         let blocks = x.0.chunks(BLOCK).zip(signs.0.chunks_mut(BLOCK / 8));
@@ -109,22 +109,22 @@ pub(super) fn signs_and_sums(x: &[f32], signs: &mut [u8], all: bool) -> Sums {
     parallel::fold(0..x.len().div_ceil(SEGMENT), work, &segment, &Sums::and).unwrap_or_default()
 }
 
-/// The sum of magnitudes, and how many values are below 0.
+/// Packs the signs; returns the sum of magnitudes and the number of values below 0.
 fn block_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
     let (magnitudes, below) = quick_sums(x, signs);
-    // Four of the largest numbers are more than there are numbers for.
+    // The sum of four of the largest numbers overflows.
     (if magnitudes.is_finite() { magnitudes } else { x.iter().map(|v| f64::from(v.abs())).sum() }, below)
 }
 
-/// The same, adding four by four in single precision.
+/// Computes the same, adding four values at a time in single precision.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn quick_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
-    /// Few enough that processors look at the next ones before these are done.
+    /// Few enough that processors start on the next group before this one is done.
     const GROUP: usize = 64;
     const LANES: usize = 16;
     let (mut magnitudes, mut below) = ([0.0; LANES], 0);
     for (x, signs) in x.chunks(GROUP).zip(signs.chunks_mut(GROUP / 8)) {
-        // The last group is filled up with zeros, which change nothing.
+        // The last group is padded with zeros, which change nothing.
         let mut group = [0.0; GROUP];
         let group = x.as_array().unwrap_or_else(|| {
             group[..x.len()].copy_from_slice(x);
@@ -141,7 +141,7 @@ fn quick_sums(x: &[f32], signs: &mut [u8]) -> (f64, usize) {
     (magnitudes.iter().sum(), below)
 }
 
-/// A bit a value, the first lowest.
+/// Packs one bit per value, the first value lowest.
 #[inline(always)]
 fn signs_of(group: &[f32; 64]) -> u64 {
     let mut flags = [0; 64];
@@ -149,7 +149,7 @@ fn signs_of(group: &[f32; 64]) -> u64 {
         *flag = u8::from(*v < 0.0);
     }
     let bytes = flags.as_chunks::<8>().0;
-    // Eight flags, one a byte, times this: they meet in the highest byte.
+    // Multiplying eight flags, one per byte, by this constant collects them in the highest byte.
     let byte = |i: usize| (u64::from_le_bytes(bytes[i]).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
     u64::from_le_bytes(std::array::from_fn(byte))
 }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn signs_and_sums_are_the_plain_ones() {
         for len in [0, 1, 7, 63, 64, 65, 200, SEGMENT, 2 * SEGMENT + 77] {
-            // Halves: sums are exact, whatever the order.
+            // Multiples of one half: sums are exact in any order.
             let x: Vec<f32> = (0..len).map(|i| [0.0, -0.0, 1.5, -2.0, -0.5][i * i % 5]).collect();
             let (mut once, mut twice) = (vec![0xff; len.div_ceil(8)], vec![0xff; len.div_ceil(8)]);
             let sums = signs_and_sums(&x, &mut once, true);

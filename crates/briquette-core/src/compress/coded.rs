@@ -1,18 +1,18 @@
-//! A sparsifier whose kept values another compressor writes: top-k with natural compression, with 8-bit blocks, ….
+//! Composition of a sparsifier and a compressor for its kept values: top-k with natural compression, with 8-bit blocks, ….
 //!
-//! **Why, and when not.** After a sparsifier, values are most of the bytes; few bits each are enough, and error feedback, which
-//! the sparsifier needs anyway, returns what they lose. Written `topk:0.01+natural`.
+//! **Why, and when not.** After a sparsifier, values are most of the bytes. A few bits each are enough, and error feedback, which the
+//! sparsifier needs anyway, compensates their error. Written `topk:0.01+natural`.
 //!
-//! **Method.** `C = C₂ ∘ C₁`: the sparsifier `C₁` chooses coordinates, the compressor `C₂` sees the vector of their values.
+//! **Method.** `C = C₂ ∘ C₁`: the sparsifier `C₁` selects coordinates, the compressor `C₂` encodes the vector of their values.
 //!
 //! *Random bits.* `C₁` uses the key, `C₂` its purpose `"values"`.
 //!
-//! **On the wire.** `22 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉` bytes, the gaps `gⱼ` coded as for every sparse message, and what `C₂` needs
-//! for `k` values beyond its 12 bytes of frame.
+//! **On the wire.** `22 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉` bytes, the gaps `gⱼ` coded as in every sparse message, plus the bytes of `C₂` for `k`
+//! values without its 12 bytes of frame.
 //!
-//! **Properties.** With `C₁` contractive (δ₁): contractive with `δ₁·δ₂`, or in the mean with `δ₁·(1 − ω₂)` where `C₂` is
-//! unbiased. Both unbiased: `ω₁ω₂ + ω₁ + ω₂`. Errors of the two parts are orthogonal, since the sparsifier's lies where
-//! nothing was kept. Needs error feedback as `C₁` does.
+//! **Properties.** With `C₁` contractive (δ₁): contractive with `δ₁·δ₂`, or in the mean with `δ₁·(1 − ω₂)` if `C₂` is unbiased. Both
+//! unbiased: `ω₁ω₂ + ω₁ + ω₂`. The errors of the two parts are orthogonal, because the sparsifier's error lies in the coordinates that were
+//! not kept. Needs error feedback if `C₁` does.
 //!
 //! **Reference.** S. Horváth et al., *Natural Compression for Distributed Deep Learning*, 2019 (arXiv 1905.10988), theorem 3;
 //! A. Beznosikov et al., *On Biased Compression for Distributed Learning*, JMLR 2023 (arXiv 2002.12410), top-k combined
@@ -41,13 +41,13 @@ pub struct Coded<S, C> {
 }
 
 impl<S, C> Coded<S, C> {
-    /// `sparsifier` must write its values in f32, and `values` must keep all it is given.
+    /// Creates a composition. `sparsifier` must write its values in f32, and `values` must keep all values that it is given.
     pub fn new(sparsifier: S, values: C) -> Self {
         Coded { sparsifier, values, chosen: Message::default() }
     }
 }
 
-/// The message `chosen` with its values written by `values`.
+/// Encodes the message `chosen` with its values compressed by `values`.
 fn encode<C: Compressor>(values: &mut C, chosen: &Message, key: Key, out: &mut Message) {
     let (indices, kept) = chosen.sparse_f32().expect("a sparsifier with values in f32");
     let (out, message) = out.coded(chosen.len());
@@ -84,7 +84,7 @@ impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
                 if omega < 1.0 {
                     ErrorBound::MeanContractive { delta: delta * (1.0 - omega) }
                 } else {
-                    // The lost part and the noise of the kept part.
+                    // The error of the dropped part plus the noise of the kept part.
                     ErrorBound::Biased { omega: 1.0 - delta + omega }
                 }
             }
@@ -157,7 +157,7 @@ mod tests {
         let kept = nonzero(decoded(&mut { top_k }, &x, key));
         let coded = nonzero(decoded(&mut Coded::new(top_k, Natural), &x, key));
         assert_eq!(coded, decoded(&mut Natural, &kept, key.purpose("values")));
-        // With the sparsifier's bits, a random choice of coordinates would decide how their values are rounded.
+        // With the sparsifier's bits, a random selection of coordinates would determine the rounding of their values.
         assert_ne!(coded, decoded(&mut Natural, &kept, key));
     }
 

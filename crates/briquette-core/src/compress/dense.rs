@@ -1,8 +1,7 @@
-//! Every value, exactly.
+//! Identity compressor: sends every value exactly.
 //!
-//! **Why, and when not.** The baseline inside a [`Gather`](crate::reduce::Gather), and what robust aggregators need
-//! when nothing is compressed. For a plain mean use [`reduce::Dense`](crate::reduce::Dense): an all-reduce moves
-//! fewer bytes than everyone's vector to everyone.
+//! **Why, and when not.** The baseline inside a [`Gather`](crate::reduce::Gather), and the input that robust aggregators need when nothing
+//! is compressed. For a plain mean use [`reduce::Dense`](crate::reduce::Dense): an all-reduce moves fewer bytes than an all-gather.
 //!
 //! **Method.** `C(x) = x`.
 //!

@@ -1,4 +1,4 @@
-//! What quantizers with levels share: norms, uniform numbers, codes.
+//! Shared parts of quantizers with levels: norms, uniform random numbers, codes.
 
 use super::buckets;
 use crate::bits::{pack, packed_len};
@@ -7,7 +7,7 @@ use crate::math::{largest, norm1, norm2};
 use crate::message::{Coding, Grid, bucket_count};
 use crate::{BLOCK, Key, Message};
 
-/// What a bucket's levels are shares of.
+/// Norm that scales a bucket's levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
@@ -21,7 +21,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The norm of `x`, at most `f32::MAX`. At least every `|x|`: rounding to f32 keeps the order.
+    /// Returns the norm of `x`, at most `f32::MAX`. It is at least every `|x|`: rounding to f32 keeps the order.
     pub(super) fn of(self, x: &[f32]) -> f32 {
         match self {
             Norm::L1 => (norm1(x) as f32).min(f32::MAX).max(largest(x)),
@@ -53,10 +53,10 @@ impl Dice {
         Dice { lanes: key.lanes(block), ties: key.purpose("ties"), place: block * BLOCK }
     }
 
-    /// Adds 1 to every code with its chance of 2²³. Sixteen random bits decide, but where they equal the upper bits of the
-    /// chance: there seven more do. At most [`PART`] at a time, a multiple of sixteen but for the last.
+    /// Adds 1 to every code with its chance, in units of 2⁻²³. Sixteen random bits decide, except if they equal the upper bits of the
+    /// chance: then seven more bits decide. Handles at most [`PART`] codes at a time, a multiple of sixteen except for the last part.
     pub(super) fn round_up(&mut self, chances: &[u32], codes: &mut [u8]) {
-        /// Few enough that hardly one of these holds a tie, and many enough to look for one at once.
+        /// Few enough that a chunk rarely holds a tie, and many enough to search for one at once.
         const CHUNK: usize = 256;
         let mut random = [0; PART];
         let random = &mut random[..codes.len()];
@@ -78,7 +78,7 @@ impl Dice {
     }
 }
 
-/// Decides where the upper bits of a chance do; whether there are others.
+/// Rounds up where the upper bits of a chance decide. Returns whether any remain undecided.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn round_up(chances: &[u32], random: &[u16], codes: &mut [u8]) -> bool {
     let mut ties = false;
@@ -89,16 +89,16 @@ fn round_up(chances: &[u32], random: &[u16], codes: &mut [u8]) -> bool {
     ties
 }
 
-/// Values quantized at a time, so that everything about them stays in the first cache.
+/// Values quantized at a time, so that their data stays in the first-level cache.
 pub(super) const PART: usize = 1024;
 
-/// How to find the level of a share of the scale, in [0, 1]: a trait, as closures are not inlined into kernels.
+/// Finds the level of a share of the scale, in [0, 1]. A trait, because closures are not inlined into kernels.
 pub(super) trait Level: Copy + Sync {
-    /// The level below, and the chance of the next one, of 2²³.
+    /// Returns the level below, and the chance of the next level in units of 2⁻²³.
     fn level(&self, share: f32) -> (u32, u32);
 }
 
-/// A grid, and how to find levels on it.
+/// A grid, and the search for levels on it.
 pub(super) struct Quantizer<L> {
     pub(super) grid: Grid,
     pub(super) coding: Coding,
@@ -107,7 +107,7 @@ pub(super) struct Quantizer<L> {
 }
 
 impl<L: Level> Quantizer<L> {
-    /// Fills the message: `scale` of every bucket, and codes, rounded at random where there is a key.
+    /// Fills the message: the `scale` of every bucket, and codes, which are rounded at random if there is a key.
     pub(super) fn quantize(
         &self,
         x: &[f32],
@@ -144,7 +144,7 @@ impl<L: Level> Quantizer<L> {
     }
 }
 
-/// The codes of a block's values, of which none exceeds `scale`, rounded at random to one of its `levels`; not packed.
+/// Writes the unpacked codes of a block's values, rounded at random to one of its `levels`. No value exceeds `scale`.
 pub(super) fn block_codes(x: &[f32], (scale, levels): (f32, u8), (key, block): (Key, usize), codes: &mut [u8]) {
     let (mut dice, mut chances) = (Dice::new(key, block), [0; PART]);
     let bits = Grid::Linear { levels }.bits();
@@ -156,7 +156,7 @@ pub(super) fn block_codes(x: &[f32], (scale, levels): (f32, u8), (key, block): (
     }
 }
 
-/// Levels and chances of a part of one bucket.
+/// Writes the levels and chances of a part of one bucket.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn levels<L: Level>((x, scale): (&[f32], f32), level: L, (codes, chances): (&mut [u8], &mut [u32])) {
     if scale == 0.0 {
@@ -165,13 +165,13 @@ fn levels<L: Level>((x, scale): (&[f32], f32), level: L, (codes, chances): (&mut
     }
     for ((code, chance), x) in codes.iter_mut().zip(chances).zip(x) {
         let share = x.abs() / scale;
-        // Beyond the scale is what was clipped.
+        // Clipped values exceed the scale.
         let (level, up) = level.level(if share < 1.0 { share } else { 1.0 });
         (*code, *chance) = (level as u8, up);
     }
 }
 
-/// Gives the levels their signs. Elias codes have none for zero.
+/// Adds the signs to the levels. Elias codes have none for zero.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn finish((x, codes): (&[f32], &mut [u8]), (bits, coding): (u8, Coding)) {
     for (code, x) in codes.iter_mut().zip(x) {
@@ -180,16 +180,16 @@ fn finish((x, codes): (&[f32], &mut [u8]), (bits, coding): (u8, Coding)) {
     }
 }
 
-/// 2²³: a number of at least 0 and at most this, added to it, leaves its nearest integer in the lowest bits.
+/// 2²³: adding it to a number between 0 and 2²³ leaves the nearest integer in the lowest bits.
 const UNITS: f32 = 8_388_608.0;
 
-/// A chance in units: of 2²³, to the nearest.
+/// Converts a chance to units of 2⁻²³, to the nearest.
 #[inline(always)]
 fn chance(share: f32) -> u32 {
     (share * UNITS + UNITS).to_bits() - UNITS.to_bits()
 }
 
-/// A linear grid of this many levels.
+/// Linear grid with this many levels.
 #[derive(Clone, Copy)]
 pub(super) struct Linear(pub(super) u8);
 
@@ -203,7 +203,7 @@ impl Level for Linear {
     }
 }
 
-/// A grid of this many powers of two: a float's own exponent is its level.
+/// Grid of this many powers of two: a float's own exponent is its level.
 #[derive(Clone, Copy)]
 struct Binary(u8);
 
@@ -211,7 +211,7 @@ impl Level for Binary {
     #[inline(always)]
     fn level(&self, share: f32) -> (u32, u32) {
         let top = i32::from(self.0);
-        // Brings the lowest level to 1.
+        // Maps the lowest level to 1.
         let lowest = f32::from_bits(((top - 1 + 127) as u32) << 23);
         let level = (share.to_bits() >> 23) as i32 + top - 127;
         let below = share * lowest;
@@ -220,7 +220,7 @@ impl Level for Binary {
     }
 }
 
-/// The nearer level in the place of a random one; the lower one in the middle.
+/// Selects the nearer level instead of a random one; the lower one in the middle.
 #[derive(Clone, Copy)]
 struct Nearest<L>(L);
 
@@ -232,7 +232,7 @@ impl<L: Level> Level for Nearest<L> {
     }
 }
 
-/// Quantizes on an exponential grid: at random where there is a key, else to the nearest level.
+/// Quantizes on an exponential grid: at random if there is a key, else to the nearest level.
 pub(super) fn exponential(
     (grid, bucket): (Grid, u32),
     (x, key): (&[f32], Option<Key>),
@@ -258,13 +258,13 @@ impl Level for &Levels {
     #[inline(always)]
     fn level(&self, share: f32) -> (u32, u32) {
         let (level, low, high) = self.below(share);
-        // Above the last level there is none to round up to.
+        // The last level has no next level to round up to.
         let up = if high > low { chance((share - low) / (high - low)) } else { 0 };
         (u32::from(level), up)
     }
 }
 
-/// The level below each share of the scale, on an exponential grid.
+/// Lookup of the level below each share of the scale, on an exponential grid.
 #[derive(Debug)]
 pub(super) struct Levels {
     shares: [f32; 128],
@@ -278,9 +278,9 @@ impl Levels {
         Levels { shares, top: i32::from(levels), per_octave: base.log2().recip() }
     }
 
-    /// The highest level at most `a`, in [0, 1], the share it is, and the share of the next.
+    /// Returns the highest level at most `a`, in [0, 1], its share, and the share of the next level.
     pub(super) fn below(&self, a: f32) -> (u8, f32, f32) {
-        // A float's bits are its logarithm, nearly; the comparisons make it exact, on every machine alike.
+        // A float's bits approximate its logarithm; the comparisons make the result exact, equally on every machine.
         let octaves = (a.to_bits() as i32 - 1.0_f32.to_bits() as i32) as f32 * 2_f32.powi(-23);
         let mut level = (self.top + (octaves * self.per_octave).floor() as i32).clamp(0, self.top) as usize;
         while level > 0 && self.shares[level] > a {
@@ -293,7 +293,7 @@ impl Levels {
         (level as u8, self.shares[level], next)
     }
 
-    /// The variance of rounding `a` at random.
+    /// Returns the variance of rounding `a` at random.
     pub(super) fn variance(&self, a: f32) -> f64 {
         let (_, low, high) = self.below(a);
         f64::from(a - low) * f64::from(high - a)

@@ -1,18 +1,18 @@
-//! Stochastic rounding to levels that shrink by a factor: many orders of magnitude in few bits.
+//! Exponential dithering: stochastic rounding to exponentially spaced levels, for many orders of magnitude in few bits.
 //!
-//! **Why, and when not.** With `s` levels the smallest is `b^(1−s)` of the scale, so even at 4 bits a bucket of 512 loses
-//! little to zeros: at equal bits less noise than evenly spaced levels ([`Qsgd`](super::Qsgd)) where values differ by
-//! orders of magnitude. From about 6 bits on even levels are finer where the energy is.
+//! **Why, and when not.** With `s` levels the smallest is `b^(1−s)` of the scale, so even at 4 bits a bucket of 512 loses little to zeros.
+//! At equal bits it has less noise than evenly spaced levels ([`Qsgd`](super::Qsgd)) if values differ by orders of magnitude. From about 6
+//! bits on, even levels are finer where the energy is.
 //!
-//! **Method.** Per bucket with scale `‖x‖_p` the levels are `b^(j−s)`, `j = 1 … s`, and 0. With `a = |xᵢ|/scale` between the
-//! neighbours `l ≤ a < u`: the level is `u` with probability `(a − l)/(u − l)`, else `l`. Base 2 is natural dithering.
+//! **Method.** Per bucket with scale `‖x‖_p` the levels are `b^(j−s)`, `j = 1 … s`, and 0. For `a = |xᵢ|/scale` between the neighbors
+//! `l ≤ a < u`, the level is `u` with probability `(a − l)/(u − l)`, else `l`. Base 2 is natural dithering.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `s`, `b` | `levels`, `base` |
 //! | `p` | `norm`: 1, 2 or ∞ |
 //!
-//! *Random bits.* As [`Qsgd`](super::Qsgd).
+//! *Random bits.* As in [`Qsgd`](super::Qsgd).
 //!
 //! **On the wire.** `21 + 4·⌈d/bucket⌉ + ⌈d·bits/8⌉` bytes, `bits = 1 + ⌈log₂(s + 1)⌉`.
 //!
@@ -58,11 +58,10 @@ pub struct ExponentialDithering {
 }
 
 impl ExponentialDithering {
-    /// `levels` of each sign, each `base` times the one below; one scale for every `bucket` values.
+    /// Creates a compressor with `levels` of each sign, each `base` times the one below, and one scale for every `bucket` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `base` is not in 1.01 to 65536, `levels` not in 1 to 127, or `bucket` is 0 or has more
-    /// than 32 bits.
+    /// [`ConfigError::Range`] if `base` is not in 1.01 to 65536, `levels` not in 1 to 127, or `bucket` is 0 or has more than 32 bits.
     pub fn new(base: f32, levels: u8, bucket: usize, norm: Norm) -> Result<Self, ConfigError> {
         if !Grid::BASES.contains(&base) {
             return Err(ConfigError::range("base of exponential dithering", "1.01 to 65536", base));
@@ -77,7 +76,7 @@ impl ExponentialDithering {
         Grid::Exponential { base: self.base, levels: self.levels }
     }
 
-    /// `E‖x − C(x)‖²`, exactly.
+    /// Returns `E‖x − C(x)‖²`, exactly.
     pub fn variance(&self, x: &[f32]) -> f64 {
         let levels = Levels::new(self.base, self.levels);
         let bucket = |x: &[f32]| {
@@ -90,7 +89,7 @@ impl ExponentialDithering {
 }
 
 impl Tunable for ExponentialDithering {
-    /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
+    /// Sets the number of levels that `32/factor` bits hold, rounded, within 2 to 8 bits.
     fn tune(&mut self, factor: CompressionFactor) {
         let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;

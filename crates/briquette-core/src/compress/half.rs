@@ -1,19 +1,19 @@
-//! Every value in 16 bits.
+//! Half precision: every value in 16 bits.
 //!
-//! **Why, and when not.** Halves the bytes at almost no loss: the compressor to try first, and the baseline that
-//! stronger ones must beat. `F16` keeps 11 significant bits of the larger values of a block; `Bf16` 8 of every value.
+//! **Why, and when not.** Halves the bytes at almost no loss: the compressor to try first, and the baseline that stronger ones must beat.
+//! `F16` keeps 11 significant bits of the larger values of a block; `Bf16` keeps 8 of every value.
 //!
-//! **Method.** Round to nearest, ties to even. `F16` in blocks of 256 values: one whose largest magnitude is from 7.6e-6 (2⁻¹⁷) to 65504
-//! travels as it is; any other is scaled by the power of two that brings its largest to the upper end of the range, so that neither small
-//! averages are flushed to 0 nor large ones cut off. Magnitudes beyond the largest number (3.4e38 less the last bit of the format) become that
-//! number instead of an infinity.
+//! **Method.** Round to nearest, ties to even. `F16` works in blocks of 256 values. A block whose largest magnitude is from 7.6e-6 (2⁻¹⁷)
+//! to 65504 is sent unscaled. Any other is scaled by the power of two that brings its largest to the upper end of the range, so that
+//! neither small averages are flushed to 0 nor large ones cut off. Magnitudes beyond the largest number (3.4e38 minus the last bit of the
+//! format) become that number instead of an infinity.
 //!
-//! **On the wire.** `12 + 2d` bytes; `⌈d/256⌉` more where a block of `F16` is scaled.
+//! **On the wire.** `12 + 2d` bytes; `⌈d/256⌉` more if a block of `F16` is scaled.
 //!
-//! **Properties.** Contractive, δ = 1 − 2⁻²² (`F16`) and 1 − 2⁻¹⁶ (`Bf16`) while magnitudes are 0 or in the format's
-//! normal range (from 2⁻¹⁴ and 2⁻¹²⁶ on; in a scaled block from 2⁻²⁹ of its largest on). Below it the error is absolute, at most 2⁻²⁵
-//! (`F16`, in a scaled block 2⁻³⁹ of its largest) and 2⁻¹³⁴ a value; `class` subtracts that, and accounts for saturation, so that its δ
-//! holds for every vector (0 where all may be lost). No error feedback needed in practice.
+//! **Properties.** Contractive, δ = 1 − 2⁻²² (`F16`) and 1 − 2⁻¹⁶ (`Bf16`) while magnitudes are 0 or in the format's normal range (from
+//! 2⁻¹⁴ and 2⁻¹²⁶ on; in a scaled block from 2⁻²⁹ of its largest on). Below it the error per value is absolute, at most 2⁻²⁵ (`F16`, in a
+//! scaled block 2⁻³⁹ of its largest) and 2⁻¹³⁴. `error_bound` subtracts that, and accounts for saturation, so that its δ holds for every vector
+//! (0 if everything may be lost). No error feedback needed in practice.
 //!
 //! **Knobs.** The format.
 //!
@@ -39,7 +39,7 @@ use crate::parallel::{self, Part, SEGMENT};
 use crate::wire::HEADER;
 use crate::{CompressionFactor, Key, Message};
 
-/// Values whose codes the checksum takes while they are in the first cache.
+/// Values whose codes are added to the checksum while they are in the first-level cache.
 const PIECE: usize = 4096;
 
 /// Rounds to 16 bits; see the [module](self).
@@ -49,12 +49,12 @@ pub struct Half {
 }
 
 impl Half {
-    /// Rounds to `kind`.
+    /// Creates a compressor that rounds to `kind`.
     pub fn new(kind: HalfKind) -> Self {
         Half { kind }
     }
 
-    /// Largest finite value, relative error in the normal range, absolute error below it.
+    /// Returns the largest finite value, the relative error in the normal range, and the absolute error below it.
     fn limits(self) -> (f32, f64, f64) {
         match self.kind {
             HalfKind::F16 => (f16::MAX.to_f32() * power(i32::from(*EXPONENTS.end())), 2_f64.powi(-11), 2_f64.powi(-25)),
@@ -62,7 +62,7 @@ impl Half {
         }
     }
 
-    /// The sum over values of the squares of absolute errors.
+    /// Returns the sum over values of the squared absolute errors.
     fn absolute(self, x: &[f32]) -> f64 {
         let (.., absolute) = self.limits();
         let square = |unit: f64, len: usize| len as f64 * (absolute * unit).powi(2);
@@ -73,7 +73,7 @@ impl Half {
     }
 }
 
-/// The scales of the blocks of a vector, none where no block has one.
+/// Writes the scales of the blocks of a vector; none if no block has one.
 fn scales(x: &[f32], exponents: &mut Vec<i8>) {
     exponents.resize(x.len().div_ceil(SCALED), 0);
     parallel::for_each(x.len(), (Part(x, SEGMENT), Part(&mut exponents[..], SEGMENT / SCALED)), |_, (x, exponents)| {
@@ -130,7 +130,7 @@ impl Compressor for Half {
         }
         let largest = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
         let worst = relative.max(1.0 - f64::from(limit / largest));
-        // (a + b)² ≤ a² + b² where every value has only one of the two errors.
+        // (a + b)² ≤ a² + b² because every value has only one of the two errors.
         let lost = worst * worst + self.absolute(x) / energy;
         ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }
@@ -143,7 +143,7 @@ fn to_f16(x: &[f32], per_unit: f32, out: &mut [[u8; 2]]) {
     }
 }
 
-/// In integers: half of the last place is added, less a little where the last place is even.
+/// Rounds in integer arithmetic: adds half of the last place, less a little where the last place is even.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn to_bf16(x: &[f32], out: &mut [[u8; 2]]) {
     for (bytes, x) in out.iter_mut().zip(x) {
@@ -215,7 +215,7 @@ mod tests {
         let mut x: Vec<f32> = (0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))).collect();
         x.retain(|v| v.is_finite());
         x.extend([0.0, -0.0, f32::MAX, -f32::MAX, 1e-45, -1e-45, f32::MIN_POSITIVE, 65_519.9, 65_520.0]);
-        // Some block is scaled of numbers of all magnitudes: each alone, where it travels as it is.
+        // In a vector of all magnitudes some block is scaled, so each value is encoded alone, where it is sent unscaled.
         let bits = |kind, x: &[f32]| {
             let mut message = Message::default();
             Half::new(kind).compress_into(x, Key::new(0), &mut message);

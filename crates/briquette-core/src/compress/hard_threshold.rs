@@ -1,10 +1,10 @@
-//! Every magnitude of at least `λ`.
+//! Hard threshold: keeps every magnitude of at least `λ`.
 //!
-//! **Why, and when not.** One pass, and no target to miss: messages grow and shrink with the vector, and under error
-//! feedback no residual ever reaches `λ`, which top-k does not promise. Not where bytes must be planned: a `λ` too small
-//! sends everything (with indices), one too large nothing for many steps.
+//! **Why, and when not.** One pass, and no target to miss: messages grow and shrink with the vector. Under error feedback no residual ever
+//! reaches `λ`, which top-k does not guarantee. Not if bytes must be planned: a `λ` that is too small sends everything (with indices), one
+//! that is too large sends nothing for many steps.
 //!
-//! **Method.** `C(x)ᵢ = xᵢ` where `|xᵢ| ≥ λ`, else 0.
+//! **Method.** `C(x)ᵢ = xᵢ` if `|xᵢ| ≥ λ`, else 0.
 //!
 //! | paper | here |
 //! |---|---|
@@ -12,12 +12,11 @@
 //!
 //! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` values with gaps `gⱼ`, `r` the best Rice parameter.
 //!
-//! **Properties.** What is lost is below `λ` everywhere: `‖x − C(x)‖² < d·λ²`, an absolute bound. Relative to `‖x‖`
-//! it is contractive with δ = n/d for the `n` of this vector, which may be 0; what is kept is bit-exact. Needs error
-//! feedback.
+//! **Properties.** The error is below `λ` in every coordinate: `‖x − C(x)‖² < d·λ²`, an absolute bound. Relative to `‖x‖` it is contractive
+//! with δ = n/d for the `n` of this vector, which may be 0. Kept values are bit-exact. Needs error feedback.
 //!
-//! **Knobs.** `λ`, in the unit of the vector; above 0 and finite. No default: it depends on the model, the loss and the
-//! learning rate. It is no compression factor, so controllers cannot turn it, and the nominal factor is 1.
+//! **Knobs.** `λ`, in the unit of the vector; above 0 and finite. No default: it depends on the model, the loss and the learning rate. It
+//! is not a compression ratio, so controllers cannot adjust it, and the nominal ratio is 1.
 //!
 //! **Deviations.** None.
 //!
@@ -39,14 +38,14 @@ use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::{CompressionFactor, Key, Message};
 
-/// Keeps what reaches a threshold; see the [module](self).
+/// Keeps magnitudes that reach a threshold; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HardThreshold {
     threshold: f32,
 }
 
 impl HardThreshold {
-    /// Keeps magnitudes of at least `threshold`, above 0 and finite.
+    /// Creates a compressor that keeps magnitudes of at least `threshold`, above 0 and finite.
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -102,7 +101,7 @@ impl Spec for HardThreshold {
         if name != "hard-threshold" {
             return Ok(None);
         }
-        // There is no sensible default: 0 is refused, with what the knob must be.
+        // There is no sensible default: 0 is refused, with an error that names the valid range.
         HardThreshold::new(knobs.number("threshold", "threshold of magnitudes", 0.0)?).map(Some)
     }
 

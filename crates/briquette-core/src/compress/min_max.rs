@@ -1,7 +1,7 @@
-//! Eight bits a value, evenly spaced between the smallest and the largest of its block.
+//! Min-max quantization: eight bits per value, evenly spaced between the smallest and the largest value of its block.
 //!
-//! **Why, and when not.** A quarter of the bytes for almost no loss, nearly as fast as copying: the compressor to use when
-//! the network is only somewhat too slow. Needs no error feedback in practice.
+//! **Why, and when not.** A quarter of the bytes for almost no loss, nearly as fast as copying: use it if the network is only somewhat too
+//! slow. Needs no error feedback in practice.
 //!
 //! **Method.** Per block with range `[low, high]`: `code = round(255·(x − low)/(high − low))`, and
 //! `C(x) = low·(1 − code/255) + high·(code/255)`, within the range. Both ends and a block of equal values are exact.
@@ -46,25 +46,25 @@ impl Default for MinMax {
 }
 
 impl MinMax {
-    /// Blocks of 256 values.
+    /// Creates a compressor with blocks of 256 values.
     pub fn new() -> Self {
         MinMax::default()
     }
 
-    /// Blocks of `block` values.
+    /// Creates a compressor with blocks of `block` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `block` is 0 or has more than 32 bits.
+    /// [`ConfigError::Range`] if `block` is 0 or has more than 32 bits.
     pub fn blocks(block: usize) -> Result<Self, ConfigError> {
         Ok(MinMax { block: bucket_size(block)? })
     }
 }
 
-/// The smallest and the largest value, by bits that order as whole numbers do: of those, unlike floats, the compiler takes many
-/// at once.
+/// Returns the smallest and the largest value, compared by bits that order as integers do: the compiler vectorizes integer comparisons,
+/// unlike those of floats.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn range(x: &[f32]) -> [f32; 2] {
-    // Its own inverse: the magnitude's bits are turned over where the sign is set.
+    // Its own inverse: flips the magnitude's bits if the sign is set.
     let turned = |bits: i32| bits ^ (((bits >> 31) as u32) >> 1) as i32;
     let (mut low, mut high) = (i32::MAX, i32::MIN);
     for v in x {
@@ -75,26 +75,26 @@ fn range(x: &[f32]) -> [f32; 2] {
     [low, high].map(|order| f32::from_bits(turned(order) as u32))
 }
 
-/// Codes of one segment.
+/// Writes the codes of one segment.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn encode<'a>(segment: Segment<'a, [f32; 2]>, block: u32, codes: &mut [u8]) {
     segment.for_buckets(block, |[low, high], range| {
         let (x, codes) = (&segment.x[range.clone()], &mut codes[range]);
-        // Halves, because the whole range may be more than f32 holds.
+        // Halves, because the whole range may exceed f32.
         let (half_low, half_range) = (low * 0.5, high * 0.5 - low * 0.5);
         let per_step = 255.0 / half_range;
         if half_range < f32::MIN_POSITIVE || !per_step.is_normal() {
             return encode_extreme(x, [low, high], codes);
         }
         for (code, x) in codes.iter_mut().zip(x) {
-            // Adding 1.5·2²³ leaves the nearest integer in the lowest bits: no conversion is as fast.
+            // Adding 1.5·2²³ leaves the nearest integer in the lowest bits: faster than any conversion.
             let rounded = (x * 0.5 - half_low) * per_step + 12_582_912.0;
             *code = rounded.to_bits() as u8;
         }
     });
 }
 
-/// Ranges too small or too large for f32 arithmetic.
+/// Writes the codes for ranges too small or too large for f32 arithmetic.
 fn encode_extreme(x: &[f32], ends: [f32; 2], codes: &mut [u8]) {
     let [low, high] = ends.map(f64::from);
     for (code, x) in codes.iter_mut().zip(x) {
@@ -118,7 +118,7 @@ impl Compressor for MinMax {
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let n = x.len().min(self.block as usize) as f64;
-        // A thousandth for the step, and the rounding of the decoded value, relative to the largest of its block.
+        // A thousandth for the step, plus the rounding of the decoded value relative to the largest of its block.
         let lost = 1.001 * n / (2.0 * 255.0 * 255.0) + n * 2_f64.powi(-44);
         ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }

@@ -1,10 +1,10 @@
-//! Vector to message. One file per compressor.
+//! Compressors: encode a vector into a message. One file per compressor.
 //!
-//! A [`Compressor`] turns a vector into a [`Message`] in reused storage. It never communicates, and draws randomness
-//! from the key alone, so that a run replays exactly. What it lost is found by decoding the message: nothing here
-//! knows about residuals ([`ErrorFeedback`](crate::wrapper::ErrorFeedback) does).
+//! A [`Compressor`] encodes a vector into a [`Message`] in reused storage. It never communicates, and draws randomness from the key alone,
+//! so that a run replays exactly. Its error is found by decoding the message. Residuals are not handled here, but in
+//! [`ErrorFeedback`](crate::wrapper::ErrorFeedback).
 //!
-//! | compressor | class | wire factor | needs error feedback |
+//! | compressor | error bound | wire factor | needs error feedback |
 //! |---|---|---|---|
 //! | [`Dense`] | identity | 1 | no |
 //! | [`Half`] | contractive, δ = 1 − 2⁻²² (f16), 1 − 2⁻¹⁶ (bf16) | 2 | no |
@@ -25,7 +25,7 @@
 //! | [`TernGrad`] | unbiased for the clipped vector | 16 | no |
 //! | [`OneBit`] | contractive, δ = Σ n±·m±²/‖x‖₂² | 32 | yes |
 //! | [`ScaledSign`] | contractive, δ = ‖x‖₁²/(d‖x‖₂²) | 32 | yes |
-//! | [`PlainSign`] | biased, of no class | 32 | nothing helps |
+//! | [`PlainSign`] | biased, without an error bound | 32 | not applicable |
 
 pub mod adaptive_random;
 pub mod biased_random;
@@ -79,7 +79,7 @@ use crate::error::ConfigError;
 pub use crate::message::{HalfKind, ValueKind};
 use crate::{CompressionFactor, Key, Message};
 
-/// The class a compressor declares; law 7 holds it to the constant.
+/// Error bound that a compressor declares; law 7 checks the constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ErrorBound {
     /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
@@ -105,7 +105,7 @@ pub enum ErrorBound {
 }
 
 impl ErrorBound {
-    /// The bound of `E‖x − C(x)‖²/‖x‖²`.
+    /// Returns the bound of `E‖x − C(x)‖²/‖x‖²`.
     pub fn error(self) -> f64 {
         match self {
             ErrorBound::Contractive { delta } | ErrorBound::MeanContractive { delta } => 1.0 - delta,
@@ -114,80 +114,80 @@ impl ErrorBound {
     }
 }
 
-/// Vector to message, into reused storage.
+/// Encodes a vector into a message, in reused storage.
 pub trait Compressor: Send {
-    /// Compresses `x`. Random bits come from `key` alone; two calls with equal arguments give equal messages.
-    /// `x` is finite (the agreed step header refuses anything else); any length below 2³², zero included, is valid.
+    /// Compresses `x`. Random bits come from `key` alone; two calls with equal arguments give equal messages. `x` is finite (the agreed
+    /// step header refuses anything else). Any length below 2³² is valid, including zero.
     ///
     /// # Panics
-    /// When `x` has 2³² values (16 GiB) or more: exchange such vectors in buckets.
+    /// If `x` has 2³² values (16 GiB) or more: exchange such vectors in buckets.
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message);
 
-    /// The class this compressor has on vectors like `x` (its constant may depend on the length or on `x`).
+    /// Returns this compressor's error bound on vectors like `x` (its constant may depend on the length or on `x`).
     fn error_bound(&self, x: &[f32]) -> ErrorBound;
 
-    /// Dense size over compressed size, nominal: `d/k` for sparsifiers, `32/bits` for quantizers. 1 where only the
-    /// vector decides it.
+    /// Returns the nominal compression ratio: `d/k` for sparsifiers, `32/bits` for quantizers. 1 if the size depends on the vector alone.
     fn nominal(&self) -> CompressionFactor;
 
-    /// Compresses further what `coarse` already is a compression of, where that is cheaper than starting from `x`
-    /// and gives the same message, or one of the same distribution (random-k). `coarse` is of this compressor, at another
-    /// factor, of `x` and with this key. The default starts from `x`.
+    /// Compresses `x` by refining `coarse`, if that is cheaper than starting from `x` and gives the same message, or one with the same
+    /// distribution (random-k). `coarse` was made by this compressor from `x` with this key, at another factor. The default starts from
+    /// `x`.
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         let _ = coarse;
         self.compress_into(x, key, out);
     }
 
-    /// Whether a message holds a chosen subset of the coordinates (a sparsifier) or all of them.
+    /// Returns whether a message holds a selected subset of the coordinates (a sparsifier) or all of them.
     fn selects(&self) -> bool {
         false
     }
 
-    /// Its knob, where it has one that a [controller](crate::control::Controller) may turn.
+    /// Returns the compressor's knob, if it has one that a [controller](crate::control::Controller) may adjust.
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         None
     }
 }
 
-/// How a compressor is written in settings; with it and one line in [`config`](crate::config) it has laws, flags and TOML.
+/// Text form of a compressor in settings. With an implementation and one line in [`config`](crate::config), a compressor has laws, flags
+/// and TOML.
 pub trait Spec: Compressor + Copy + std::fmt::Display + 'static {
-    /// What may be written, for help and errors: `topk[:FRACTION|FACTORx[,values=f32|f16|q8]]`.
+    /// Syntax, for help and errors: `topk[:FRACTION|FACTORx[,values=f32|f16|q8]]`.
     const SYNTAX: &'static str;
 
-    /// What it does, in one line.
+    /// One-line description.
     const HELP: &'static str;
 
-    /// Whether what it loses must be fed back.
+    /// Set if it needs error feedback.
     const NEEDS_FEEDBACK: bool;
 
-    /// Whether its messages are sparse, so that another compressor may write their values (`topk:0.01+natural`).
+    /// Set if its messages are sparse, so that another compressor may encode their values (`topk:0.01+natural`).
     const SPARSE: bool;
 
-    /// Whether it looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
+    /// Set if it searches for the largest values, which starts with a sample on long vectors: the laws test it on long ones.
     const SEARCHES: bool;
 
     /// Set if decoded values have magnitude 1, whatever the vector's magnitude.
     const LOSES_SIZE: bool = false;
 
-    /// The compressor that `name` and its knobs say; `None` when the name is another's.
+    /// Returns the compressor for `name` and its knobs; `None` if the name is another compressor's.
     ///
     /// # Errors
     /// [`ConfigError`] for a knob outside its range.
     fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError>;
 
-    /// The value that the laws are tried on.
+    /// Returns the value on which the laws are tested.
     fn representative() -> Self;
 
-    /// Whether what this very value loses must be fed back, where its knobs decide that.
+    /// Returns whether this value needs error feedback, if that depends on its knobs.
     fn needs_feedback(&self) -> bool {
         Self::NEEDS_FEEDBACK
     }
 
-    /// Whether the values that it sends are the vector's own bits.
+    /// Returns whether the values that it sends are the vector's own bits.
     fn is_exact(&self) -> bool;
 }
 
-/// The settings in a compressor's text: `first:second,key=value`, each asked for in order, by its key.
+/// Settings in a compressor's text, `first:second,key=value`; each is read in order, by its key.
 #[derive(Debug)]
 pub struct Knobs<'a> {
     places: std::vec::IntoIter<&'a str>,
@@ -196,10 +196,10 @@ pub struct Knobs<'a> {
 }
 
 impl<'a> Knobs<'a> {
-    /// The settings that stand behind the name.
+    /// Parses the settings that follow the name.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] for what is neither a value at its place nor `key=value`.
+    /// [`ConfigError::Conflict`] for a setting that is neither a value at its place nor `key=value`.
     pub(crate) fn new(settings: &'a str) -> Result<Self, ConfigError> {
         let mut entries = crate::text::entries(settings)?;
         let by_place = entries.first().filter(|(key, _)| key.is_none()).map(|(_, places)| *places);
@@ -209,10 +209,10 @@ impl<'a> Knobs<'a> {
         Ok(Knobs { keyed: keyed.collect(), places: places.into_iter(), asked: Vec::new() })
     }
 
-    /// The setting with this key, as it is.
+    /// Returns the setting with this key as text.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] where it is given twice.
+    /// [`ConfigError::Conflict`] if it is given twice.
     pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
         self.asked.push(key);
         let keyed = self.keyed.iter().position(|(given, _)| given == key).map(|place| self.keyed.remove(place).1);
@@ -222,7 +222,7 @@ impl<'a> Knobs<'a> {
         }
     }
 
-    /// That all that was given was asked for.
+    /// Checks that every given setting was read.
     pub(crate) fn finish(mut self) -> Result<(), ConfigError> {
         let valid = self.asked.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         match (self.places.next(), self.keyed.first()) {
@@ -236,7 +236,7 @@ impl<'a> Knobs<'a> {
         }
     }
 
-    /// The setting with this key as a number; `default` where it is absent.
+    /// Returns the setting with this key as a number; `default` if it is absent.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names `what`.
@@ -252,7 +252,7 @@ impl<'a> Knobs<'a> {
         }
     }
 
-    /// The setting with this key as a share such as `0.01` or a factor such as `100x`; `default` is a share.
+    /// Returns the setting with this key, written as a share such as `0.01` or a factor such as `100x`. `default` is a share.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names `what`.
@@ -272,7 +272,7 @@ impl<'a> Knobs<'a> {
         }
     }
 
-    /// The setting with this key as one of some words; the first where it is absent.
+    /// Returns the setting with this key as one of several words; the first word if it is absent.
     ///
     /// # Errors
     /// [`ConfigError::Unknown`] lists the words.
@@ -291,9 +291,9 @@ impl<'a> Knobs<'a> {
     }
 }
 
-/// The knob of a compressor, whatever its own unit: [`CompressionFactor`] converts to values kept and to bits.
+/// Knob of a compressor, whatever its unit: [`CompressionFactor`] converts to values kept and to bits.
 pub trait Tunable {
-    /// Sets the nominal compression factor from the next call on, to the nearest value the knob has.
+    /// Sets the nominal compression ratio from the next call on, rounded to the nearest value that the knob has.
     fn tune(&mut self, factor: CompressionFactor);
 }
 
@@ -319,7 +319,7 @@ impl<C: Compressor + ?Sized> Compressor for Box<C> {
 }
 
 /// # Errors
-/// [`ConfigError::Range`] for what is no bucket size on the wire.
+/// [`ConfigError::Range`] for an invalid bucket size.
 fn bucket_size(bucket: usize) -> Result<u32, ConfigError> {
     let range = "between 1 and 2^32 - 1 values";
     let size = u32::try_from(bucket).ok().filter(|&b| b > 0);

@@ -1,23 +1,22 @@
-//! Every value to a power of two next to it, at random: only sign and exponent travel.
+//! Natural compression: random rounding of every value to an adjacent power of two, so that only sign and exponent are sent.
 //!
-//! **Why, and when not.** Nine bits a value for an eighth of its energy in noise, at the price of an addition: the
-//! cheapest unbiased compressor. Where 8 bits must do, a block's range and 255 steps lose far less
-//! ([`MinMax`](super::MinMax)); natural compression earns its place on vectors of enormous range, and behind a
-//! sparsifier.
+//! **Why, and when not.** Nine bits per value, with noise of an eighth of its energy, for the price of an addition: the cheapest unbiased
+//! compressor. If 8 bits must suffice, a block's range and 255 steps lose far less ([`MinMax`](super::MinMax)). Natural compression is
+//! worthwhile on vectors of enormous range, and after a sparsifier.
 //!
-//! **Method.** For `t ≠ 0` and `a = ⌊log₂|t|⌋`: `C(t) = sign(t)·2^(a+1)` with probability `(|t| − 2^a)/2^a`, else
-//! `sign(t)·2^a`; `C(0) = 0`. The probability is the fraction field of the float: where 23 random bits are
-//! below it, the exponent field grows by one. Denormals go to 0 or 2⁻¹²⁶ by the same rule, unbiased too.
+//! **Method.** For `t ≠ 0` and `a = ⌊log₂|t|⌋`: `C(t) = sign(t)·2^(a+1)` with probability `(|t| − 2^a)/2^a`, else `sign(t)·2^a`;
+//! `C(0) = 0`. The probability is the fraction field of the float: if 23 random bits are below it, the exponent field grows by one.
+//! Denormals become 0 or 2⁻¹²⁶ by the same rule, also unbiased.
 //!
-//! *Random bits.* As [`Qsgd`](super::Qsgd): all 23 bits of the fraction count.
+//! *Random bits.* As in [`Qsgd`](super::Qsgd): all 23 bits of the fraction count.
 //!
-//! **On the wire.** `12 + d + ⌈d/8⌉` bytes: nine bits a value, exponents and signs apart.
+//! **On the wire.** `12 + d + ⌈d/8⌉` bytes: nine bits per value, exponents and signs separate.
 //!
-//! **Properties.** Unbiased with ω = 1/8, reached at `|t| = 4/3·2^a`; powers of two are exact, and order and sign are kept.
-//! For denormals the noise is larger than that, but below 2⁻¹²⁶ each.
+//! **Properties.** Unbiased with ω = 1/8, reached at `|t| = 4/3·2^a`. Powers of two are exact, and order and sign are kept. For denormals
+//! the noise is larger than that, but below 2⁻¹²⁶ each.
 //!
-//! **Deviations.** From 2¹²⁷ on, where the next power of two is not finite, values round down: no gradient is there.
-//! The paper's count for 64-bit floats does not concern us.
+//! **Deviations.** From 2¹²⁷ on, where the next power of two is not finite, values round down; gradients do not reach this range. The
+//! paper's count for 64-bit floats does not apply.
 //!
 //! **Reference.** S. Horváth, C.-Y. Ho, Ľ. Horváth, A. N. Sahu, M. Canini, P. Richtárik, *Natural Compression for
 //! Distributed Deep Learning*, 2019 (arXiv 1905.10988), definition 1 and theorem 1.
@@ -72,24 +71,24 @@ impl Compressor for Natural {
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let energy = norm2(x);
-        // Of a denormal t, all that is sure is t·(2⁻¹²⁶ − t) ≤ (2⁻¹²⁷)².
+        // For a denormal t, the only bound is t·(2⁻¹²⁶ − t) ≤ (2⁻¹²⁷)².
         let denormal = x.iter().filter(|v| v.is_subnormal()).count() as f64 * 2_f64.powi(-254);
         ErrorBound::Unbiased { omega: if energy > 0.0 { 0.125 + denormal / energy } else { 0.0 } }
     }
 }
 
-/// Exponents, and the chances of the next ones.
+/// Writes the exponents, and the chances of the next ones.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn split(x: &[f32], exponents: &mut [u8], chances: &mut [u32]) {
     for ((exponent, chance), x) in exponents.iter_mut().zip(chances).zip(x) {
         *exponent = (x.to_bits() >> 23) as u8;
-        // There is no higher one than 254.
+        // 254 is the highest finite exponent.
         *chance = if *exponent == 0xfe { 0 } else { x.to_bits() & FRACTION };
     }
 }
 
 impl Natural {
-    /// `E‖x − C(x)‖²`, exactly.
+    /// Returns `E‖x − C(x)‖²`, exactly.
     pub fn variance(&self, x: &[f32]) -> f64 {
         let of = |x: &f32| {
             let fraction = f64::from(x.to_bits() & FRACTION) / f64::from(FRACTION + 1);

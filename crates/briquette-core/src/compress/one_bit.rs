@@ -1,19 +1,18 @@
-//! One bit a value, and what its 0 and its 1 stand for: the means of both halves.
+//! One-bit quantization with two reconstruction values: the means of the positive and of the negative half.
 //!
-//! **Why, and when not.** As [`ScaledSign`](super::ScaledSign), with a value of its own for either sign: better where
-//! positive and negative values differ in size, equal where they do not, for four bytes more a bucket.
+//! **Why, and when not.** As [`ScaledSign`](super::ScaledSign), with a separate magnitude for either sign: better if positive and negative
+//! values differ in size, equal if they do not, for four more bytes per bucket.
 //!
-//! **Method.** Per bucket: values of at least 0 become their mean, values below 0 theirs.
+//! **Method.** Per bucket: values of at least 0 are replaced by their mean, values below 0 by theirs.
 //!
 //! **On the wire.** `16 + 8·⌈d/bucket⌉ + ⌈d/8⌉` bytes.
 //!
-//! **Properties.** `‖x − C(x)‖² = ‖x‖² − Σ (n₊m₊² + n₋m₋²)` (each half is projected onto its mean), so contractive with
-//! that kept share as δ; never below [`ScaledSign`](super::ScaledSign)'s. What is left of each half sums to zero. Needs error
-//! feedback.
+//! **Properties.** `‖x − C(x)‖² = ‖x‖² − Σ (n₊m₊² + n₋m₋²)` (each half is projected onto its mean), so contractive with that kept share as
+//! δ, which is never below [`ScaledSign`](super::ScaledSign)'s. The residual of each half sums to zero. Needs error feedback.
 //!
 //! **Knobs.** `bucket` in values; the whole vector if not set.
 //!
-//! **Deviations.** Buckets instead of a matrix's columns. The paper's unquantized start is a schedule's business.
+//! **Deviations.** Buckets instead of a matrix's columns. The paper's unquantized start is left to a schedule.
 //!
 //! **Reference.** F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, *1-Bit Stochastic Gradient Descent and its Application to
 //! Data-Parallel Distributed Training of Speech DNNs*, Interspeech 2014, § 3.
@@ -43,21 +42,21 @@ pub struct OneBit {
 }
 
 impl OneBit {
-    /// Two values for the whole vector.
+    /// Creates a compressor with two values for the whole vector.
     pub fn new() -> Self {
         OneBit::default()
     }
 
-    /// Two values for every `bucket` values.
+    /// Creates a compressor with two values for every `bucket` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `bucket` is 0 or has more than 32 bits.
+    /// [`ConfigError::Range`] if `bucket` is 0 or has more than 32 bits.
     pub fn bucketed(bucket: usize) -> Result<Self, ConfigError> {
         Ok(OneBit { bucket: Some(bucket_size(bucket)?) })
     }
 }
 
-/// Mean of the values of at least 0, mean of the others, and how many of each.
+/// Returns the mean and count of the values of at least 0, and of the others.
 fn halves(sums: Sums, count: usize) -> [(f32, usize); 2] {
     let mean = |sum: f64, count: usize| if count > 0 { (sum / 2.0 / count as f64) as f32 } else { 0.0 };
     let above = count - sums.below;
@@ -70,7 +69,7 @@ fn means(sums: Sums, count: usize) -> [f32; 2] {
     halves(sums, count).map(|(mean, _)| mean)
 }
 
-/// Of any number of values.
+/// Returns the sums of any number of values.
 fn sums(x: &[f32]) -> Sums {
     Sums { all: total(x), magnitudes: norm1(x), below: x.iter().filter(|v| **v < 0.0).count() }
 }

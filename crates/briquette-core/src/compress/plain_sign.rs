@@ -1,17 +1,16 @@
-//! Only the signs: every value becomes 1 or −1.
+//! Plain sign: replaces every value by 1 or −1, without a scale.
 //!
-//! **Why, and when not.** What signSGD sends. The learning rate must bring the size of a step, as nothing of it travels; and
-//! as the error has no bound in terms of the vector, error feedback has nothing to hold on to: use
-//! [`ScaledSign`](super::ScaledSign) for that.
+//! **Why, and when not.** The compressor of signSGD. The learning rate must set the step size, because no magnitude is sent. The error has
+//! no bound in terms of the vector, so error feedback does not work: use [`ScaledSign`](super::ScaledSign) for that.
 //!
-//! **Method.** `C(x) = sign(x)`, with `sign(0) = sign(−0) = 1`, or [drawn](Zero::Random) by the key: of a vote, zeros are the ties.
+//! **Method.** `C(x) = sign(x)`, with `sign(0) = sign(−0) = 1`, or [drawn](Zero::Random) by the key: in a vote, zeros are the ties.
 //!
-//! **On the wire.** `16 + 4 + ⌈d/8⌉` bytes (a scale of 1 travels, so that one decoder serves both signs).
+//! **On the wire.** `16 + 4 + ⌈d/8⌉` bytes (a scale of 1 is sent, so that one decoder serves both signs).
 //!
-//! **Properties.** Biased, of no class: what is declared is the error on the vector at hand.
+//! **Properties.** Biased, without a general bound: the declared error is that on the given vector.
 //!
-//! **Deviations.** The code of the first paper maps zero to zero, which needs a third code; here, as in the second paper's bit
-//! packing, zero counts as positive, or as either with even chances, so that ties move nothing in the mean.
+//! **Deviations.** The code of the first paper maps zero to zero, which needs a third code. Here, as in the second paper's bit packing,
+//! zero counts as positive, or as either sign with even chances, so that ties move nothing on average.
 //!
 //! **Reference.** J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, *signSGD: Compressed Optimisation for
 //! Non-Convex Problems*, ICML 2018 (arXiv 1802.04434), algorithm 1; J. Bernstein, J. Zhao, K. Azizzadenesheli,
@@ -33,13 +32,13 @@ use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::{CompressionFactor, Key, Message};
 
-/// What becomes of a value that is 0.
+/// Sign of a value that is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Zero {
-    /// 1.
+    /// Always 1.
     #[default]
     One,
-    /// 1 or −1, by the key.
+    /// 1 or −1, drawn by the key.
     Random,
 }
 
@@ -50,7 +49,7 @@ pub struct PlainSign {
 }
 
 impl PlainSign {
-    /// What becomes of a value that is 0.
+    /// Sets the sign of values that are 0.
     #[must_use]
     pub fn with_zero(self, zero: Zero) -> Self {
         PlainSign { zero }

@@ -1,8 +1,7 @@
-//! Stochastic rounding to a few levels: unbiased, so it needs no error feedback.
+//! QSGD: stochastic rounding to a few levels. Unbiased, so it needs no error feedback.
 //!
-//! **Why, and when not.** 4 to 16 times fewer bytes, every coordinate takes part, and averages over ranks wash the
-//! noise out. At 2 bits the noise exceeds the signal several times: where error feedback is
-//! available, a contractive compressor of equal size loses less.
+//! **Why, and when not.** 4 to 16 times fewer bytes, every coordinate takes part, and averaging over ranks reduces the noise. At 2 bits the
+//! noise exceeds the signal several times: with error feedback, a contractive compressor of equal size loses less.
 //!
 //! **Method.** Per bucket, with `a = |xᵢ|/scale·s` and `ℓ = ⌊a⌋`: the level is `ℓ + 1` with probability `a − ℓ`,
 //! else `ℓ`; `C(x)ᵢ = sign(xᵢ)·level/s·scale`. The scale is the bucket's L2 norm (computed in f64, at most
@@ -14,31 +13,31 @@
 //! | `d_b` | `bucket` |
 //! | `‖v‖₂` or max | `Norm` |
 //!
-//! *Random bits.* The chance `a − ℓ` counts in steps of 2⁻²³. Values `4096·i ..` of the vector take sixteen bits each
-//! from [`Key::lanes`]`(i)`, which are compared with the upper sixteen of the chance; where they are equal, once in 65 536
-//! times, the upper seven of [`Key::purpose`]`("ties")` at the value's number are compared with the lower seven. So half as
-//! many bits are drawn, and no probability is another than with 23.
+//! *Random bits.* The chance `a − ℓ` has steps of 2⁻²³. Values `4096·i ..` of the vector take sixteen bits each from [`Key::lanes`]`(i)`,
+//! which are compared with the upper sixteen bits of the chance. If they are equal, once in 65 536 times, the upper seven bits of
+//! [`Key::purpose`]`("ties")` at the value's index are compared with the lower seven. So half as many bits are drawn, and all probabilities
+//! are the same as with 23.
 //!
-//! **On the wire.** `17 + 4·⌈d/bucket⌉ + ⌈d·bits/8⌉` bytes with `bits = 1 + ⌈log₂(s + 1)⌉`; in Elias codes
+//! **On the wire.** `17 + 4·⌈d/bucket⌉ + ⌈d·bits/8⌉` bytes with `bits = 1 + ⌈log₂(s + 1)⌉`. In Elias codes
 //! `17 + 4·⌈d/bucket⌉ + ⌈Σ(elias(ℓᵢ + 1) + [ℓᵢ > 0])/8⌉`, the paper's dense regime: 1 bit for a zero, 4 for a one.
 //!
 //! **Properties.** Unbiased to the rounding of f32 (scales in the normal range). With `n = min(bucket, d)`:
 //! - L2: ω = min(n/s², √n/s), lemma 3.1. (L1, which settings do not offer: min(n/s, n²/4s²).)
 //! - Max: ω = m·t(1−t)/(s² + m·t²) with `m = n − 1`, `t = (s/m)(√(s² + m) − s)`, attained by one value of 1 and `m` of
 //!   `t/s`; at most `√n/2s`. Half the bound of L2, so it is the default.
-//! - L2: of a bucket's levels at most `s(s + √n)` are not zero in the mean, lemma 3.1: `√n` with one level.
+//! - L2: on average at most `s(s + √n)` of a bucket's levels are not zero, lemma 3.1: `√n` with one level.
 //!
 //! The exact variance is `Σ (scale/s)²·f(1−f)` with `f = a − ℓ`: [`Qsgd::variance`].
 //!
-//! **Knobs.** `bits` 2 to 8 (the paper uses 2, 4 and 8) or `levels` 1 to 127, `bucket` in values, default 512 (the paper's
-//! for 4 and 8 bits), `norm`, Elias codes or fixed ones (the default: they decode many times faster, and at 4 and 8 bits in
-//! buckets of 512 few levels are 0). Elias codes pay with the L2 norm, where most levels are small: with `s = √bucket` a
-//! value takes about 3 bits where values are Gaussian, and 4 at most, where they are equal. (The paper's `2.8·n` leaves out
-//! the lower-order terms of Elias' code, its `1 + o(1)`.)
+//! **Knobs.** `bits` 2 to 8 (the paper uses 2, 4 and 8) or `levels` 1 to 127; `bucket` in values, default 512 (the paper's for 4 and 8
+//! bits); `norm`; Elias codes or fixed-width codes (the default: they decode many times faster, and at 4 and 8 bits in buckets of 512 few
+//! levels are 0). Elias codes pay off with the L2 norm, where most levels are small: with `s = √bucket` a value takes about 3 bits if
+//! values are Gaussian, and at most 4, if they are equal. (The paper's `2.8·n` leaves out the lower-order terms of Elias' code, its
+//! `1 + o(1)`.)
 //!
-//! **Deviations.** At most 127 levels: beyond, [`Half`](super::Half) is as short and hardly loses anything. Elias codes are
-//! those of the dense regime; the paper's sparse regime (gaps between non-zero values) is shorter where nearly all levels are
-//! zero, and there a sparsifier is the better choice.
+//! **Deviations.** At most 127 levels: beyond that, [`Half`](super::Half) is as short and loses hardly anything. Elias codes are those of
+//! the dense regime. The paper's sparse regime (gaps between non-zero values) is shorter if nearly all levels are zero; in that case a
+//! sparsifier is the better choice.
 //!
 //! **Reference.** D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnović, *QSGD: Communication-Efficient SGD via Gradient
 //! Quantization and Encoding*, NIPS 2017 (arXiv 1610.02132), §3.1 and §4.
@@ -70,13 +69,13 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// Values that share a scale, by default.
+    /// Default number of values that share a scale.
     pub const DEFAULT_BUCKET: usize = 512;
 
-    /// `bits` a value, sign included; one scale for every `bucket` values.
+    /// Creates a quantizer with `bits` per value, including the sign, and one scale for every `bucket` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `bits` is not in 2 to 8, or `bucket` is 0 or has more than 32 bits.
+    /// [`ConfigError::Range`] if `bits` is not in 2 to 8, or `bucket` is 0 or has more than 32 bits.
     pub fn new(bits: u8, bucket: usize, norm: Norm) -> Result<Self, ConfigError> {
         if !(2..=8).contains(&bits) {
             return Err(ConfigError::range("bits of QSGD", "2 to 8", bits));
@@ -84,10 +83,10 @@ impl Qsgd {
         Qsgd::with_levels((1 << (bits - 1)) - 1, bucket, norm)
     }
 
-    /// `levels` beside zero, of each sign; one scale for every `bucket` values.
+    /// Creates a quantizer with `levels` of each sign in addition to zero, and one scale for every `bucket` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `levels` is not in 1 to 127, or `bucket` is 0 or has more than 32 bits.
+    /// [`ConfigError::Range`] if `levels` is not in 1 to 127, or `bucket` is 0 or has more than 32 bits.
     pub fn with_levels(levels: u8, bucket: usize, norm: Norm) -> Result<Self, ConfigError> {
         if !(1..=Grid::MAX_LEVELS).contains(&levels) {
             return Err(ConfigError::range("levels of QSGD", "1 to 127", levels));
@@ -95,7 +94,7 @@ impl Qsgd {
         Ok(Qsgd { levels, bucket: bucket_size(bucket)?, norm, coding: Coding::Fixed })
     }
 
-    /// Writes codes as Elias codes instead of all with one width.
+    /// Selects Elias codes instead of fixed-width codes.
     #[must_use]
     pub fn elias(mut self) -> Self {
         self.coding = Coding::Elias;
@@ -106,7 +105,7 @@ impl Qsgd {
         Grid::Linear { levels: self.levels }
     }
 
-    /// `E‖x − C(x)‖²`, exactly.
+    /// Returns `E‖x − C(x)‖²`, exactly.
     pub fn variance(&self, x: &[f32]) -> f64 {
         let levels = f32::from(self.levels);
         let bucket = |x: &[f32]| {
@@ -120,7 +119,7 @@ impl Qsgd {
 }
 
 impl Tunable for Qsgd {
-    /// Sets the levels to as many as `32/factor` bits hold, rounded, within 2 to 8.
+    /// Sets the number of levels that `32/factor` bits hold, rounded, within 2 to 8 bits.
     fn tune(&mut self, factor: CompressionFactor) {
         let bits = factor.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;

@@ -1,20 +1,19 @@
-//! `k` coordinates drawn by lot, each rank its own.
+//! Random-k: keeps `k` random coordinates, drawn separately on each rank.
 //!
-//! **Why, and when not.** It does not look at the values: cheap to reason about, a baseline for what choosing by
-//! magnitude buys, and scaled it is unbiased. It keeps only `k/d` of the energy, far less than [`TopK`](super::TopK)
-//! for the same bytes. Where all ranks may draw alike, [`SharedRandomK`](crate::reduce::SharedRandomK) needs no indices
-//! and its bytes do not grow with the world.
+//! **Why, and when not.** It does not look at the values: easy to analyze, a baseline for the benefit of selection by magnitude, and
+//! unbiased if scaled. It keeps only `k/d` of the energy, far less than [`TopK`](super::TopK) for the same bytes. If all ranks may draw the
+//! same coordinates, [`SharedRandomK`](crate::reduce::SharedRandomK) needs no indices and its bytes do not grow with the world.
 //!
-//! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank.
-//! `C(x)ᵢ = s·xᵢ` for `i` in `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number
-//! becomes that number. Of a coarser message, `S` is drawn among its positions: as likely as any other subset of `d`, and what it
-//! keeps is part of what the coarser one keeps.
+//! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank. `C(x)ᵢ = s·xᵢ` for `i` in
+//! `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number becomes that number. When a coarser message
+//! is refined, `S` is drawn among its positions: every subset of `d` stays equally likely, and the kept values are among the coarser
+//! message's.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `d/k` | `factor` |
-//! | `α` or `δ` = k/d | `delta` of the class, unscaled |
-//! | `ω` = d/k − 1 | `omega` of the class, scaled |
+//! | `α` or `δ` = k/d | `delta` of the error bound, unscaled |
+//! | `ω` = d/k − 1 | `omega` of the error bound, scaled |
 //!
 //! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4k` bytes: `gⱼ` the gaps between the positions, `r` the best Rice
 //! parameter. Zeros that are drawn are sent.
@@ -25,8 +24,8 @@
 //!
 //! **Knobs.** The factor `d/k`, default 100; whether to scale, default no.
 //!
-//! **Deviations.** GraVAC's code draws with replacement, which changes the constants. A rank could send its seed in
-//! place of the positions; messages here describe themselves.
+//! **Deviations.** GraVAC's code draws with replacement, which changes the constants. A rank could send its seed instead of the positions;
+//! messages here are self-contained.
 //!
 //! **Reference.** S. U. Stich, J.-B. Cordonnier, M. Jaggi, *Sparsified SGD with Memory*, NeurIPS 2018 (rand-k).
 //!
@@ -55,7 +54,7 @@ pub struct RandomK {
 }
 
 impl RandomK {
-    /// Keeps this share of the values as they are, in (0, 1].
+    /// Creates a compressor that keeps this share of the values unscaled, in (0, 1].
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -63,12 +62,12 @@ impl RandomK {
         CompressionFactor::of_share("fraction of values kept by random-k", fraction).map(Self::factor)
     }
 
-    /// Keeps one value in `factor` as it is.
+    /// Creates a compressor that keeps one value in `factor` unscaled.
     pub fn factor(factor: CompressionFactor) -> Self {
         RandomK { factor, scaled: false }
     }
 
-    /// Values times `d/k`: unbiased, for use without error feedback.
+    /// Scales values by `d/k`: unbiased, for use without error feedback.
     #[must_use]
     pub fn scaled(self) -> Self {
         RandomK { scaled: true, ..self }
@@ -82,7 +81,7 @@ impl RandomK {
         }
     }
 
-    /// Whether values are scaled to be unbiased.
+    /// Returns whether values are scaled to be unbiased.
     pub fn is_scaled(&self) -> bool {
         self.scaled
     }
@@ -113,7 +112,7 @@ impl Compressor for RandomK {
         let among = coarse.sparse_indices().filter(|among| coarse.len() == x.len() && among.len() >= k);
         let Some(among) = among else { return self.compress_into(x, key, out) };
         let (indices, values) = start(out, x.len());
-        // Numbers of its own: those of the draw that chose `among` would favour some of them.
+        // A separate random stream: the stream that drew `among` would favor some of its positions.
         choose(key.purpose("refine").bucket(among.len()), among.len(), k, indices);
         locate(indices, among);
         self.write(x, indices, values);
@@ -133,18 +132,17 @@ impl Compressor for RandomK {
     }
 }
 
-/// Up to one position in this many, drawing positions and sorting them is faster than asking for each one.
+/// Up to one position in this many, drawing and sorting positions is faster than a decision per position.
 const FEW: usize = 16;
 
-/// `k` of `len` positions in ascending order, each subset equally likely.
+/// Draws `k` of `len` positions in ascending order, each subset equally likely.
 pub(crate) fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     out.clear();
     // Short vectors gain nothing.
     if len >= BLOCK && k <= len / FEW { draw(key, len, k, out) } else { sample(key, len, k.min(len), out) }
 }
 
-/// Selection sampling, one uniform number a position (D. E. Knuth, *The Art of Computer Programming* 2, 3.4.2,
-/// algorithm S).
+/// Draws by selection sampling, one uniform number per position (D. E. Knuth, *The Art of Computer Programming* 2, 3.4.2, algorithm S).
 fn sample(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     let mut missing = k;
     for block in 0..len.div_ceil(BLOCK) {
@@ -158,7 +156,7 @@ fn sample(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     }
 }
 
-/// One position after the other, until `k` are different: as many at a time as are still missing, so never one too many.
+/// Draws positions until `k` are different. Each round draws as many as are still missing, so never too many.
 fn draw(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     let (mut rng, mut drawn) = (key.block(0), 0);
     let mut position = || {
@@ -166,7 +164,7 @@ fn draw(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
             rng = key.block(drawn / BLOCK);
         }
         drawn += 1;
-        // No position is likelier than another by more than 2⁻³² of its chance.
+        // No position is more likely than another by more than 2⁻³² of its chance.
         ((u128::from(rng.next_u64()) * len as u128) >> 64) as u32
     };
     while out.len() < k {
@@ -180,10 +178,10 @@ fn draw(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
     }
 }
 
-/// Puts two sorted parts, the second from `border` on, in one order.
+/// Merges two sorted parts, the second of which starts at `border`.
 fn merge(all: &mut Vec<u32>, border: usize) {
     let len = all.len();
-    // From the highest down, the second part read from a copy behind: it is the short one.
+    // From the highest down. The second part is the short one and is read from a copy at the end.
     all.extend_from_within(border..);
     let (mut first, mut second) = (border, all.len());
     for place in (0..len).rev() {

@@ -1,13 +1,13 @@
-//! The `k` to `2k` largest magnitudes, by bisection of a threshold.
+//! RedSync: keeps the `k` to `2k` largest magnitudes, by bisection of a threshold.
 //!
-//! **Why, and when not.** Counting passes only: no sample, no randomness, no selection. It costs about ten of them. Where
-//! fewer than `k` values reach the mean magnitude (one huge value is enough) it sends those few and no more: prefer
-//! [`ThresholdTopK`](super::ThresholdTopK) unless the method itself is what you study.
+//! **Why, and when not.** Counting passes only: no sample, no randomness, no selection. It costs about ten of them. If fewer than `k`
+//! values reach the mean magnitude (one huge value is enough) it sends only those: prefer [`ThresholdTopK`](super::ThresholdTopK) unless
+//! you study this method.
 //!
-//! **Method.** With `m` the mean and `M` the largest of `|x|`, thresholds `t = m + ρ(M − m)`. First `ρ = 0`; if `2k` or
-//! more values reach it, bisect `ρ` in [0, 1] until `k ≤ n < 2k` do, at most 32 times. Magnitudes with many equals can
-//! leave no such threshold: then the exact `k` largest (ties to the lowest index) of what the last threshold with `2k`
-//! or more passes. Zeros are never sent.
+//! **Method.** With `m` the mean and `M` the largest of `|x|`, thresholds are `t = m + ρ(M − m)`. Start with `ρ = 0`. If `2k` or more
+//! values reach the threshold, bisect `ρ` in [0, 1] until `k ≤ n < 2k` do, at most 32 times. Magnitudes with many equal values can leave no
+//! such threshold: then the exact `k` largest (ties to the lowest index) of the values that pass the last threshold with `2k` or more.
+//! Zeros are never sent.
 //!
 //! | paper | here |
 //! |---|---|
@@ -15,19 +15,19 @@
 //! | ratio | `ρ` |
 //! | nnz | `n` |
 //!
-//! A message made of a coarser one is the same: the mean is the vector's, and any `2k` or more of the largest values count as all
-//! do where counts matter.
+//! Refining a coarser message gives the same message. The mean is the vector's, and `2k` or more of its largest values give the same counts
+//! as all values wherever counts matter.
 //!
 //! **On the wire.** As `TopK`: `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` picks with gaps `gⱼ`.
 //!
-//! **Properties.** `k ≤ n < 2k`, or every value from the mean on where that is fewer than `k`. Contractive with δ = n/d
-//! for the `n` sent; what is kept is bit-exact. Needs error feedback.
+//! **Properties.** `k ≤ n < 2k`, or every value of at least the mean if there are fewer than `k`. Contractive with δ = n/d for the `n`
+//! sent; kept values are bit-exact. Needs error feedback.
 //!
 //! **Knobs.** The factor `d/k`, default 100.
 //!
-//! **Deviations.** GraVAC's code stops when `ρ` is known to 0.2 and sends whatever passes; here the bound holds. The
-//! paper's trimmed selection for small layers, and its step that sends the mean of the values of one sign in the place of
-//! each, are left out.
+//! **Deviations.** GraVAC's code stops when `ρ` is known to 0.2 and sends all values that pass; here the bound holds. Two parts of the
+//! paper are left out: its trimmed selection for small layers, and its step that sends the mean of the values of one sign instead of each
+//! value.
 //!
 //! **Reference.** J. Fang, H. Fu, G. Yang, C.-J. Hsieh, *RedSync: Reducing Synchronization Bandwidth for Distributed Deep
 //! Learning Training System*, JPDC 2019 (arXiv 1808.04357), threshold binary search; the form of ρ as in the code of
@@ -59,7 +59,7 @@ pub struct Redsync {
 }
 
 impl Redsync {
-    /// Keeps this share of the values and less than twice as many, in (0, 1].
+    /// Creates a compressor that keeps between this share of the values, in (0, 1], and twice as many.
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -67,25 +67,25 @@ impl Redsync {
         CompressionFactor::of_share("fraction of values kept by redsync", fraction).map(Self::factor)
     }
 
-    /// Keeps one value in `factor`, and less than twice as many.
+    /// Creates a compressor that keeps between one and two values in `factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         Redsync { factor }
     }
 }
 
-/// Ratios between the bounds whose counts one pass finds: enough for three steps of the bisection, whichever way it goes.
+/// Number of ratios that one counting pass tests between the bounds: enough for any three steps of the bisection.
 const AT_ONCE: usize = 7;
 
 fn mean(x: &[f32]) -> f64 {
     norm1(x) / x.len().max(1) as f64
 }
 
-/// The floor, and how many values reach it, for the magnitudes' `mean`.
+/// Returns the floor and the number of values that reach it, given the mean magnitude.
 fn bisect(x: &[f32], mean: f64, k: usize) -> (u32, usize) {
     let most = f64::from(largest(x));
     let at = |ratio: f64| floor_of(mean + ratio * (most - mean));
     let (mut low, mut high) = (0.0, 1.0);
-    // The highest floor known to pass at least k, or the mean's.
+    // The highest floor known to pass at least k values, or the floor at the mean.
     let mut best = (at(low), counts(x, [at(low)])[0]);
     let mut pass = 0;
     while pass < PASSES && best.1 >= 2 * k {
@@ -97,7 +97,7 @@ fn bisect(x: &[f32], mean: f64, k: usize) -> (u32, usize) {
                 break;
             }
             let middle = (low + high) / 2.0;
-            // One of the ratios: halves of eighths are exact until they are too near to differ.
+            // One of the tested ratios: eighths are exact until they are too close to differ.
             let i = (((middle - base) / step).round() as usize).clamp(1, AT_ONCE) - 1;
             if counts[i] < k {
                 high = middle;
@@ -110,7 +110,7 @@ fn bisect(x: &[f32], mean: f64, k: usize) -> (u32, usize) {
     best
 }
 
-/// All that reach the floor, or the `k` largest of them.
+/// Returns all values that reach the floor, or the `k` largest of them.
 fn pick<'a>(x: &[f32], floor: u32, k: usize, storage: &'a mut Vec<u32>) -> Picks<'a> {
     let mut picks = Picks::new(storage);
     collect(x, floor, [k, (2 * k).max(1) - 1], &mut picks);
@@ -140,7 +140,7 @@ impl Compressor for Redsync {
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
-        // A floor that fewer than 2k values reach lies above the least of those kept: they count the same as all do.
+        // A floor that fewer than 2k values reach lies above the smallest kept value, so kept values give the same count as all values.
         let Some((among, kept)) = kept_of(coarse, x.len(), (2 * k).max(1)) else {
             return self.compress_into(x, key, out);
         };

@@ -1,25 +1,25 @@
-//! Every value to a power of a base: the nearest one, or one of both neighbours at random.
+//! Rounding of every value to a power of a base: to the nearest one, or to one of both neighbors at random.
 //!
-//! **Why, and when not.** The plain case of quantizing on a logarithmic scale: 8 bits, no buckets, relative error bounded
-//! for every single value. The nearest power loses less than the random one but is biased; with error feedback that does
-//! no harm.
+//! **Why, and when not.** The basic form of logarithmic quantization: 8 bits, no buckets, and a bounded relative error for every single
+//! value. The nearest power loses less than the random one but is biased; with error feedback that does no harm.
 //!
-//! **Method.** Levels `±b^k` for integer `k`, and 0. *Nearest*: the level with the smaller distance. *Random*: between neighbours `l ≤ |xᵢ| < u`, `u` with probability `(|xᵢ| − l)/(u − l)`.
+//! **Method.** Levels `±b^k` for integer `k`, and 0. *Nearest*: the level with the smaller distance. *Random*: between neighbors
+//! `l ≤ |xᵢ| < u`, `u` with probability `(|xᵢ| − l)/(u − l)`.
 //!
-//! *Random bits.* As [`Qsgd`](super::Qsgd).
+//! *Random bits.* As in [`Qsgd`](super::Qsgd).
 //!
-//! **On the wire.** `25 + d` bytes: one scale, the lowest power that is at least the largest magnitude, and for every value
-//! a sign and how many powers below it lies.
+//! **On the wire.** `25 + d` bytes: one scale, the lowest power that is at least the largest magnitude, and for every value a sign and its
+//! distance below that power, in powers.
 //!
-//! **Properties.** Nearest: contractive with δ = `4b/(b + 1)²` (8/9 at base 2), reached by values in the middle. Random:
-//! unbiased with ω = `(b + 1/b + 2)/4 − 1` (1/8 at base 2). Both up to what lies more than 126 powers below the largest
-//! magnitude and counts as between 0 and the lowest level (its energy is below `d·b⁻²⁵²` of the whole). Nearest, in the
-//! paper's other classes: `2/(b + 1) ≤ C(x)ᵢ/xᵢ ≤ 2b/(b + 1)` for every value, so `⟨C(x), x⟩ ≥ γ‖x‖²`, `‖C(x)‖² ≥ γ²‖x‖²` and
-//! `‖C(x)‖² ≤ β⟨C(x), x⟩` with `γ` and `β` the two ends, and no better ones.
+//! **Properties.** Nearest: contractive with δ = `4b/(b + 1)²` (8/9 at base 2), reached by values in the middle. Random: unbiased with ω =
+//! `(b + 1/b + 2)/4 − 1` (1/8 at base 2). Both ignore values more than 126 powers below the largest magnitude, which count as between 0 and
+//! the lowest level (their energy is below `d·b⁻²⁵²` of the whole). Nearest is in the paper's other classes too:
+//! `2/(b + 1) ≤ C(x)ᵢ/xᵢ ≤ 2b/(b + 1)` for every value, so `⟨C(x), x⟩ ≥ γ‖x‖²`, `‖C(x)‖² ≥ γ²‖x‖²` and `‖C(x)‖² ≤ β⟨C(x), x⟩` with `γ` and
+//! `β` the two ends, which are tight.
 //!
 //! **Knobs.** `base` 1.25 to 16 (default 2), nearest or random.
 //!
-//! **Deviations.** 127 levels instead of all; a largest magnitude above the largest finite power of the base rounds down.
+//! **Deviations.** 127 levels instead of all. A largest magnitude above the largest finite power of the base rounds down.
 //!
 //! **Reference.** A. Beznosikov, S. Horváth, P. Richtárik, M. Safaryan, *On Biased Compression for Distributed Learning*,
 //! JMLR 2023 (arXiv 2002.12410): general biased rounding, general unbiased rounding.
@@ -49,10 +49,10 @@ pub struct Rounding {
 }
 
 impl Rounding {
-    /// To the nearest power of `base`: biased.
+    /// Creates rounding to the nearest power of `base`: biased.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `base` is not in 1.25 to 16.
+    /// [`ConfigError::Range`] if `base` is not in 1.25 to 16.
     pub fn nearest(base: f32) -> Result<Self, ConfigError> {
         if !(1.25..=16.0).contains(&base) {
             return Err(ConfigError::range("base of rounding", "1.25 to 16", base));
@@ -60,7 +60,7 @@ impl Rounding {
         Ok(Rounding { base, random: false })
     }
 
-    /// To one of the neighbouring powers of `base` at random: unbiased.
+    /// Creates random rounding to one of the neighboring powers of `base`: unbiased.
     ///
     /// # Errors
     /// As for [`nearest`](Rounding::nearest).
@@ -68,7 +68,7 @@ impl Rounding {
         Ok(Rounding { random: true, ..Rounding::nearest(base)? })
     }
 
-    /// The lowest finite power of the base that is at least the largest magnitude; 0 for a zero vector.
+    /// Returns the lowest finite power of the base that is at least the largest magnitude; 0 for a zero vector.
     fn scale(self, x: &[f32]) -> f32 {
         let (base, largest) = (f64::from(self.base), f64::from(largest(x)));
         if largest == 0.0 {
@@ -78,14 +78,14 @@ impl Rounding {
         while power < largest && power * base <= f64::from(f32::MAX) {
             power *= base;
         }
-        // Not below the normal range: a scale must be exact.
+        // Not below the normal range, because a scale must be exact.
         while power / base >= largest && power / base >= f64::from(f32::MIN_POSITIVE) {
             power /= base;
         }
         power as f32
     }
 
-    /// `E‖x − C(x)‖²`, exactly.
+    /// Returns `E‖x − C(x)‖²`, exactly.
     pub fn variance(&self, x: &[f32]) -> f64 {
         let (scale, levels) = (self.scale(x), Levels::new(self.base, Grid::MAX_LEVELS));
         let of = |v: &f32| {
@@ -122,7 +122,7 @@ impl Compressor for Rounding {
         }
         let scale = f64::from(self.scale(x));
         let above = x.iter().map(|v| (f64::from(v.abs()) - scale).max(0.0).powi(2)).sum::<f64>();
-        // What lies below the lowest level, and the rounding of levels to f32.
+        // The values below the lowest level, and the rounding of levels to f32.
         let below = x.len() as f64 * (scale * b.powi(1 - i32::from(Grid::MAX_LEVELS))).powi(2).max(2_f64.powi(-298));
         let lost = (above + below) / energy + 1e-6;
         if self.random {
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn the_declared_constants_are_reached() {
         for base in [1.5_f32, 2.0, 4.0] {
-            // The middle of two levels, the worst for the nearest; √b of the lower, the worst at random.
+            // The middle of two levels is the worst case of the nearest; √b times the lower level is the worst at random.
             let middle = [base; 9].map(|b| (1.0 + b) / 2.0);
             let nearest = Rounding::nearest(base).unwrap();
             let ErrorBound::Contractive { delta } = nearest.error_bound(&middle) else { panic!() };

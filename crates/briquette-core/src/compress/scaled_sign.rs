@@ -1,23 +1,23 @@
-//! One bit a value: the sign, times the mean magnitude.
+//! Scaled sign: one bit per value, the sign, times the mean magnitude.
 //!
-//! **Why, and when not.** 32 times fewer bytes at the cost of one pass, whatever the vector. Made for error feedback:
-//! without it, it does not converge in general. Where few values carry the energy, top-k keeps more at equal size.
+//! **Why, and when not.** 32 times fewer bytes for one pass, whatever the vector. Made for error feedback: without it, it does not converge
+//! in general. If few values carry the energy, top-k keeps more at equal size.
 //!
 //! **Method.** `C(x) = (‖x‖₁/d)·sign(x)` per bucket, with `sign(0) = sign(−0) = +1`; a zero bucket stays zero.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `‖x‖₁/d` | one of `scales`, rounded to f32 |
-//! | `δ` | `delta` of the class |
+//! | `δ` | `delta` of the error bound |
 //!
 //! **On the wire.** `16 + 4·⌈d/bucket⌉ + ⌈d/8⌉` bytes.
 //!
-//! **Properties.** `‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/d` exactly, bucket by bucket (to the rounding of the scale): contractive
-//! with δ = Σ ‖x_b‖₁²/d_b / ‖x‖², from 1/d for one non-zero value to 1 for equal magnitudes; 2/π for Gaussians. A mean
-//! below the smallest denormal rounds to 0, and nothing is sent. Needs error feedback.
+//! **Properties.** `‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/d` exactly, bucket by bucket (to the rounding of the scale): contractive with δ = Σ
+//! ‖x_b‖₁²/d_b / ‖x‖², from 1/d for one non-zero value to 1 for equal magnitudes; 2/π for Gaussians. A mean below the smallest denormal
+//! rounds to 0, and nothing is sent. Needs error feedback.
 //!
-//! **Knobs.** `bucket`: values per scale, default the whole vector; combine with
-//! [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale a tensor, as the paper has it.
+//! **Knobs.** `bucket`: values per scale, default the whole vector. Combine with [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one
+//! scale per tensor, as in the paper.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847): the scaled sign operator and its δ.
@@ -47,15 +47,15 @@ pub struct ScaledSign {
 }
 
 impl ScaledSign {
-    /// One scale for the whole vector.
+    /// Creates a compressor with one scale for the whole vector.
     pub fn new() -> Self {
         ScaledSign::default()
     }
 
-    /// One scale for every `bucket` values.
+    /// Creates a compressor with one scale for every `bucket` values.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when `bucket` is 0 or has more than 32 bits.
+    /// [`ConfigError::Range`] if `bucket` is 0 or has more than 32 bits.
     pub fn bucketed(bucket: usize) -> Result<Self, ConfigError> {
         Ok(ScaledSign { bucket: Some(bucket_size(bucket)?) })
     }
@@ -94,7 +94,7 @@ impl Compressor for ScaledSign {
             scale * (2.0 * sum - d * scale)
         };
         let kept: f64 = x.chunks(bucket).map(kept).sum();
-        // The margin covers the order of the sums.
+        // The margin covers the summation order.
         ErrorBound::Contractive { delta: (kept / total - 1e-12).clamp(0.0, 1.0) }
     }
 }

@@ -1,16 +1,14 @@
-//! About the `k` largest magnitudes, by a threshold fitted to their distribution.
+//! SIDCo: keeps about the `k` largest magnitudes, by a threshold fitted to their distribution.
 //!
-//! **Why, and when not.** A few passes of counting and summing, no sample, no sort, no randomness; made for gradients,
-//! whose magnitudes fall off about exponentially. [`ThresholdTopK`](super::ThresholdTopK) needs one pass where this
-//! needs five or so.
+//! **Why, and when not.** A few passes of counting and summing, no sample, no sort, no randomness. Made for gradients, whose magnitudes
+//! fall off about exponentially. [`ThresholdTopK`](super::ThresholdTopK) needs one pass where this needs five or so.
 //!
-//! **Method.** If magnitudes beyond `t` exceed it by an exponential of mean `β`, the threshold that only the share `p` of
-//! them reaches is `t + β·ln(1/p)`. Start with `t = 0`; in each of `M = ⌈ln(d/k)/ln 4⌉` stages take `β` and the count `n`
-//! from the values beyond the current `t`, and go an equal part of what is left of `ln(n/k)`. So each stage fits a tail of
-//! a quarter or more of the one before, and need not be exponential as a whole. Then refit with the whole of `ln(n/k)`,
-//! up or down, until `0.8·k ≤ n ≤ 1.2·k`, at most 24 times; a step beyond a threshold already found too low or too high
-//! becomes the middle between those. Equal magnitudes can leave no such threshold: then the exact `k` largest (ties to
-//! the lowest index). Zeros are never sent.
+//! **Method.** If magnitudes exceed `t` by an exponential of mean `β`, the threshold that only the share `p` of them reaches is
+//! `t + β·ln(1/p)`. Start with `t = 0`. In each of `M = ⌈ln(d/k)/ln 4⌉` stages, take `β` and the count `n` from the values beyond the
+//! current `t`, and advance by an equal part of the remaining `ln(n/k)`. Each stage therefore fits a tail of a quarter or more of the
+//! previous one, and the whole need not be exponential. Then refit with the whole of `ln(n/k)`, up or down, until `0.8·k ≤ n ≤ 1.2·k`, at
+//! most 24 times. A step beyond a threshold already found too low or too high is replaced by the middle between those. Equal magnitudes can
+//! leave no such threshold: then the exact `k` largest are kept (ties to the lowest index). Zeros are never sent.
 //!
 //! | paper | here |
 //! |---|---|
@@ -22,15 +20,14 @@
 //!
 //! **On the wire.** As `TopK`: `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` picks with gaps `gⱼ`.
 //!
-//! **Properties.** `0.8·k ≤ n ≤ 1.2·k`, or all that is not zero where that is fewer. On exponential magnitudes `n` is `k`
-//! to the sampling error of the fit. Contractive with δ = n/d for the `n` sent; what is kept is bit-exact. Needs error
-//! feedback.
+//! **Properties.** `0.8·k ≤ n ≤ 1.2·k`, or all non-zero values if there are fewer. On exponential magnitudes `n` is `k` to the sampling
+//! error of the fit. Contractive with δ = n/d for the `n` sent; kept values are bit-exact. Needs error feedback.
 //!
 //! **Knobs.** The factor `d/k`, default 100.
 //!
-//! **Deviations.** The paper adapts the number of stages from step to step, by what recent steps achieved; that is
-//! state. Here the number follows from the target, and refits within the step reach the tolerance. Of its three fits
-//! (exponential, gamma, generalized Pareto) only the first.
+//! **Deviations.** The paper adapts the number of stages from step to step, by the results of recent steps, which is state. Here the number
+//! follows from the target, and refits within the step reach the tolerance. Of its three fits (exponential, gamma, generalized Pareto) only
+//! the first is implemented.
 //!
 //! **Reference.** A. M. Abdelmoniem, A. Elzanaty, M.-S. Alouini, M. Canini, *An Efficient Statistical-based Gradient
 //! Compression Technique for Distributed Training Systems*, MLSys 2021 (arXiv 2101.10761), algorithm 1 (SIDCo-E).
@@ -61,7 +58,7 @@ pub struct Sidco {
 }
 
 impl Sidco {
-    /// Keeps about this share of the values, in (0, 1].
+    /// Creates a compressor that keeps about this share of the values, in (0, 1].
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -69,13 +66,13 @@ impl Sidco {
         CompressionFactor::of_share("fraction of values kept by sidco", fraction).map(Self::factor)
     }
 
-    /// Keeps about one value in `factor`.
+    /// Creates a compressor that keeps about one value in `factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         Sidco { factor }
     }
 }
 
-/// The most picks that count as `k`.
+/// Returns the largest number of picks that is accepted for `k`.
 fn most(k: usize) -> usize {
     (12 * k / 10).max(k)
 }
@@ -84,7 +81,8 @@ fn enough(n: usize, k: usize) -> bool {
     10 * n >= 8 * k && n <= most(k)
 }
 
-/// The floor, and how many values reach it: enough, or more than that where no threshold passes enough.
+/// Returns a floor and the number of values that reach it. The number is within the tolerance,
+/// smaller if there are too few non-zero values, or larger if no threshold is within the tolerance.
 fn fit(x: &[f32], k: usize) -> (u32, usize) {
     let (mut threshold, mut seen) = (0.0, tail(x, NONZERO));
     // The highest threshold that passes too many.
@@ -101,7 +99,7 @@ fn fit(x: &[f32], k: usize) -> (u32, usize) {
             next = if high.is_finite() { (low + high) / 2.0 } else { 2.0 * low };
         }
         let found = tail(x, floor_of(next));
-        // The last stage has aimed at k itself: earlier ones come near it by chance only.
+        // The last stage aims at k itself; earlier ones come near it only by chance.
         if stage + 1 >= stages && enough(found.count, k) {
             return (floor_of(next), found.count);
         }
@@ -117,7 +115,7 @@ fn fit(x: &[f32], k: usize) -> (u32, usize) {
     best
 }
 
-/// The mean by which the values of a tail exceed its threshold.
+/// Returns the mean excess of a tail's values over its threshold.
 fn excess(tail: Tail, threshold: f64) -> f64 {
     (tail.sum / tail.count as f64 - threshold).max(0.0)
 }

@@ -1,24 +1,22 @@
-//! Three values: minus the scale, zero, plus the scale.
+//! TernGrad: stochastic ternary quantization to minus the scale, zero, or plus the scale.
 //!
-//! **Why, and when not.** Two bits a value, unbiased, no memory. Its noise is large (`‖x‖∞‖x‖₁ − ‖x‖²`, often several times
-//! `‖x‖²`), which is why outliers are clipped first; with error feedback [`ScaledSign`](super::ScaledSign) does better in half
-//! the bits.
+//! **Why, and when not.** Two bits per value, unbiased, stateless. Its noise is large (`‖x‖∞‖x‖₁ − ‖x‖²`, often several times `‖x‖²`), so
+//! outliers are clipped first. With error feedback [`ScaledSign`](super::ScaledSign) does better in half the bits.
 //!
-//! **Method.** Clip to `±c·σ`, `σ² = ‖x‖²/d`; with `s = max|xᵢ|` of what is left, `C(x)ᵢ = s·sign(xᵢ)` with probability
-//! `|xᵢ|/s`, else 0. Use [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale a layer, as the paper has it.
+//! **Method.** Clip to `±c·σ`, `σ² = ‖x‖²/d`. With `s = max|xᵢ|` after clipping, `C(x)ᵢ = s·sign(xᵢ)` with probability `|xᵢ|/s`, else 0.
+//! Use [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale per layer, as in the paper.
 //!
-//! *Random bits.* As [`Qsgd`](super::Qsgd), which this is with one level and the max norm, but for clipping.
+//! *Random bits.* As in [`Qsgd`](super::Qsgd): apart from clipping, this is QSGD with one level and the max norm.
 //!
 //! **On the wire.** `21 + ⌈d/4⌉` bytes.
 //!
-//! **Properties.** Unbiased for the clipped vector, with the exact variance `s‖x‖₁ − ‖x‖²` of that. Without clipping
-//! unbiased with ω at most `(√d − 1)/2`; with it biased, and the class gives the error on the vector at hand.
+//! **Properties.** Unbiased for the clipped vector, with that vector's exact variance `s‖x‖₁ − ‖x‖²`. Without clipping unbiased with ω at
+//! most `(√d − 1)/2`. With clipping biased, and the error bound is the error on the given vector.
 //!
 //! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's), or none.
 //!
-//! **Deviations.** `σ` is taken around zero, not around the mean: a layer of equal values would be clipped to nothing. Scales
-//! are each rank's own; with the paper's shared scale codes are summed on the way, see
-//! [`TernaryAllReduce`](crate::reduce::TernaryAllReduce).
+//! **Deviations.** `σ` is taken around zero, not around the mean, which would clip a layer of equal values to nothing. Scales are
+//! rank-local. With the paper's shared scale, codes are summed in transit; see [`TernaryAllReduce`](crate::reduce::TernaryAllReduce).
 //!
 //! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
 //! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), equations 1 to 3 and § 4.
@@ -54,20 +52,20 @@ impl Default for TernGrad {
 }
 
 impl TernGrad {
-    /// The paper's.
+    /// Returns the paper's clip limit.
     pub(crate) fn default_clip() -> f32 {
         2.5
     }
 
-    /// Clips at 2.5 standard deviations.
+    /// Creates a compressor that clips at 2.5 standard deviations.
     pub fn new() -> Self {
         TernGrad::default()
     }
 
-    /// Clips at `deviations` standard deviations.
+    /// Creates a compressor that clips at `deviations` standard deviations.
     ///
     /// # Errors
-    /// [`ConfigError::Range`] when that is not finite and above 0.
+    /// [`ConfigError::Range`] if that is not finite and above 0.
     pub fn clipped(deviations: f32) -> Result<Self, ConfigError> {
         if !(deviations > 0.0 && deviations.is_finite()) {
             return Err(ConfigError::range("clip of TernGrad", "above 0 and finite", deviations));
@@ -75,18 +73,18 @@ impl TernGrad {
         Ok(TernGrad { clip: Some(deviations) })
     }
 
-    /// Does not clip: unbiased.
+    /// Creates a compressor without clipping: unbiased.
     pub fn unclipped() -> Self {
         TernGrad { clip: None }
     }
 
-    /// The scale: the largest magnitude after clipping.
+    /// Returns the scale: the largest magnitude after clipping.
     pub(crate) fn scale(self, x: &[f32]) -> f32 {
         let limit = self.clip.map_or(f64::INFINITY, |c| f64::from(c) * (norm2(x) / x.len().max(1) as f64).sqrt());
         largest(x).min(limit as f32)
     }
 
-    /// Codes of `x`, clipped to `own`, in units of `scale`, which is no less.
+    /// Writes the codes of `x`, clipped to `own`, in units of `scale`, which is at least `own`.
     pub(crate) fn codes(x: &[f32], (own, scale): (f32, f32), key: Key, codes: &mut [u8]) {
         let mut clipped = [0.0; BLOCK];
         for (block, (x, codes)) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).enumerate() {
@@ -96,7 +94,7 @@ impl TernGrad {
         }
     }
 
-    /// `E‖x − C(x)‖²`, exactly: what clipping takes away, and the variance.
+    /// Returns `E‖x − C(x)‖²`, exactly: the clipping error plus the variance.
     pub fn error(&self, x: &[f32]) -> f64 {
         let scale = f64::from(self.scale(x));
         let of = |v: &f32| {

@@ -1,10 +1,10 @@
-//! What tests of compressors share.
+//! Helpers for tests of compressors.
 
 use super::Compressor;
 use crate::math::distance2;
 use crate::{Key, Message};
 
-/// Compressed, decoded.
+/// Returns `x` compressed and decoded.
 pub(super) fn decoded(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> Vec<f32> {
     let (mut message, mut out) = (Message::default(), vec![0.0; x.len()]);
     compressor.compress_into(x, key, &mut message);
@@ -12,10 +12,10 @@ pub(super) fn decoded(compressor: &mut dyn Compressor, x: &[f32], key: Key) -> V
     out
 }
 
-/// Ten thousand draws of `x`: their mean is `x`, and their mean squared error `variance`.
+/// Checks ten thousand draws of `x`: their mean is `x`, and their mean squared error `variance`.
 ///
-/// A coordinate passes within 5.5 standard deviations, estimated from the draws, plus what twenty of the largest errors
-/// would weigh: the normal limit does not hold for coordinates that are hardly ever rounded the other way.
+/// The tolerance per coordinate is 5.5 standard deviations, estimated from the draws, plus the weight of twenty of the largest errors: the
+/// normal limit does not hold for coordinates that are rarely rounded the other way.
 pub(super) fn assert_unbiased(compressor: &mut dyn Compressor, x: &[f32], variance: f64) {
     const DRAWS: usize = 10_000;
     let (mut sum, mut squares, mut energy) = (vec![0.0_f64; x.len()], vec![0.0_f64; x.len()], 0.0);
@@ -39,7 +39,7 @@ pub(super) fn assert_unbiased(compressor: &mut dyn Compressor, x: &[f32], varian
     }
 }
 
-/// Inputs that break careless code.
+/// Returns inputs that break careless code.
 pub(super) fn edges() -> Vec<Vec<f32>> {
     vec![
         vec![],
@@ -55,7 +55,7 @@ pub(super) fn edges() -> Vec<Vec<f32>> {
     ]
 }
 
-/// Whatever finite goes in, finite comes out, and the wire form is the message.
+/// Checks that finite input gives finite output, and that the wire form decodes to the message.
 pub(super) fn assert_edges(compressor: &mut dyn Compressor) {
     for x in edges() {
         let out = decoded(compressor, &x, Key::new(5));

@@ -1,7 +1,7 @@
-//! Selection by magnitude: what every sparsifier that keeps large values is made of.
+//! Selection by magnitude, shared by every sparsifier that keeps large values.
 //!
-//! Magnitudes are compared by the bits of `|v|`, which order like the values and never round. A *floor* is such bits:
-//! values at or above it pass. Zeros never do, as a message need not say them. No pass allocates beyond what it keeps.
+//! Magnitudes are compared by the bits of `|v|`, which order like the values and never round. A *floor* is such bits: values at or above it
+//! pass. Zeros never pass, because a message need not contain them. No pass allocates more than the values that it keeps.
 
 use super::ErrorBound;
 use crate::bits::{Which, for_ones, pack_where};
@@ -9,7 +9,7 @@ use crate::message::{ValueKind, Values};
 use crate::parallel::{self, Part, SEGMENT};
 use crate::{BLOCK, Message};
 
-/// The bits of `|v|`, which order like magnitudes.
+/// Returns the bits of `|v|`, which order like magnitudes.
 pub(super) fn magnitude(v: f32) -> u32 {
     v.to_bits() & 0x7fff_ffff
 }
@@ -17,12 +17,12 @@ pub(super) fn magnitude(v: f32) -> u32 {
 /// The floor that passes every value but zeros.
 pub(super) const NONZERO: u32 = 1;
 
-/// The floor for a threshold of at least 0.
+/// Returns the floor for a threshold of at least 0.
 pub(super) fn floor_of(threshold: f64) -> u32 {
     magnitude(threshold as f32).max(NONZERO)
 }
 
-/// What to keep: magnitudes above `bits`, and the first `ties` equal to it.
+/// Selection rule: magnitudes above `bits`, and the first `ties` equal to it.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     bits: u32,
@@ -32,7 +32,7 @@ struct Cut {
 impl Cut {
     const NONZERO: Cut = Cut { bits: 0, ties: 0 };
 
-    /// The cut that keeps `k` of the magnitudes, and of zeros none.
+    /// Returns the cut that keeps `k` of the magnitudes, but no zeros.
     fn find(magnitudes: impl Iterator<Item = u32> + Clone, k: usize) -> Cut {
         let (mut prefix, mut above) = (0_u32, 0_usize);
         for (shift, width) in [(20, 11), (10, 10), (0, 10)] {
@@ -53,7 +53,7 @@ impl Cut {
         if prefix == 0 { Cut::NONZERO } else { Cut { bits: prefix, ties: k - above } }
     }
 
-    /// Whether the next magnitude in index order is kept.
+    /// Returns whether the next magnitude in index order is kept.
     fn keeps(&mut self, magnitude: u32) -> bool {
         let tie = magnitude == self.bits && self.ties > 0;
         self.ties -= usize::from(tie);
@@ -61,22 +61,22 @@ impl Cut {
     }
 }
 
-/// Shorter vectors are not worth a sample.
+/// Minimum length for sampling.
 pub(super) const SAMPLED: usize = 1 << 15;
 const SAMPLES: usize = 4096;
 
-/// Values that passed, in the storage of the message's indices: of each its index, then its bits. So whatever is thinned
-/// out of them later need not be looked for in the vector again, where every one of them is a line of memory.
+/// Values that passed, in the storage of the message's indices: for each its index, then its bits. A later selection among them therefore
+/// does not access the vector again, where each access would touch a separate cache line.
 pub(super) struct Picks<'a>(&'a mut Vec<u32>);
 
 impl<'a> Picks<'a> {
-    /// None, in this storage.
+    /// Creates an empty selection in this storage.
     pub(super) fn new(storage: &'a mut Vec<u32>) -> Self {
         storage.clear();
         Picks(storage)
     }
 
-    /// Those of ascending indices, in the place of which they are put.
+    /// Returns the picks at ascending `indices`, in place of the indices.
     pub(super) fn among(x: &[f32], indices: &'a mut Vec<u32>) -> Self {
         let count = indices.len();
         indices.resize(2 * count, 0);
@@ -115,14 +115,14 @@ impl<'a> Picks<'a> {
         }
     }
 
-    /// The same for more than `k`; returns the smallest magnitude kept.
+    /// Keeps the `k` largest of more than `k` picks; returns the smallest magnitude kept.
     fn thin(&mut self, k: usize) -> u32 {
         let mut cut = Cut::find(self.magnitudes(), k);
         let least = cut.bits;
         let mut kept = 0;
         for place in 0..self.len() {
             let [index, bits] = [self.0[2 * place], self.0[2 * place + 1]];
-            // Written in any case, and written over unless it is kept: no branch to guess.
+            // Always written, and overwritten unless kept: this avoids an unpredictable branch.
             (self.0[2 * kept], self.0[2 * kept + 1]) = (index, bits);
             kept += usize::from(cut.keeps(bits & 0x7fff_ffff));
         }
@@ -130,12 +130,12 @@ impl<'a> Picks<'a> {
         least
     }
 
-    /// The values, exactly.
+    /// Returns the values, exactly.
     pub(super) fn values(&self) -> impl Iterator<Item = f32> + Clone {
         self.0.as_chunks::<2>().0.iter().map(|[_, bits]| f32::from_bits(*bits))
     }
 
-    /// Leaves the indices alone in their storage.
+    /// Leaves only the indices in their storage.
     pub(super) fn finish(self) {
         for place in 0..self.len() {
             self.0[place] = self.0[2 * place];
@@ -143,7 +143,7 @@ impl<'a> Picks<'a> {
         self.0.truncate(self.0.len() / 2);
     }
 
-    /// The same, after handing on the values.
+    /// Appends the values to `values`, then leaves only the indices in their storage.
     pub(super) fn finish_into(self, values: &mut Vec<f32>) {
         values.clear();
         values.reserve_exact(self.len());
@@ -152,11 +152,11 @@ impl<'a> Picks<'a> {
     }
 }
 
-/// The `k` largest magnitudes, ties to the lowest index, without zeros.
+/// Returns the `k` largest magnitudes, ties to the lowest index, without zeros.
 pub(super) fn select<'a>(x: &[f32], k: usize, storage: &'a mut Vec<u32>) -> Picks<'a> {
     let mut picks = Picks::new(storage);
     if x.len() >= SAMPLED && k <= x.len() / 4 {
-        // The floor passes half as many again.
+        // The floor passes up to half as many again.
         picks.0.reserve_exact(2 * room_for(k) + 512);
         collect(x, sampled_floor(x, k), [k, k], &mut picks);
         if picks.len() >= k {
@@ -174,7 +174,7 @@ pub(super) fn select<'a>(x: &[f32], k: usize, storage: &'a mut Vec<u32>) -> Pick
     picks
 }
 
-/// A floor that likely a few more than `k` values of `x` reach.
+/// Returns a floor that probably a few more than `k` values of `x` reach.
 fn sampled_floor(x: &[f32], k: usize) -> u32 {
     let mut sample = [0; SAMPLES];
     let stride = x.len() / SAMPLES;
@@ -183,18 +183,18 @@ fn sampled_floor(x: &[f32], k: usize) -> u32 {
         *sample = magnitude(x[i * stride + i % stride]);
     }
     let expected = (k as f64 / x.len() as f64) * SAMPLES as f64;
-    // Three standard deviations of the count, and a little for very small counts.
+    // Three standard deviations of the count, plus a margin for very small counts.
     let rank = (expected + 3.0 * expected.sqrt() + 4.0) as usize;
     (*sample.select_nth_unstable_by(rank.min(SAMPLES - 1), |a, b| b.cmp(a)).1).max(NONZERO)
 }
 
-/// Picks to hold before they are thinned to `k`.
+/// Returns the number of picks to hold before they are reduced to `k`.
 fn room_for(k: usize) -> usize {
     k + k / 4 * 3 + 512
 }
 
-/// Picks all values at or above `floor`; when there are more than `most`, the `k` largest among them instead. However low
-/// the floor is, no more than about `2k + 512` picks are ever held.
+/// Picks all values at or above `floor`; if there are more than `most`, the `k` largest among them instead. However low the floor is, at
+/// most about `2k + 512` picks are held.
 pub(super) fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], picks: &mut Picks<'_>) {
     let (mut floor, room) = (floor, room_for(k.max(most)));
     // Growing by doubling would hold up to twice as much.
@@ -203,7 +203,7 @@ pub(super) fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], picks: &mut 
     for (b, block) in x.chunks(BLOCK).enumerate() {
         scan(block, b * BLOCK, floor, |index, v| picks.push(index, v));
         if picks.len() > room {
-            // Whatever comes later must exceed the k largest so far: ties go to the lowest index.
+            // Later values must exceed the k largest so far: ties go to the lowest index.
             floor = picks.thin(k) + 1;
             thinned = true;
         }
@@ -222,9 +222,9 @@ impl Which<f32> for Reach {
     }
 }
 
-/// Calls `each` with those values that reach `floor`, in order; `start` is the first value's index.
+/// Calls `each` with the values that reach `floor`, in order; `start` is the first value's index.
 pub(super) fn scan(x: &[f32], start: usize, floor: u32, mut each: impl FnMut(u32, f32)) {
-    // A bit for each value: looking at all of them at once costs less than skipping those chunks that hold none.
+    // One bit per value: looking at all of them at once costs less than skipping chunks without any.
     let mut reach = [0; BLOCK / 8];
     for (i, block) in x.chunks(BLOCK).enumerate() {
         let reach = &mut reach[..block.len().div_ceil(8)];
@@ -233,11 +233,11 @@ pub(super) fn scan(x: &[f32], start: usize, floor: u32, mut each: impl FnMut(u32
     }
 }
 
-/// The values at or above a floor.
+/// Statistics of the values at or above a floor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tail {
     pub(super) count: usize,
-    /// Of their magnitudes.
+    /// Sum of their magnitudes.
     pub(super) sum: f64,
 }
 
@@ -247,7 +247,7 @@ impl Tail {
     }
 }
 
-/// Counts and sums what reaches `floor`, in a fixed order.
+/// Counts and sums the values that reach `floor`, in a fixed order.
 pub(super) fn tail(x: &[f32], floor: u32) -> Tail {
     let segments = x.len().div_ceil(SEGMENT);
     let tail = parallel::fold(0..segments, Part(x, SEGMENT), &|_, x| tail_of(x.0, floor), &Tail::and);
@@ -272,7 +272,7 @@ fn tail_of(x: &[f32], floor: u32) -> Tail {
     Tail { count: counts.iter().map(|&c| c as usize).sum(), sum: sums.iter().sum() }
 }
 
-/// How many values reach each of the floors, in one pass.
+/// Returns the number of values that reach each of the floors, in one pass.
 pub(super) fn counts<const N: usize>(x: &[f32], floors: [u32; N]) -> [usize; N] {
     let join = |a: [usize; N], b: [usize; N]| std::array::from_fn(|i| a[i] + b[i]);
     let each = |_, x: Part<&[f32]>| counts_of(x.0, floors).map(|count| count as usize);
@@ -282,7 +282,7 @@ pub(super) fn counts<const N: usize>(x: &[f32], floors: [u32; N]) -> [usize; N] 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn counts_of<const N: usize>(x: &[f32], floors: [u32; N]) -> [u32; N] {
     let mut counts = [0; N];
-    // A block at a time, so that all but the first look find it near.
+    // A block at a time, so that all but the first floor find it in the cache.
     for block in x.chunks(BLOCK) {
         for (count, floor) in counts.iter_mut().zip(floors) {
             *count += block.iter().map(|&v| u32::from(magnitude(v) as i32 >= floor as i32)).sum::<u32>();
@@ -291,12 +291,12 @@ fn counts_of<const N: usize>(x: &[f32], floors: [u32; N]) -> [u32; N] {
     counts
 }
 
-/// How many values reach `floor`.
+/// Returns the number of values that reach `floor`.
 pub(super) fn count(x: &[f32], floor: u32) -> usize {
     counts(x, [floor])[0]
 }
 
-/// The empty storage of a sparse message with exact values.
+/// Returns the empty storage of a sparse message with exact values.
 pub(super) fn start(out: &mut Message, len: usize) -> (&mut Vec<u32>, &mut Vec<f32>) {
     match out.sparse(len, ValueKind::F32) {
         (indices, Values::F32(values)) => (indices, values),
@@ -304,23 +304,23 @@ pub(super) fn start(out: &mut Message, len: usize) -> (&mut Vec<u32>, &mut Vec<f
     }
 }
 
-/// Indices and values of what `coarse` kept of a vector of `len`, where it kept `least` values or more, exactly.
+/// Returns the indices and values that `coarse` kept of a vector of `len`, if it kept `least` values or more, exactly.
 pub(super) fn kept_of(coarse: &Message, len: usize, least: usize) -> Option<(&[u32], &[f32])> {
     coarse.sparse_f32().filter(|(indices, _)| coarse.len() == len && indices.len() >= least)
 }
 
-/// Places among kept values become indices of the vector.
+/// Converts positions among kept values to indices of the vector.
 pub(super) fn locate(places: &mut [u32], kept: &[u32]) {
     places.iter_mut().for_each(|place| *place = kept[*place as usize]);
 }
 
-/// Writes the chosen values as they are.
+/// Writes the selected values unchanged.
 pub(super) fn fill(x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
     values.clear();
     values.extend(indices.iter().map(|&i| x[i as usize]));
 }
 
-/// The class of what keeps the `k` largest: no choice of `k` loses less, and all equal is the worst case.
+/// Returns the error bound of keeping the `k` largest: no selection of `k` values loses less, and equal magnitudes are the worst case.
 pub(super) fn class_of(k: usize, x: &[f32]) -> ErrorBound {
     ErrorBound::Contractive { delta: if x.is_empty() { 1.0 } else { k as f64 / x.len() as f64 } }
 }

@@ -1,17 +1,15 @@
-//! About the `k` largest magnitudes, by a threshold from a sample.
+//! Threshold top-k: keeps about the `k` largest magnitudes, by a threshold estimated from a sample.
 //!
-//! **Why, and when not.** One pass over the vector, a few times faster than an exact selection, and as much energy per
-//! value sent. The length of a message varies by up to 30 %: where every byte is planned, use
-//! [`TopK`](super::TopK); where vectors are short, this *is* `TopK`.
+//! **Why, and when not.** One pass over the vector, a few times faster than an exact selection, with as much energy per value sent. The
+//! length of a message varies by up to 30 %. If every byte is planned, use [`TopK`](super::TopK); on short vectors, this *is* `TopK`.
 //!
-//! **Method.** With `k = round(d/c)`: a random sample of `|x|`, one value from each of its equal strides; the threshold
-//! `t` is the magnitude that the share `k/d` of the sample reaches (one standard deviation of the count is added,
-//! because too few picks cost a pass and too many next to nothing). One pass picks all `|xᵢ| ≥ t`. More than `1.3·k`
-//! picks: the exact `k` largest of them (ties to the lowest index). Fewer than `0.7·k`: the next threshold lets twice
-//! the share of the sample pass; after four passes, or where the sample would be a quarter of the vector, the exact `k`
-//! largest. Zeros are never sent.
+//! **Method.** Let `k = round(d/c)`. Take a random sample of `|x|`, one value from each of its equal strides. The threshold `t` is the
+//! magnitude that the share `k/d` of the sample reaches (one standard deviation of the count is added, because too few picks cost a pass
+//! and too many next to nothing). One pass picks all `|xᵢ| ≥ t`. More than `1.3·k` picks: the exact `k` largest of them (ties to the lowest
+//! index). Fewer than `0.7·k`: the next threshold lets twice the share of the sample pass. After four passes, or if the sample would be a
+//! quarter of the vector, the exact `k` largest. Zeros are never sent.
 //!
-//! A message made of a coarser one is the same: the sample is the vector's, and only what was kept is looked through.
+//! Refining a coarser message gives the same message: the sample is the vector's, and only the kept values are searched.
 //!
 //! | paper | here |
 //! |---|---|
@@ -22,18 +20,16 @@
 //!
 //! **On the wire.** As `TopK`: `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n` bytes for `n` picks with gaps `gⱼ`.
 //!
-//! **Properties.** `0.7·k ≤ n ≤ 1.3·k` for every vector and key, unless fewer values are not zero (then all of those
-//! are sent). The `n` largest are kept, bit-exact: contractive with δ = ⌈0.7·k⌉/d, and k/d where the selection is exact.
-//! Needs error feedback.
+//! **Properties.** `0.7·k ≤ n ≤ 1.3·k` for every vector and key, unless there are fewer non-zero values (then all of those are sent). The
+//! `n` largest are kept, bit-exact: contractive with δ = ⌈0.7·k⌉/d, and k/d if the selection is exact. Needs error feedback.
 //!
-//! **Knobs.** The factor `d/k`, default 100. `sample`, a share of the vector in (0, 1], default 0.01 as in the paper:
-//! the most that is looked at. At least 4 096 values are, at most 32 768, and no more than it takes to expect 128 picks
-//! in the sample (a standard deviation of 9 %).
+//! **Knobs.** The factor `d/k`, default 100. `sample`, a share of the vector in (0, 1], default 0.01 as in the paper: the maximum that is
+//! sampled. At least 4 096 values are sampled, at most 32 768, and no more than it takes to expect 128 picks in the sample (a standard
+//! deviation of 9 %).
 //!
-//! **Deviations.** The paper lowers and raises its threshold by fixed factors (its code up to ten times) and accepts
-//! where that ends; here the sample is asked again and the last resort is exact. The paper's
-//! sample grows with the vector, this one does not. Clipping, momentum correction and
-//! factor masking are [`MomentumCorrection`](crate::wrapper::MomentumCorrection)'s.
+//! **Deviations.** The paper lowers and raises its threshold by fixed factors (its code up to ten times) and accepts the final result. Here
+//! the next threshold comes from the same sample, and the last resort is exact. The paper's sample grows with the vector, this one does
+//! not. Clipping, momentum correction and factor masking belong to [`MomentumCorrection`](crate::wrapper::MomentumCorrection).
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018 (arXiv
 //! 1712.01887), §5 (sampling, hierarchical selection).
@@ -54,13 +50,13 @@ use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::{BLOCK, CompressionFactor, Key, Message};
 
-/// Tenths of `k` that are few enough to look again, and many enough to thin.
+/// Bounds on picks in tenths of `k`: fewer need another pass, more are reduced to `k`.
 const LEAST: usize = 7;
 const MOST: usize = 13;
 const PASSES: usize = 4;
-/// Picks to expect in the sample: more hardly sharpen the threshold.
+/// Picks to expect in the sample: more hardly improve the threshold.
 const PICKS: usize = 128;
-/// Values in a sample, whatever share was asked for. Beyond, a second pass now and then is cheaper.
+/// Limits on the number of sampled values, whatever share is set. Beyond the upper one, an occasional second pass is cheaper.
 const SAMPLES: [usize; 2] = [1 << 12, 1 << 15];
 
 /// Keeps about the largest magnitudes; see the [module](self).
@@ -71,10 +67,10 @@ pub struct ThresholdTopK {
 }
 
 impl ThresholdTopK {
-    /// The share of the vector that is looked at by default.
+    /// Share of the vector that is sampled by default.
     pub const DEFAULT_SAMPLE: f64 = 0.01;
 
-    /// Keeps about this share of the values, in (0, 1].
+    /// Creates a compressor that keeps about this share of the values, in (0, 1].
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -82,12 +78,12 @@ impl ThresholdTopK {
         CompressionFactor::of_share("fraction of values kept by threshold top-k", fraction).map(Self::factor)
     }
 
-    /// Keeps about one value in `factor`.
+    /// Creates a compressor that keeps about one value in `factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         ThresholdTopK { factor, sample: Self::DEFAULT_SAMPLE }
     }
 
-    /// Takes the threshold from at most this share of the vector, in (0, 1].
+    /// Sets the largest share of the vector, in (0, 1], to sample for the threshold.
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -98,7 +94,7 @@ impl ThresholdTopK {
         Ok(ThresholdTopK { sample, ..self })
     }
 
-    /// Values to sample; `None` where an exact selection is as cheap.
+    /// Returns the number of values to sample; `None` if an exact selection is as cheap.
     fn samples(&self, len: usize) -> Option<usize> {
         let k = self.factor.keep(len);
         if len < SAMPLED || k == len {
@@ -111,12 +107,12 @@ impl ThresholdTopK {
 }
 
 impl ThresholdTopK {
-    /// Picks by a sample of `x` among `kept`, which holds the largest values of `x`.
+    /// Selects by a sample of `x` among `kept`, which holds the largest values of `x`.
     fn pick_among(&self, x: &[f32], kept: &[f32], key: Key, (indices, values): (&mut Vec<u32>, &mut Vec<f32>)) {
         let k = self.factor.keep(x.len());
         let mut picks = Picks::new(indices);
         let picked = self.samples(x.len()).is_some_and(|count| {
-            // The sample lies where the values will: nothing else is allocated.
+            // The sample uses the storage of the values: nothing else is allocated.
             draw(x, count, key, values);
             pick(kept, [k, x.len()], values, &mut picks)
         });
@@ -125,7 +121,7 @@ impl ThresholdTopK {
     }
 }
 
-/// The most picks that are not thinned to `k`.
+/// Returns the largest number of picks that is not reduced to `k`.
 fn most_of(k: usize) -> usize {
     (MOST * k / 10).max(k)
 }
@@ -149,8 +145,8 @@ impl Compressor for ThresholdTopK {
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
-        // A threshold below the least of those kept passes more than MOST of them, as it does of all values: then both ways
-        // lead to the k largest. Any other passes the same values.
+        // A threshold below the smallest kept value passes more than MOST of the kept values, and of all values: then both ways lead to the
+        // k largest. Any other threshold passes the same values.
         let enough = most_of(self.factor.keep(x.len())) + 1;
         let Some((among, kept)) = kept_of(coarse, x.len(), enough) else { return self.compress_into(x, key, out) };
         let (indices, values) = start(out, x.len());
@@ -168,7 +164,7 @@ impl Compressor for ThresholdTopK {
     }
 }
 
-/// One value of each of `count` equal strides, so that no burst is missed or seen twice.
+/// Draws one value from each of `count` equal strides, so that no burst is missed or seen twice.
 fn draw(x: &[f32], count: usize, key: Key, sample: &mut Vec<f32>) {
     let border = |i: usize| (i as u64 * x.len() as u64 / count as u64) as usize;
     let mut from = 0;
@@ -176,7 +172,7 @@ fn draw(x: &[f32], count: usize, key: Key, sample: &mut Vec<f32>) {
         let mut rng = key.block(block);
         for i in block * BLOCK..count.min((block + 1) * BLOCK) {
             let to = border(i + 1);
-            // Below 2^32 values a stride has fewer than 2^32.
+            // A vector has fewer than 2^32 values, so a stride does too.
             let within = (u64::from(rng.next_u32()) * (to - from) as u64) >> 32;
             sample.push(x[from + within as usize]);
             from = to;
@@ -184,7 +180,7 @@ fn draw(x: &[f32], count: usize, key: Key, sample: &mut Vec<f32>) {
     }
 }
 
-/// Passes until there are enough picks, `k` of `len`; false when the sample does not lead there.
+/// Runs passes until there are enough of `k` picks from `len` values; returns false if the sample does not lead there.
 fn pick(x: &[f32], [k, len]: [usize; 2], sample: &mut [f32], picks: &mut Picks<'_>) -> bool {
     let expected = k as f64 / len as f64 * sample.len() as f64;
     let mut rank = (expected + expected.sqrt()) as usize;

@@ -1,24 +1,23 @@
-//! The `k` largest magnitudes, exactly.
+//! Top-k: keeps exactly the `k` largest magnitudes.
 //!
-//! **Why, and when not.** Of all ways to keep `k` values it keeps the most energy. Its messages go through an
-//! all-gather (bytes grow with the world), and below a factor of about 10 its indices eat the gain: quantize instead.
+//! **Why, and when not.** Of all ways to keep `k` values it keeps the most energy. Its messages go through an all-gather (bytes grow with
+//! the world), and below a factor of about 10 its indices consume the gain: quantize instead.
 //!
-//! **Method.** `C(x)ᵢ = xᵢ` for the `k = round(d/c)` (at least 1) largest `|xᵢ|`, ties to the lowest index, else 0.
-//! Zeros are never sent: a vector with fewer than `k` non-zero values gives a shorter message. The `k`-th magnitude is
-//! found by its bits (those of `|x|` as `f32` order like magnitudes): three histograms over 11, 10 and 10 bits, on the
-//! stack. Long vectors first try a floor taken from 4 096 samples; when at least `k` values reach it, only
-//! those are looked at again. Either way the selection is exact.
+//! **Method.** `C(x)ᵢ = xᵢ` for the `k = round(d/c)` (at least 1) largest `|xᵢ|`, ties to the lowest index, else 0. Zeros are never sent: a
+//! vector with fewer than `k` non-zero values gives a shorter message. The `k`-th magnitude is found by its bits (those of `|x|` as `f32`
+//! order like magnitudes): three histograms over 11, 10 and 10 bits, on the stack. Long vectors first try a floor taken from 4 096 samples;
+//! if at least `k` values reach it, only those are searched again. Either way the selection is exact.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `d/k` | `factor` |
-//! | `α` or `δ` = k/d | `delta` of the class |
+//! | `α` or `δ` = k/d | `delta` of the error bound |
 //!
-//! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + v` bytes: `gⱼ` the gaps between indices (Rice codes with the best
-//! `r`, about 8.1 bits an index at 1 % and 4.7 at 10 %), `v` = `4k`, `1 + 2k` or `8⌈k/256⌉ + k`.
+//! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + v` bytes: `gⱼ` the gaps between indices (Rice codes with the best `r`, about 8.1 bits
+//! per index at 1 % and 4.7 at 10 %), `v` = `4k`, `1 + 2k` or `8⌈k/256⌉ + k`.
 //!
 //! **Properties.** Contractive with δ = (k/d)·(1 − η²), where η² bounds the energy lost *within* the kept values:
-//! - `F32`: 0; what is kept is bit-exact.
+//! - `F32`: 0; kept values are bit-exact.
 //! - `F16`: 2⁻²². Values are multiples of a power of two that brings the largest to [2¹⁴, 2¹⁵), so rounding costs at
 //!   most 2⁻¹¹ of a value, or 2⁻³⁹ of the largest for those 2²⁸ times smaller (k of them: below 2⁻⁴⁶ in all).
 //! - `Q8`: 1/250. Blocks of 256 kept values span their smallest to largest magnitude in 127 steps, rounded to
@@ -27,9 +26,9 @@
 //!
 //! Needs error feedback.
 //!
-//! **Knobs.** The factor `d/k` (GraVAC explores 10 to 1000; 100 is common), and the values' form: default `F32`.
+//! **Knobs.** The factor `d/k` (GraVAC explores 10 to 1000; 100 is common), and the number format of the values: default `F32`.
 //!
-//! **Deviations.** Zeros are not sent. Others take the threshold from a sample and miss `k`; this is exact.
+//! **Deviations.** Zeros are not sent. Other implementations take the threshold from a sample and miss `k`; this one is exact.
 //!
 //! **Reference.** D. Alistarh, T. Hoefler, M. Johansson, S. Khirirat, N. Konstantinov, C. Renggli, *The Convergence of
 //! Sparsified Gradient Methods*, NeurIPS 2018; S. U. Stich, J.-B. Cordonnier, M. Jaggi, *Sparsified SGD with Memory*,
@@ -63,7 +62,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// Keeps this share of the values, in (0, 1].
+    /// Creates a compressor that keeps this share of the values, in (0, 1].
     ///
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
@@ -71,17 +70,17 @@ impl TopK {
         CompressionFactor::of_share("fraction of values kept by top-k", fraction).map(TopK::factor)
     }
 
-    /// Keeps one value in `factor`.
+    /// Creates a compressor that keeps one value in `factor`.
     pub fn factor(factor: CompressionFactor) -> Self {
         TopK { factor, values: ValueKind::F32 }
     }
 
-    /// How kept values are written.
+    /// Returns the number format of kept values.
     pub fn values(&self) -> ValueKind {
         self.values
     }
 
-    /// Writes kept values in this form.
+    /// Sets the number format of kept values.
     #[must_use]
     pub fn with_values(mut self, values: ValueKind) -> Self {
         self.values = values;
@@ -120,7 +119,7 @@ impl Compressor for TopK {
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         let k = self.factor.keep(x.len());
-        // The k' ≥ k largest, ties to the lowest index, contain the k largest with the same rule.
+        // The k' ≥ k largest, ties to the lowest index, contain the k largest under the same rule.
         if let Some((among, kept)) = kept_of(coarse, x.len(), k) {
             let (indices, values) = out.sparse(x.len(), self.values);
             write(select(kept, k, indices), values);

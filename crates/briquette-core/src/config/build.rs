@@ -1,4 +1,4 @@
-//! From settings to reducers: what goes around what, and which settings cannot go together.
+//! Builds reducers from settings: nests the wrappers, and rejects incompatible settings.
 
 use super::rules::Group;
 use super::{CompressorConfig, ControllerConfig, Exchange, ReducerConfig};
@@ -8,11 +8,11 @@ use crate::error::ConfigError;
 use crate::reduce::{Dense, Reducer};
 use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered, Probing};
 
-/// Values of a bucket that is exchanged during the backward pass, at least.
+/// Minimum number of values in a bucket that is exchanged during the backward pass.
 const FEWEST_VALUES: usize = 16_384;
 
 impl Exchange {
-    /// The reducer alone, without a strategy.
+    /// Builds the reducer without a strategy.
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
@@ -59,7 +59,7 @@ impl Exchange {
         if let Some(threads) = self.threads {
             reducer = threaded(reducer, threads)?;
         }
-        // Dense sends everything: there is no gain to measure.
+        // Dense sends everything, so there is no gain to measure.
         let metered: Box<dyn Reducer> = match self.reducer.get().traits().is_dense && self.rules.is_empty() {
             true => Box::new(Metered::seconds_only(reducer)),
             false => Box::new(Metered::new(reducer).under_memory(self.feedback.get().asks().remembers())),
@@ -89,21 +89,21 @@ impl Exchange {
         self.bucket_values.is_some() || self.during_backward
     }
 
-    /// How many buckets `layout` is cut into.
+    /// Returns the number of buckets of `layout`.
     fn bucket_count(&self, layout: &Layout) -> Result<usize, ConfigError> {
         Ok(self.bucketed(layout, |_| Dense)?.ranges().count())
     }
 
-    /// Without a controller.
+    /// Builds a reducer without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         match (self.reducer.get().takes_all_slots(), self.is_cut()) {
-            // Not as the only bucket, whose key and name in a saved state are others.
+            // A single bucket around it would change its key and its name in saved state.
             (true, false) => self.reducer.get().build(self, layout),
             _ => Ok(Box::new(self.buckets(&self.reducer, layout)?)),
         }
     }
 
-    /// The group of a rule.
+    /// Builds the reducer of a rule's group.
     fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Reducer>), ConfigError> {
         Ok((group.members, Box::new(self.buckets(group.reducer, &group.layout)?)))
     }
@@ -115,7 +115,7 @@ impl Exchange {
         self.bucketed(layout, |_| parts.next().expect("as many parts as buckets"))
     }
 
-    /// Under a controller: the reducer needs a knob.
+    /// Builds a reducer with a controller. The reducer must have a knob.
     fn adaptive(&self, layout: &Layout, controller: Box<dyn Controller>) -> Result<Box<dyn Reducer>, ConfigError> {
         let mut reducer = self.fixed(layout)?;
         if reducer.knob().is_some() {
@@ -138,7 +138,8 @@ impl Exchange {
         Err(ConfigError::Conflict(format!("a controller sets the compression ratio by a knob, but {why}")))
     }
 
-    /// An aggregator that is no mean sees every contribution to every value, or a rank could decide what it does not see.
+    /// Checks that the aggregator sees every rank's contribution to every value, unless it is the mean. Otherwise a rank could decide
+    /// values that the aggregator does not see.
     fn check_aggregator(&self, world: usize) -> Result<(), ConfigError> {
         let (name, aggregator) = (&self.aggregator, self.aggregator.get());
         let conflict = |why: String| Err(ConfigError::Conflict(format!("aggregator {name} {why}")));

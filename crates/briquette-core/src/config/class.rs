@@ -1,15 +1,15 @@
-//! What an exchange does to each rank's vector, as a class, and what the memories of DIANA and EF21 ask of it.
+//! Error class of an exchange, and its checks against the requirements of the feedback.
 
 use super::{Asks, ControllerConfig, Exchange, ReducerConfig};
 use crate::Layout;
 use crate::compress::ErrorBound;
 use crate::error::ConfigError;
 
-/// What grows beyond this length has exceeded the vector long before: longer probes would only take memory.
+/// Longest probe vector. An error that grows with the length exceeds the vector long before this length, and longer probes would only use memory.
 const LONGEST_PROBE: usize = 1 << 20;
 
-/// Vectors for constants that depend on the vector: all equal, and one large value among small ones, near the worst for
-/// whatever scales by the largest.
+/// Returns probe vectors for constants that depend on the vector: all values equal, and one large value among small ones. The latter
+/// is near the worst case for compressors that scale by the largest value.
 pub(crate) fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
     let small = 1.0 / (len.max(1) as f32).sqrt();
     [1.0, small].into_iter().map(move |rest| {
@@ -19,12 +19,12 @@ pub(crate) fn probes(len: usize) -> impl Iterator<Item = Vec<f32>> {
     })
 }
 
-/// Nothing is lost, whichever class says so.
+/// Returns whether the class, unbiased or contractive, is that of the identity: nothing is lost.
 pub(super) fn is_identity(class: ErrorBound) -> bool {
     matches!(class, ErrorBound::Unbiased { .. } | ErrorBound::Contractive { .. }) && class.error() == 0.0
 }
 
-/// The one that promises less.
+/// Returns the class with the weaker guarantee.
 pub(crate) fn worse(a: ErrorBound, b: ErrorBound) -> ErrorBound {
     use ErrorBound::{Biased, Contractive, MeanContractive, Unbiased};
     match (a, b) {
@@ -35,13 +35,13 @@ pub(crate) fn worse(a: ErrorBound, b: ErrorBound) -> ErrorBound {
             Contractive { delta: b } | MeanContractive { delta: b },
         ) => MeanContractive { delta: a.min(b) },
         (identity, other) | (other, identity) if is_identity(identity) => other,
-        // One compressor is of one class; should it ever be of several, nothing is sure but the size of the error.
+        // A compressor belongs to one class. If classes are mixed, only the size of the error is certain.
         _ => Biased { omega: a.error().max(b.error()) },
     }
 }
 
 impl Exchange {
-    /// The class of `reducer` on this exchange's parts: the worst one's.
+    /// Returns the error class of `reducer` over the vectors of this exchange: the worst of their classes.
     pub(crate) fn error_bound(
         &self,
         reducer: &ReducerConfig,
@@ -52,7 +52,7 @@ impl Exchange {
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
-    /// The lengths of the vectors that `reducer` compresses, each once.
+    /// Returns the distinct lengths of the vectors that `reducer` compresses.
     fn lengths(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Vec<usize>, ConfigError> {
         let mut lengths: Vec<usize> = match reducer.get().traits().is_per_slot {
             true => layout.slots().iter().map(crate::Slot::len).collect(),
@@ -63,7 +63,7 @@ impl Exchange {
         Ok(lengths)
     }
 
-    /// That what is compressed errs as the memory asks. (DIANA asks where it finds its step.)
+    /// Checks that the compression error has the class that the feedback asks for. (DIANA checks this when it computes its step.)
     pub(super) fn check_memory(&self, layout: &Layout) -> Result<(), ConfigError> {
         match self.feedback.get().asks() {
             Asks::Nothing | Asks::Unbiased => Ok(()),
@@ -72,10 +72,11 @@ impl Exchange {
         }
     }
 
-    /// A residual is fed back whole: what a compressor adds to it in error must be less than what it takes.
+    /// Checks that the error of compressing the residual is smaller than the residual. The whole residual is fed back, and would
+    /// otherwise grow without bound.
     fn check_residual_stays_bounded(&self, layout: &Layout) -> Result<(), ConfigError> {
         let (main, others) = self.groups(layout)?;
-        // No controller turns what a rule has.
+        // No controller sets the ratio of a rule's reducer.
         for (group, is_turned) in [(main, self.controller != ControllerConfig::None)]
             .into_iter()
             .chain(others.into_iter().map(|group| (group, false)))
@@ -103,7 +104,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The class of all groups of slots together.
+    /// Returns the worst class over all groups of slots.
     fn worst_class(&self, layout: &Layout) -> Result<Option<ErrorBound>, ConfigError> {
         let (main, others) = self.groups(layout)?;
         let groups = [main].into_iter().chain(others).filter(|group| !group.members.is_empty());
@@ -112,12 +113,12 @@ impl Exchange {
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
-    /// DIANA's step of the memory, checked against the compressor.
+    /// Returns the step of DIANA's memory, checked against the compressor.
     pub(crate) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
         let name = self.reducer.name();
         let omega = match self.worst_class(layout)? {
             Some(ErrorBound::Unbiased { omega }) => omega,
-            // The identity is of both classes.
+            // The identity belongs to both classes.
             Some(ErrorBound::Contractive { delta: 1.0 }) => 0.0,
             _ => {
                 return Err(ConfigError::Conflict(format!(
@@ -144,7 +145,7 @@ impl Exchange {
         }
     }
 
-    /// EF21 needs every rank's compressor to contract.
+    /// Checks that the compressor of every rank is contractive, as EF21 requires.
     fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
         let name = self.reducer.name();
         match self.worst_class(layout)? {
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(step("kind = 'dense'"), Ok(1.0));
         // 810 values, 81 kept: omega = 9.
         assert_eq!(step("kind = 'shared-random-k', factor = 10.0, scaled = true"), Ok(0.1));
-        // The identity beside it asks for nothing.
+        // The identity for other slots does not change the step.
         let unbiased = exchange("kind = 'gather', compressor = 'qsgd:2:10:l2'", Feedback::None);
         let ruled = Exchange { dense_below: Some(11), ..unbiased };
         assert_eq!(ruled.memory_step(None, &layout), Ok((1.0 / (1.0 + 10_f64.sqrt())) as f32));
@@ -230,7 +231,7 @@ mod tests {
                 assert!(error.contains("not contractive") && error.contains(omega), "{reducer}, {feedback:?}: {error}");
             }
         }
-        // One below a rule is refused as well; what contracts is not.
+        // A compressor that is not contractive is refused in a rule as well; a contractive one is not.
         let ruled = format!("reducer = 'dense'\nrules = [{{ slots = '*', reducer = {{ {qsgd} }} }}]");
         let ruled: Config = toml::from_str(&ruled).unwrap();
         let ruled = Exchange { feedback: Feedback::Error, dense_below: Some(0), ..ruled.exchange };
@@ -242,7 +243,7 @@ mod tests {
         {
             exchange(reducer, Feedback::Error).build_reducer(&Layout::flat(1000), 2).map(drop).unwrap();
         }
-        // A controller turns the main reducer, and not a rule's.
+        // A controller sets the ratio of the main reducer, and not that of a rule.
         let factor = crate::CompressionFactor::new(8.0).unwrap();
         let turned =
             |reducer| Exchange { controller: ConstantConfig { factor }.into(), ..exchange(reducer, Feedback::Error) };

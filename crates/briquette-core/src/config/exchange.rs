@@ -1,4 +1,4 @@
-//! What travels at an exchange, and how.
+//! Settings of an exchange: the reducer, aggregator, feedback and controller, and the cutting into buckets.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,36 +6,36 @@ use super::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, Rule};
 use crate::error::ConfigError;
 use crate::wrapper::Probing;
 
-/// What travels at an exchange, and how.
+/// Settings of an exchange: how vectors are compressed, combined and sent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
-    /// How vectors are combined.
+    /// The reducer, which combines vectors.
     pub reducer: ReducerConfig,
-    /// How gather makes one vector of the ranks' contributions.
+    /// The aggregator, by which a gather combines the contributions of the ranks.
     pub aggregator: AggregatorConfig,
-    /// What becomes of what was not sent.
+    /// The feedback, which handles the residual.
     pub feedback: Feedback,
-    /// What decides the compression ratio.
+    /// The controller, which chooses the compression ratio.
     pub controller: ControllerConfig,
-    /// When what the controller needs is agreed: `late`, with the next step's header, or `first`, in front of the exchange.
+    /// The time at which the controller's inputs are agreed: `late`, with the next step's header, or `first`, before the exchange.
     pub probing: Probing,
-    /// Values a bucket holds at least; one bucket when absent.
+    /// Minimum number of values per bucket. If absent, there is one bucket.
     pub bucket_values: Option<usize>,
-    /// Exchange every other bucket in the background, on a second thread and channel: the same bits. Needs `bucket_values`, and
-    /// the same setting on every rank.
+    /// Exchanges every other bucket in the background, on a second thread and channel. The result has the same bits. Needs
+    /// `bucket_values`, and the same setting on every rank.
     pub overlap: bool,
-    /// Exchange each bucket as soon as the backward pass has computed it. `bucket_values` is then a quarter of the values, at least
-    /// 16 384, where it is absent. Needs strategy `every-step`, and the same setting on every rank.
+    /// Exchanges each bucket as soon as the backward pass has computed it. If `bucket_values` is absent, it is then a quarter of the
+    /// values, at least 16 384. Needs strategy `every-step`, and the same setting on every rank.
     #[serde(skip_serializing_if = "is_default")]
     pub during_backward: bool,
-    /// Slots that are exchanged another way: the first rule that matches decides.
+    /// Rules for slots that are exchanged differently. The first matching rule applies.
     pub rules: Vec<Rule>,
-    /// Slots of fewer values, which no rule names, are exchanged dense. By default 1024 where every slot has a message of
-    /// its own, since a message costs some 25 bytes however few values it holds, and 0 elsewhere.
+    /// Slots with fewer values than this are exchanged dense, unless a rule names them. The default is 1024 if every slot has its own
+    /// message, since a message has an overhead of about 25 bytes. Otherwise it is 0.
     pub dense_below: Option<usize>,
-    /// Threads a rank encodes and decodes with, the same bits with any number; its own alone when absent. Needs the cargo
-    /// feature `rayon`.
+    /// Number of threads with which a rank encodes and decodes. The result has the same bits with any number. If absent, the rank uses
+    /// only its own thread. Needs the cargo feature `rayon`.
     pub threads: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Exchange {
-    /// The keys that do not have their defaults.
+    /// Returns the keys that differ from their defaults.
     fn given(&self) -> impl Iterator<Item = &'static str> {
         let Exchange {
             reducer,
@@ -75,10 +75,10 @@ impl Exchange {
         given.into_iter().filter_map(|(key, given)| given.then_some(key))
     }
 
-    /// For a strategy that uses some of the keys: that no other is given.
+    /// Checks that no keys are given except for those that a strategy uses.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] names the key, and gives the reason.
+    /// [`ConfigError::Conflict`] names the key and gives the reason.
     pub fn refuse_all_but(&self, used: &[&str], reason: &str) -> Result<(), ConfigError> {
         match self.given().find(|key| !used.contains(key)) {
             None => Ok(()),
@@ -86,12 +86,12 @@ impl Exchange {
         }
     }
 
-    /// Every reducer there is: the main one, then those of the rules.
+    /// Returns all reducers: the main one, then those of the rules.
     pub fn reducers(&self) -> impl Iterator<Item = &ReducerConfig> {
         [&self.reducer].into_iter().chain(self.rules.iter().map(|rule| &rule.reducer))
     }
 
-    /// The fewest ranks that it works with.
+    /// Returns the minimum number of ranks.
     pub fn fewest_ranks(&self) -> usize {
         let reducers = self.reducers().map(|reducer| reducer.get().fewest_ranks());
         reducers.chain([self.aggregator.get().fewest_ranks()]).max().unwrap_or(1)

@@ -1,4 +1,4 @@
-//! What an algorithm states for its family's list, and what the list makes of it.
+//! Families of algorithms: the interface of an algorithm's settings, and the macro that makes the enum of a family.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
 
-/// The settings of an algorithm as its family's list knows them: serde makes their text and their TOML.
+/// Settings of an algorithm, as listed in its family. Serde defines their text and TOML forms.
 pub trait Described: Serialize + DeserializeOwned + Default {
-    /// What its text begins with.
+    /// The name, with which its text begins.
     const NAME: &'static str;
-    /// What may follow the name and a colon, for help.
+    /// The syntax of the settings after the name and a colon, for help.
     const SETTINGS: &'static str = "";
-    /// What it does, in one line.
+    /// The description, in one line.
     const HELP: &'static str;
-    /// A name that it had before, which is still read.
+    /// A former name, which is still read.
     const OLD_NAME: &'static str = Self::NAME;
 
-    /// That every setting is in its range, whatever it is used in.
+    /// Checks that every setting is in its range, independent of where it is used.
     ///
     /// # Errors
     /// [`ConfigError::Range`] names the setting.
@@ -28,15 +28,15 @@ pub trait Described: Serialize + DeserializeOwned + Default {
         Ok(())
     }
 
-    /// The values that the laws are tried on.
+    /// Returns the values on which the laws are tested.
     fn representatives() -> Vec<Self> {
         vec![Self::default()]
     }
 }
 
-/// Makes an enum of the settings of a family's algorithms. `Name(Settings)` has settings, `Name = Settings` is of a unit struct and
-/// has none. The enum is read from a text, or from a table whose `kind` is the name; it is written as a text, and lends what is
-/// inside as the family's trait. The name of the variant in kebab case is that of [`Described::NAME`].
+/// Defines an enum of the settings of a family's algorithms. `Name(Settings)` has settings. `Name = Settings` has none, and `Settings`
+/// is a unit struct. The enum is read from a text, or from a table whose `kind` is the name. It is written as a text, and gives access
+/// to the settings as the family's trait. The name of the variant in kebab case is that of [`Described::NAME`].
 macro_rules! family {
     ($(#[$meta:meta])* $family:ident = $default:ident, $what:literal, dyn $trait:path {
         $($name:ident $(= $unit:ident)? $(($settings:ident))?),* $(,)?
@@ -49,7 +49,7 @@ macro_rules! family {
         }
 
         impl $family {
-            /// The representatives of all, for the laws.
+            /// Returns the representatives of all algorithms, for the laws.
             pub fn all() -> Vec<$family> {
                 let mut all: Vec<$family> = Vec::new();
                 $(
@@ -59,19 +59,19 @@ macro_rules! family {
                 all
             }
 
-            /// What may be written, and what it does, for each.
+            /// Returns the syntax and a description of each algorithm.
             pub fn help() -> Vec<(String, &'static str)> {
                 vec![$($crate::config::family::help::<$($unit)? $($settings)?>()),*]
             }
 
-            /// What its text begins with.
+            /// Returns the name, with which its text begins.
             pub fn name(&self) -> &'static str {
                 match self {
                     $($family::$name { .. } => <$($unit)? $($settings)? as $crate::config::Described>::NAME),*
                 }
             }
 
-            /// What the settings declare, and build.
+            /// Returns the settings as the family's trait.
             pub fn get(&self) -> &dyn $trait {
                 match self {
                     $($($family::$name => &$unit,)? $($family::$name(it) => { let it: &$settings = it; it })?)*
@@ -170,24 +170,26 @@ macro_rules! family {
 }
 pub(super) use family;
 
-/// What the list of a family makes for reading its texts and tables.
+/// The interface by which texts and tables of a family are read.
 pub(super) trait Family: Sized {
     const WHAT: &'static str;
 
-    /// From a text and its two parts; `None` for a name that is not of this family.
+    /// Reads settings from a text and its two parts. Returns `None` if the name is not of this family.
     fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, ConfigError>;
 
-    /// From a table that has a `kind` among its keys.
+    /// Reads settings from a table with a `kind` among its keys.
     fn from_table<'de, A: MapAccess<'de>>(table: A) -> Result<Self, A::Error>;
 
-    /// From a table whose only key is the name, and whose value are the settings.
+    /// Reads settings from a table whose only key is the name, with the settings as its value.
     fn from_named<'de, A: MapAccess<'de>>(named: A) -> Result<Self, A::Error>;
 
     fn names() -> Vec<&'static str>;
 }
 
+/// Reads settings from a text.
+///
 /// # Errors
-/// [`ConfigError`] names the text, and what of it is wrong.
+/// [`ConfigError`] names the text and the error.
 pub(super) fn from_text<F: Family>(text: &str) -> Result<F, ConfigError> {
     let (name, settings) = text.split_once(':').unwrap_or((text, ""));
     let unknown = || ConfigError::Unknown { what: F::WHAT, got: text.to_owned(), valid: F::names().join(", ") };
@@ -231,7 +233,7 @@ impl<'de, F: Family> Visitor<'de> for TextOrTable<F> {
     }
 }
 
-/// A map whose first key was taken.
+/// A map that returns its first key again.
 struct Again<A> {
     first: Option<String>,
     map: A,
@@ -278,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Every algorithm of a family: its text comes back, and its name is that of its table and of its variant.
+    /// Checks for every algorithm of a family that its text round-trips, and that its name is that of its table and of its variant.
     fn check_list<F>(all: Vec<F>, help: Vec<(String, &str)>)
     where
         F: Family + Clone + PartialEq + std::fmt::Debug + std::fmt::Display + serde::de::DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Reading a configuration: the strategy and the keys of the exchange stand side by side.
+//! Serde for configurations: the strategy stands next to the keys of the exchange.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 
 use super::{Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig, StrategyConfig};
 
-/// The strategy's key, and the period of Local SGD, which had a key of its own.
+/// Keys that are not the exchange's: the strategy, and the period of Local SGD, which once had its own key.
 const OWN: [&str; 2] = ["strategy", "every"];
 
-/// With what is left open chosen by the [rules](super::parts).
+/// Reads the given keys and chooses the others by the [rules](super::parts).
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Parts::deserialize(deserializer).map(|parts| parts.choose().0)
     }
 }
 
-/// The parts that are named, and the other keys that do not have their defaults: as they are read.
+/// Writes the named parts, and the other keys that differ from their defaults, in the form that is read.
 impl Serialize for Parts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
@@ -93,12 +93,12 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// The keys of the exchange; its own keys are taken out on the way.
+/// The map without the keys `strategy` and `every`, which are stored apart while the exchange is read.
 struct Rest<'a, A> {
     map: A,
     strategy: &'a mut Option<StrategyConfig>,
     every: &'a mut Option<u64>,
-    /// The keys of the exchange.
+    /// The keys of the exchange that were read.
     given: &'a mut Vec<String>,
     fields: &'static [&'static str],
 }
@@ -147,7 +147,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
     }
 }
 
-/// One of these, or its own. Refused while it is read, so that the error has its place in the file.
+/// Reads a key that is one of these or of `OWN`. Unknown keys are refused during reading, so that the error has a position in the file.
 struct Key(&'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Key {
@@ -170,7 +170,7 @@ mod tests {
     use crate::reduce::TernaryAllReduceConfig;
     use crate::wrapper::{DianaConfig, Momentum};
 
-    /// As version 0.1 wrote them in checkpoints and as its documentation had them.
+    /// Reads what version 0.1 wrote in checkpoints and showed in its documentation.
     #[test]
     fn configurations_of_older_versions_are_read() {
         let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
@@ -202,7 +202,7 @@ mod tests {
                 Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
             ),
             (
-                // JSON has no infinity.
+                // JSON cannot represent infinity.
                 r#""reducer":{"kind":"ternary-all-reduce","clip":null}"#.to_owned(),
                 Exchange { reducer: TernaryAllReduceConfig { clip: f32::INFINITY }.into(), ..Exchange::default() },
             ),

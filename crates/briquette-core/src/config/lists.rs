@@ -1,4 +1,4 @@
-//! The families' lists: the only place that names all algorithms of a family. A new one is one more name.
+//! Lists of the algorithms of each family. They are the only place that names all of them: a new algorithm adds one name.
 
 use super::family::family;
 use super::{AggregatorSettings, ControllerSettings, FeedbackSettings, ReducerSettings, StrategySettings};
@@ -10,7 +10,7 @@ use crate::sync::*;
 use crate::wrapper::*;
 
 family! {
-    /// When ranks exchange, and what.
+    /// The strategy: decides when ranks exchange, and whether they exchange gradients or parameters.
     StrategyConfig = EveryStep, "strategy", dyn StrategySettings {
         EveryStep = EveryStepConfig,
         LocalSgd(LocalSgdConfig),
@@ -31,7 +31,7 @@ family! {
 }
 
 family! {
-    /// How vectors are combined.
+    /// The reducer: combines vectors.
     ReducerConfig = Dense, "reducer", dyn ReducerSettings {
         Dense = Dense,
         Gather(GatherConfig),
@@ -53,7 +53,7 @@ family! {
 }
 
 family! {
-    /// How contributions become one vector.
+    /// The aggregator: combines contributions into one vector.
     ///
     /// ```
     /// use briquette_core::aggregate::Krum;
@@ -75,7 +75,7 @@ family! {
 }
 
 family! {
-    /// What becomes of what was not sent.
+    /// The feedback: handles the residual.
     #[derive(Copy)]
     Feedback = None, "feedback", dyn FeedbackSettings {
         None = NoFeedback,
@@ -92,7 +92,7 @@ family! {
 }
 
 family! {
-    /// What decides the compression ratio.
+    /// The controller: chooses the compression ratio.
     ControllerConfig = None, "controller", dyn ControllerSettings {
         None = NoController,
         Constant(ConstantConfig),
@@ -110,7 +110,7 @@ family! {
 }
 
 family! {
-    /// What a server does with what comes, where ranks do not step together.
+    /// The server policy: applies arriving gradients if ranks do not step together.
     #[derive(Copy)]
     ServerConfig = AsyncSgd, "server", dyn PolicySettings {
         AsyncSgd = AsyncSgd,

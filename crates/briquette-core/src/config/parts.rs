@@ -1,14 +1,14 @@
-//! Parts of a configuration: what is named, and the rules by which the rest is chosen.
+//! Parts of a configuration: named values, and the rules that choose the rest.
 //!
-//! The rules are the same whichever part is named, and are those of [`Config::auto`] where none is: naming a part never changes another,
-//! unless the two cannot go together. Then the [`Choice`] gives the reason.
+//! The rules do not depend on which part is named. If none is, they give [`Config::auto`]. Naming a part does not change another,
+//! unless the two are incompatible. The [`Choice`] then gives the reason.
 //!
-//! | part left open | is |
+//! | part left open | value |
 //! |---|---|
 //! | strategy | `every-step` |
-//! | reducer | the one that the controller [sets the ratio of](super::ControllerSettings::reducer); without a controller named the ladder that `auto` works with; a gather where a feedback is named that [asks](super::Asks) for an unbiased compressor (`qsgd:4`) or a contractive one, and that one is not; dense where the strategy [says so](super::StrategySettings::dense_because) |
-//! | controller | `auto` where the reducer is open, or one that [takes any ratio](super::ReducerSettings::takes_any_ratio); none where a reducer is named, which has the ratio that is named with it |
-//! | feedback | what [suits the optimizer](super::Feedback::ByOptimizer) where the reducer needs one and the strategy takes one, else none |
+//! | reducer | If a controller is named, the reducer [whose ratio it sets](super::ControllerSettings::reducer); else the ladder that `auto` uses. If a named feedback [needs](super::Asks) an unbiased compressor (`qsgd:4`) or a contractive one and that reducer is not, a gather. Dense if the strategy [says so](super::StrategySettings::dense_because) |
+//! | controller | `auto` if the reducer is open, or [takes any ratio](super::ReducerSettings::takes_any_ratio). None if a reducer is named: its ratio is then the named one |
+//! | feedback | The one that [suits the optimizer](super::Feedback::ByOptimizer) if the reducer needs one and the strategy allows one, else none |
 //!
 //! ```
 //! use briquette_core::config::{Config, Parts};
@@ -29,7 +29,7 @@ use crate::reduce::GatherConfig;
 /// The explicitly named parts of a configuration; see the [module](self). In TOML these are the keys of a [`Config`] that are given.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Parts {
-    /// When ranks exchange.
+    /// The strategy, which decides when ranks exchange.
     pub strategy: Option<StrategyConfig>,
     /// The reducer, which combines vectors.
     pub reducer: Option<ReducerConfig>,
@@ -37,7 +37,7 @@ pub struct Parts {
     pub feedback: Option<Feedback>,
     /// The controller, which chooses the compression ratio.
     pub controller: Option<ControllerConfig>,
-    /// The other keys, which have defaults of their own. The parts above count in place of its.
+    /// The other keys, which have their own defaults. The parts above replace the corresponding fields.
     pub rest: Exchange,
 }
 
@@ -46,19 +46,19 @@ pub struct Parts {
 pub struct Choice {
     /// `strategy`, `reducer`, `feedback` or `controller`.
     pub part: &'static str,
-    /// Its value, as text.
+    /// The value, as text.
     pub value: String,
-    /// The reason, behind "because"; none where it was named.
+    /// The reason, which follows "because"; `None` if the part was named.
     pub reason: Option<String>,
 }
 
 impl Choice {
-    /// Of a part that was left open.
+    /// Creates the choice for a part that was left open.
     pub fn because(part: &'static str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
         Choice { part, value: value.to_string(), reason: Some(reason.into()) }
     }
 
-    /// Of a part that was named.
+    /// Creates the choice for a part that was named.
     pub fn named(part: &'static str, value: impl fmt::Display) -> Self {
         Choice { part, value: value.to_string(), reason: None }
     }
@@ -75,32 +75,32 @@ impl fmt::Display for Choice {
 }
 
 impl Parts {
-    /// With this strategy.
+    /// Sets the strategy.
     #[must_use]
     pub fn with_strategy(self, strategy: impl Into<StrategyConfig>) -> Self {
         Parts { strategy: Some(strategy.into()), ..self }
     }
 
-    /// With this reducer.
+    /// Sets the reducer.
     #[must_use]
     pub fn with_reducer(self, reducer: impl Into<ReducerConfig>) -> Self {
         Parts { reducer: Some(reducer.into()), ..self }
     }
 
-    /// With this feedback.
+    /// Sets the feedback.
     #[must_use]
     pub fn with_feedback(self, feedback: impl Into<Feedback>) -> Self {
         Parts { feedback: Some(feedback.into()), ..self }
     }
 
-    /// With this controller.
+    /// Sets the controller.
     #[must_use]
     pub fn with_controller(self, controller: impl Into<ControllerConfig>) -> Self {
         Parts { controller: Some(controller.into()), ..self }
     }
 
-    /// The configuration that these parts are of, and what each of its four parts is because of what. A feedback that is to suit the
-    /// optimizer stays open until that is [known](Config::choose_feedback).
+    /// Returns the complete configuration, and the choice of each of its four parts with the reason. A feedback that depends on the
+    /// optimizer stays open until the optimizer is [known](Config::choose_feedback).
     pub fn choose(self) -> (Config, Vec<Choice>) {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
         let strategy = decide("strategy", strategy, || (StrategyConfig::EveryStep, "no other was named".into()));
@@ -226,8 +226,8 @@ fn open_feedback(strategy: &StrategyConfig, exchange: &Exchange) -> (Feedback, S
 }
 
 impl Config {
-    /// Decides a feedback that was left [open](Feedback::ByOptimizer), for an optimizer that is SGD with heavy-ball momentum `momentum` in
-    /// (0, 1), or any other one (`None`). Nothing where none was open.
+    /// Chooses a feedback that was left [open](Feedback::ByOptimizer), for an optimizer that is SGD with heavy-ball momentum
+    /// `momentum` in (0, 1), or for any other optimizer (`None`). Returns `None` if the feedback was not open.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -256,7 +256,7 @@ mod tests {
         toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    /// Written in full, what is chosen is the default, whichever part of it is typed out.
+    /// Naming any part of the default with its default value gives the default.
     #[test]
     fn each_part_of_the_default_typed_out_is_the_default() {
         let auto = Config::auto();
@@ -302,7 +302,7 @@ mod tests {
         ] {
             assert_eq!(read(named), change, "{named}");
         }
-        // The feedback suits the optimizer, whatever else is named.
+        // The feedback suits the optimizer, independent of the other named parts.
         for named in [
             "reducer = 'gather:topk:20x:q8'",
             "reducer = 'power-sgd:2'",

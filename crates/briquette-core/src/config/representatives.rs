@@ -1,4 +1,4 @@
-//! What the laws are tried on: one value per algorithm, from the lists, and combinations.
+//! Configurations on which the laws are tested: representatives of every algorithm, from the lists, and combinations.
 
 use super::{
     AggregatorConfig, Asks, CompressorConfig, Config, ControllerConfig, Described, Exchange, Feedback,
@@ -17,7 +17,7 @@ fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::constant(value)
 }
 
-/// What feedback a reducer is tried with: what loses energy wants one.
+/// Returns the feedback with which a reducer is tested: error feedback if the reducer needs one.
 fn feedback_of(reducer: &ReducerConfig) -> Feedback {
     if reducer.get().traits().needs_feedback { Feedback::Error } else { Feedback::None }
 }
@@ -26,7 +26,7 @@ fn top_k(values: ValueKind) -> ReducerConfig {
     ReducerConfig::gather(TopK::factor(factor(8.0)).with_values(values).into())
 }
 
-/// A compressor that a feedback can work with: some want an unbiased one.
+/// Returns a compressor that the feedback can work with. Some need an unbiased one.
 fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
     match feedback.get().asks() {
         Asks::Unbiased => ReducerConfig::gather(Qsgd::representative().into()),
@@ -34,29 +34,29 @@ fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
     }
 }
 
-/// Where the ratio changes, some feedback needs a setting.
+/// Returns the settings of a feedback under a controller, if those differ.
 fn feedback_under(feedback: Feedback, controller: &ControllerConfig) -> Feedback {
     let changed = Some(feedback.get()).filter(|_| *controller != ControllerConfig::None);
     changed.and_then(FeedbackSettings::under_controller).unwrap_or(feedback)
 }
 
-/// GraVAC as it is tried, with another `epsilon`.
+/// The representative of GraVAC, with another `epsilon`.
 fn gravac(epsilon: f64) -> GraVacConfig {
     GraVacConfig { epsilon, ..representative() }
 }
 
-/// With a message for each slot where a ratio for each is decided.
+/// Returns the reducer, with a message per slot if the controller decides a ratio per slot.
 fn reducer_under(controller: &ControllerConfig, reducer: ReducerConfig) -> ReducerConfig {
     let compressor = reducer.get().compressor().filter(|_| controller.get().per_slot());
     compressor.map_or(reducer, ReducerConfig::gather_per_slot)
 }
 
-/// The first that the laws are tried on.
+/// Returns the first representative.
 fn representative<T: Described>() -> T {
     T::representatives().swap_remove(0)
 }
 
-/// Every strategy with what it is tried with.
+/// Returns every strategy with the exchanges on which it is tested.
 pub fn representatives() -> Vec<Config> {
     let with = |strategy: StrategyConfig| {
         let exchanges = strategy.get().exchanges();
@@ -65,7 +65,7 @@ pub fn representatives() -> Vec<Config> {
     StrategyConfig::all().into_iter().flat_map(with).collect()
 }
 
-/// One exchange per algorithm, and the combinations whose parts touch: what the laws try at every step.
+/// Returns one exchange per algorithm, and combinations of parts that interact. The laws test them with an exchange at every step.
 pub fn exchanges() -> Vec<Exchange> {
     let mut exchanges = Vec::new();
     let diana = Feedback::from(DianaConfig::default());
@@ -119,13 +119,13 @@ pub fn exchanges() -> Vec<Exchange> {
             add(Exchange { reducer, feedback, bucket_values: Some(32), ..Exchange::default() });
         }
     }
-    // What a machine sends, under a memory of each of its ranks.
+    // Compression per machine, under a feedback on each of its ranks.
     for hierarchical in HierarchicalConfig::representatives() {
         add(Exchange { reducer: hierarchical.clone().into(), feedback: momentum, ..Exchange::default() });
         let (reducer, bucket_values) = (hierarchical.into(), Some(32));
         add(Exchange { reducer, feedback: momentum, bucket_values, ..Exchange::default() });
     }
-    // Bits and ratios that change, for slots of different buckets, with and without a residual.
+    // Variable bits and ratios, for slots in different buckets, with and without a residual.
     let bits = || ReducerConfig::gather(Qsgd::representative().into());
     for (controller, reducer, feedback) in [
         (ControllerConfig::from(representative::<Adaqs>()), bits(), Feedback::None),
@@ -136,12 +136,12 @@ pub fn exchanges() -> Vec<Exchange> {
         let (reducer, bucket_values) = (reducer_under(&controller, reducer), Some(32));
         add(Exchange { reducer, feedback, controller, bucket_values, dense_below: Some(0), ..Exchange::default() });
     }
-    // Rings, messages and dense by turns, through one memory.
+    // Alternating rings, messages and dense exchanges, with one residual.
     for feedback in [Feedback::None, Feedback::Error, momentum] {
         let (reducer, controller) = (LadderConfig::default().into(), representative::<CostAwareConfig>().into());
         add(Exchange { reducer, feedback, controller, ..Exchange::default() });
     }
-    // Random coordinates keep less: about 1/4 of the energy at 4x.
+    // Random coordinates keep less energy: about 1/4 of it at 4x.
     let gravac = ControllerConfig::from(GraVacConfig { dense_steps: 1, ..gravac(0.2) });
     let shared = SharedRandomKConfig { factor: factor(8.0), scaled: false }.into();
     let (controller, bucket_values) = (gravac, Some(32));
@@ -150,7 +150,7 @@ pub fn exchanges() -> Vec<Exchange> {
     for feedback in [Feedback::None, diana] {
         add(Exchange { reducer: scaled.clone(), feedback, ..Exchange::default() });
     }
-    // Weights by themselves, what is very small dense, and the rest.
+    // A rule for weights, dense exchanges for very small slots, and the main reducer for the rest.
     let rules = |slots: &str, reducer| vec![Rule { slots: slots.parse().expect("a pattern"), reducer }];
     let mut ruled = |reducer, weights, feedback| {
         let (rules, dense_below) = (rules("*weight", weights), Some(5));
@@ -173,7 +173,7 @@ pub fn exchanges() -> Vec<Exchange> {
             ..Exchange::default()
         });
     }
-    // The loss of a hop under memories, and rings of buckets that overlap.
+    // The loss of a hop under feedback, and rings of overlapped buckets.
     for (ring, feedback) in
         RingConfig::representatives().into_iter().zip([Feedback::Error, Feedback::Error, Feedback::Error, momentum])
     {
@@ -184,7 +184,7 @@ pub fn exchanges() -> Vec<Exchange> {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
         exchanges.push(Exchange { reducer, feedback, threads: Some(2), ..Exchange::default() });
     }
-    // A memory a bucket, and one a round.
+    // A memory per bucket, and one per round.
     let low_rank = ReducerConfig::from(PowerSgdConfig { rank: 1 });
     let rounds = MultiStepConfig { rounds: 2, inner: Box::new(low_rank.clone()) }.into();
     for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
@@ -207,7 +207,7 @@ pub fn exchanges() -> Vec<Exchange> {
     let (reducer, aggregator) =
         ("two-way:sign,down=dense".parse().expect("settings"), "median".parse().expect("a name"));
     exchanges.push(Exchange { reducer, aggregator, feedback: Feedback::Error, ..Exchange::default() });
-    // Buckets that overlap: one gather a bucket, several calls that depend on each other, and decisions.
+    // Overlapped buckets: one gather per bucket, several dependent calls, and controller decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();
     let gathered = compressed(diana, ValueKind::F32);
     for (reducer, feedback) in [(top_k(ValueKind::Q8), Feedback::Error), (sketch, momentum), (gathered, diana)] {

@@ -1,4 +1,4 @@
-//! Which slots are exchanged how.
+//! Rules: slots that are exchanged differently from the rest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use crate::text::serde_as_text;
 use crate::wrapper::grouped::part;
 use crate::{Layout, Slot};
 
-/// Where every slot has a message of its own, those of fewer values are dense.
+/// Default of `Exchange::dense_below` if every slot has its own message.
 const DENSE_BELOW: usize = 1024;
 
-/// Slots that are exchanged another way than the rest.
+/// A rule: slots that match a pattern are exchanged with another reducer.
 ///
 /// ```
 /// use briquette_core::{Layout, config::Config};
@@ -36,23 +36,23 @@ const DENSE_BELOW: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Which slots.
+    /// The slots.
     pub slots: SlotPattern,
-    /// How they are combined. The feedback is that of the exchange; no controller turns it.
+    /// The reducer of these slots. The feedback is that of the exchange. No controller sets the ratio of this reducer.
     pub reducer: ReducerConfig,
 }
 
 impl Rule {
-    /// Slots that match this path use that compressor: one message for all of them.
+    /// Creates a rule: slots whose path matches `slots` use this compressor, with one message for all of them.
     ///
     /// # Errors
-    /// [`ConfigError`] for a text that is no pattern.
+    /// [`ConfigError`] if `slots` is not a valid pattern.
     pub fn compressor(slots: &str, compressor: CompressorConfig) -> Result<Self, ConfigError> {
         Ok(Rule { slots: slots.parse()?, reducer: ReducerConfig::gather(compressor) })
     }
 }
 
-/// A path in the module with `*` for any characters, `?` for one, `[ab]` for one of some.
+/// A pattern for paths in the module: `*` matches any characters, `?` one character, `[ab]` one of those listed.
 ///
 /// ```
 /// use briquette_core::config::SlotPattern;
@@ -65,7 +65,7 @@ impl Rule {
 pub struct SlotPattern(glob::Pattern);
 
 impl SlotPattern {
-    /// Whether a slot's path is meant.
+    /// Returns whether the pattern matches a slot's path.
     pub fn matches(&self, path: &str) -> bool {
         self.0.matches(path)
     }
@@ -89,26 +89,27 @@ serde_as_text!(SlotPattern);
 
 /// Slots that are exchanged together.
 pub(super) struct Group<'a> {
-    /// Their numbers.
+    /// Indices of the slots.
     pub(super) members: Vec<usize>,
-    /// They alone.
+    /// Layout of these slots only.
     pub(super) layout: Layout,
     pub(super) reducer: &'a ReducerConfig,
 }
 
 impl Exchange {
-    /// The groups that `layout` falls into: the main one, empty at worst, and those of the rules, none of them empty.
+    /// Returns the groups that `layout` is divided into: the main group, which may be empty, and the nonempty groups of the rules.
     ///
     /// # Errors
-    /// [`ConfigError`] for a rule that matches nothing: a typing error, or another module's.
+    /// [`ConfigError`] for a rule that matches no slot: a typing error, or a rule for another module.
     pub(super) fn groups(&self, layout: &Layout) -> Result<(Group<'_>, Vec<Group<'_>>), ConfigError> {
         let main = self.reducer.get().traits();
-        // All of it is dense already; or a dense average would let one rank decide its slots.
+        // With a dense main reducer all slots are dense already. With an aggregator other than the mean, a dense average would let one
+        // rank decide these slots.
         let limit = match main.is_dense || !self.aggregator.get().is_mean() {
             true => 0,
             false => self.dense_below.unwrap_or(if main.is_per_slot { DENSE_BELOW } else { 0 }),
         };
-        // The rule of each slot; one past the last is the dense threshold.
+        // Index of the rule of each slot. The index after the last rule stands for the dense threshold.
         let rule = |slot: &Slot| {
             let matching = self.rules.iter().position(|rule| rule.slots.matches(slot.path()));
             matching.or((slot.len() < limit).then_some(self.rules.len()))
@@ -128,7 +129,7 @@ impl Exchange {
         }
         let reducers = self.rules.iter().map(|rule| &rule.reducer).chain([&ReducerConfig::Dense]);
         let mut others: Vec<_> = reducers.enumerate().map(|(index, reducer)| group(Some(index), reducer)).collect();
-        // A rule may find that all its slots have been taken by those before it.
+        // Earlier rules may have taken all slots of a rule.
         others.retain(|group| !group.members.is_empty());
         Ok((group(None, &self.reducer), others))
     }
@@ -153,14 +154,14 @@ mod tests {
         let reducer = ReducerConfig::gather("sign".parse().unwrap());
         let with =
             |rules, dense_below| Exchange { reducer: reducer.clone(), rules, dense_below, ..Exchange::default() };
-        // Nothing is more than dense.
+        // With a dense main reducer the threshold has no effect.
         assert_eq!(members(&Exchange { dense_below: Some(31), ..Exchange::default() }), [vec![0, 1, 2, 3]]);
         assert_eq!(members(&with(vec![], None)), [vec![0, 1, 2, 3]]);
         assert_eq!(members(&with(vec![], Some(31))), [vec![0], vec![1, 2, 3]]);
         let rules = vec![rule("fc.*"), rule("*.bias")];
         assert_eq!(members(&with(rules.clone(), None)), [vec![0], vec![2, 3], vec![1]]);
         assert_eq!(members(&with(rules, Some(1000))), [vec![], vec![2, 3], vec![1], vec![0]]);
-        // Everything taken before it: no group.
+        // A rule whose slots were all taken by earlier rules has no group.
         assert_eq!(members(&with(vec![rule("*"), rule("fc.*")], None)), [vec![], vec![0, 1, 2, 3]]);
     }
 

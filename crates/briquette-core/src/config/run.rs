@@ -1,14 +1,15 @@
-//! A configuration and the run that it is for: what follows from the number of steps, and what should be known before it begins.
+//! Choices and warnings for a run: settings that follow from the number of steps.
 
 use super::{Choice, Config, ControllerConfig, Feedback, StrategyConfig};
 use crate::sync::FEWEST_EXCHANGES;
 
 impl Config {
-    /// Chooses what the strategy leaves open until the number of steps is known: periods, and the scope of Parle. Of an unknown number they
-    /// are the usual ones. Nothing where nothing was open.
+    /// Chooses the settings that the strategy leaves open until the number of steps is known: periods, and the scope of Parle. If the
+    /// number is unknown, these are the usual ones. Returns `None` if nothing was open.
     ///
-    /// The chosen values are part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name a period (and the
-    /// scope of Parle): one that was left open follows from the new number, and the checkpoint is refused where it differs.
+    /// The chosen values are part of the configuration, which a checkpoint compares. To resume a run for another number of steps, name
+    /// a period (and the scope of Parle). Otherwise the period follows from the new number, and the checkpoint is refused if it
+    /// differs.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -26,8 +27,8 @@ impl Config {
         Some(Choice::because("strategy", &self.strategy, why))
     }
 
-    /// Returns whether the average of a world of one rank is that rank's gradient, at every step: everything is sent, and the feedback adds
-    /// nothing to it. Such a step needs no exchange.
+    /// Returns whether the average in a world of one rank is that rank's gradient at every step. Then everything is sent, the feedback
+    /// adds nothing to it, and the step needs no exchange.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -39,7 +40,7 @@ impl Config {
         let exchange = &self.exchange;
         let sends_all = match exchange.controller {
             ControllerConfig::None => exchange.reducer.get().traits().is_dense,
-            // Where one rank exchanges nothing, dense costs the least.
+            // For a single rank, which exchanges nothing, dense has the lowest cost.
             ControllerConfig::Auto(_) | ControllerConfig::CostAware(_) => true,
             _ => false,
         };
@@ -51,8 +52,8 @@ impl Config {
         sends_all && adds_nothing && averages && exchange.rules.is_empty()
     }
 
-    /// Returns warnings for a run of this many steps, if the number is known, in one sentence each: ranks exchange too rarely to combine
-    /// what they learn locally; the learning rate must differ from SGD's.
+    /// Returns warnings for a run of this many steps, if the number is known, as one sentence each. Causes are exchanges that are too
+    /// rare to combine what ranks learn locally, and a learning rate that must differ from SGD's.
     pub fn cautions(&self, steps: Option<u64>) -> Vec<String> {
         [self.few_exchanges(steps), self.other_rate()].into_iter().flatten().collect()
     }
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(chosen("parle", None), "parle:25,scope=0.999");
         assert_eq!(chosen("parle", Some(1_000_000)), "parle:25,scope=0.999");
         assert_eq!(chosen("diloco", Some(1)), "diloco:1");
-        // What is named stays, and what has none is as it was.
+        // Named settings are kept, and a strategy without open settings is unchanged.
         for strategy in ["diloco:100", "parle:25,scope=0.7", "every-step", "minibatch:8", "sgp:exponential", "lsgd:16"]
         {
             let config: Config = format!("strategy={strategy}").parse().unwrap();
@@ -127,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Before, a run of 158 steps drew the replicas a hundredth closer.
+    /// The coupling of the replicas reaches its full strength within the run. Earlier, a run of 158 steps drew the replicas only a hundredth closer.
     #[test]
     fn parles_ranks_come_together_within_the_run() {
         for (strategy, steps) in
@@ -161,7 +162,7 @@ mod tests {
         assert!(config.cautions(None).is_empty() && Config::auto().cautions(Some(5)).is_empty());
     }
 
-    /// Such values are made in code: what is read is checked.
+    /// Such values can only be made in code, since values that are read are checked.
     #[test]
     fn settings_out_of_range_are_errors_when_built_and_no_panics_before() {
         let layout = crate::Layout::flat(1000);
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A setting that needs a longer period than the usual one gets it if none is named; with a named one that is too short it is refused.
+    /// If no period is named, a setting that needs a longer period than the usual one gets it. A named period that is too short is refused.
     #[test]
     fn an_open_period_is_as_long_as_the_other_settings_need() {
         let layout = crate::Layout::new((0..200).map(|slot| (slot.to_string(), vec![2])));

@@ -1,5 +1,5 @@
-//! What the settings of an algorithm declare and build, a trait per family. Builds and laws follow what is declared: neither asks
-//! which algorithm it is.
+//! Interfaces of settings, one trait per family: the properties that an algorithm declares, and its construction. Builds and laws
+//! depend only on the declared properties, never on the algorithm.
 
 use std::fmt;
 
@@ -14,27 +14,27 @@ use crate::{CompressionFactor, Layout};
 
 /// Settings of a strategy.
 pub trait StrategySettings: fmt::Debug {
-    /// The strategy of one of `world` ranks, with `exchange` for what travels. One that uses only some of its keys refuses the
-    /// others ([`Exchange::refuse_all_but`]).
+    /// Builds the strategy of one of `world` ranks, with `exchange` as the settings of its exchanges. A strategy that uses only some
+    /// keys of `exchange` refuses the others ([`Exchange::refuse_all_but`]).
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
-    /// The fewest ranks that it works with.
+    /// Returns the minimum number of ranks.
     fn fewest_ranks(&self, exchange: &Exchange) -> usize;
 
-    /// The channels it exchanges on in the background.
+    /// Returns the number of channels used for background exchanges.
     fn channels(&self) -> usize {
         0
     }
 
-    /// Whether what the optimizer steps with may have values in slots for which no rank has a gradient at that step.
+    /// Returns whether the optimizer's input may have values in slots for which no rank has a gradient at that step.
     fn remembers(&self) -> bool {
         false
     }
 
-    /// What travels where the laws try it.
+    /// Returns the exchanges with which the laws test the strategy.
     fn exchanges(&self) -> Vec<Exchange>;
 
     /// Returns whether every optimizer step uses an average of gradients, and nothing else is exchanged.
@@ -47,7 +47,7 @@ pub trait StrategySettings: fmt::Debug {
         false
     }
 
-    /// Steps from one exchange to the next, where ranks step without one in between.
+    /// Returns the number of steps from one exchange to the next, if ranks take steps without an exchange.
     fn local_steps(&self) -> Option<u64> {
         None
     }
@@ -58,66 +58,67 @@ pub trait StrategySettings: fmt::Debug {
         None
     }
 
-    /// Why everything is sent where no reducer is named, behind the strategy's name; `None` where compression is
-    /// [left open](super::Parts).
+    /// Returns the reason for sending everything if no reducer is named, as a clause that follows the strategy's name. Returns `None`
+    /// if compression is [left open](super::Parts).
     fn dense_because(&self) -> Option<&'static str> {
         Some("exchanges parameters, once in a period")
     }
 
-    /// Why what was not sent needs no memory, behind the strategy's name; `None` where it needs one as the reducer says.
+    /// Returns the reason that no feedback is needed, as a clause that follows the strategy's name. Returns `None` if the reducer decides this.
     fn no_feedback_because(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// What a reducer is, for builds and laws.
+/// Properties of a reducer, for builds and laws.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReducerTraits {
-    /// Everything travels, exactly: there is no gain to measure, and nothing to feed back.
+    /// Set if all values are sent exactly: there is no gain to measure, and nothing to feed back.
     pub is_dense: bool,
-    /// What it loses must be fed back.
+    /// Set if its error must be fed back.
     pub needs_feedback: bool,
-    /// What it sends is the vector's own bits, or 0.
+    /// Set if every value sent is an exact copy of the vector's value, or 0.
     pub is_exact: bool,
-    /// It looks for the largest values, which on long vectors begins with a sample: the laws try it on long ones.
+    /// Set if it searches for the largest values. On long vectors the search starts with a sample, so the laws test long vectors.
     pub searches: bool,
-    /// It compresses every slot by itself.
+    /// Set if it compresses every slot separately.
     pub is_per_slot: bool,
-    /// It combines messages with the exchange's aggregator.
+    /// Set if it combines messages with the exchange's aggregator.
     pub aggregates: bool,
-    /// Values are sums of products over a whole matrix, whose rounding is of the matrix.
+    /// Set if values are sums of products over a whole matrix, so that the rounding error depends on the matrix.
     pub multiplies_matrices: bool,
-    /// Set if decoded values have magnitude 1, whatever the vector's: an optimizer that steps with them moves every value by the learning
-    /// rate.
+    /// Set if decoded values have magnitude 1, independent of the vector's magnitude. An optimizer that steps with them moves every value by
+    /// the learning rate.
     pub loses_size: bool,
 }
 
-/// What a memory on the way down holds: `xₜ` is the mean of step `t` and what is kept, with `‖xₜ‖ ≤ contraction·‖xₜ₋₁‖ + ‖meanₜ‖`, of which
-/// at most `loss·‖xₜ‖` has not come. Law 2 holds to it.
+/// Bound of the residual of the downlink, which law 2 checks. `xₜ` is the mean of step `t` plus the residual, with
+/// `‖xₜ‖ ≤ contraction·‖xₜ₋₁‖ + ‖meanₜ‖`. At most `loss·‖xₜ‖` of it has not been received.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Remembered {
-    /// How much of what is sent may stay behind, at most 1.
+    /// Share of `xₜ₋₁` that may remain in `xₜ`, at most 1.
     pub contraction: f64,
-    /// How far what was received may be from all that was to be sent.
+    /// Largest distance of the received vectors from those to be sent, relative to `‖xₜ‖`.
     pub loss: f64,
-    /// In the units of the learning rate, or of the mean.
+    /// Set if the vectors are in units of the learning rate. Otherwise they are in units of the mean.
     pub in_rate: bool,
 }
 
 /// Settings of a reducer.
 pub trait ReducerSettings: fmt::Debug {
-    /// The reducer of one bucket, within `exchange`.
+    /// Builds the reducer of one bucket, within `exchange`.
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError>;
 
-    /// Whether it is built without a bucket around it where the vector is not cut: its random bits are then those of the whole.
+    /// Returns whether it is built without a surrounding bucket if the vector is not cut into buckets. Its random bits are then those
+    /// of the whole vector.
     fn takes_all_slots(&self) -> bool {
         false
     }
 
-    /// What it is.
+    /// Returns its properties.
     fn traits(&self) -> ReducerTraits;
 
     /// Returns whether it consists of levels of any ratio, among which a controller chooses.
@@ -125,10 +126,10 @@ pub trait ReducerSettings: fmt::Debug {
         false
     }
 
-    /// The class on one vector of `len` values; `None` where no constant holds for each rank by itself.
+    /// Returns the error class on a vector of `len` values; `None` if no constant holds for each rank separately.
     fn error_bound(&self, len: usize) -> Option<ErrorBound>;
 
-    /// The largest expected error on one vector of `len` values, in energies of the vector, where that may exceed them.
+    /// Returns the largest expected error on a vector of `len` values, relative to the vector's energy, if the error may exceed this energy.
     fn amplification(&self, len: usize) -> Option<f64> {
         match self.error_bound(len)? {
             ErrorBound::Unbiased { omega } | ErrorBound::Biased { omega } => Some(omega),
@@ -136,85 +137,85 @@ pub trait ReducerSettings: fmt::Debug {
         }
     }
 
-    /// The class of what is done to the mean of `len` values before ranks receive it, where that is compressed again. Law 2 holds
-    /// to this error.
+    /// Returns the error class of the compression of the mean of `len` values before ranks receive it, if it is compressed again.
+    /// Law 2 checks this error.
     fn downlink(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
-    /// What is remembered of what the [downlink](Self::downlink) loses of the mean of `len` values, and comes later.
+    /// Returns the bound of the residual of the [downlink](Self::downlink) for a mean of `len` values, if that residual is kept and sent later.
     fn remembered(&self, _len: usize) -> Option<Remembered> {
         None
     }
 
-    /// Whether what it sends back is right for an optimizer that steps by the learning rate times the average, plain SGD, alone.
+    /// Returns whether its result is correct only for plain SGD, which steps by the learning rate times the average.
     fn takes_plain_sgd(&self) -> bool {
         false
     }
 
-    /// Whether every rank receives the same average. Where not, replicas differ, by no more than what is
-    /// [remembered](Self::remembered).
+    /// Returns whether every rank receives the same average. If not, replicas differ by at most the bound of the residual that
+    /// [`remembered`](Self::remembered) returns.
     fn averages_equal(&self) -> bool {
         true
     }
 
-    /// What goes around the reducer that it is the settings of, once what a rank remembers of what it has not sent is around that.
+    /// Wraps the complete reducer, including the feedback around it.
     fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
         whole
     }
 
-    /// The fewest ranks that it works with.
+    /// Returns the minimum number of ranks.
     fn fewest_ranks(&self) -> usize {
         1
     }
 
-    /// That it works with so many ranks, where more is asked of the world than a fewest number.
+    /// Checks further requirements on the number of ranks, besides the minimum.
     ///
     /// # Errors
-    /// [`ConfigError`] names what does not fit.
+    /// [`ConfigError`] names the unmet requirement.
     fn check_world(&self, _world: usize) -> Result<(), ConfigError> {
         Ok(())
     }
 
-    /// What makes its messages, where a compressor does.
+    /// Returns the compressor of its messages, if it uses one.
     fn compressor(&self) -> Option<CompressorConfig> {
         None
     }
 }
 
-/// What a memory asks of what it is around.
+/// Requirement of a feedback on the reducer that it wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
-    /// Nothing: there is no memory.
+    /// No requirement: no state is kept.
     Nothing,
-    /// It keeps what was not sent, all of it (law 3): the error must be smaller than the vector.
+    /// The feedback keeps the whole residual (law 3): the error must be smaller than the vector.
     Bounded,
-    /// It sends differences: on every rank the error must be smaller than the difference, and the average a mean.
+    /// The feedback sends differences: on every rank the error must be smaller than the difference, and the aggregator must be a mean.
     Contractive,
-    /// It sends differences: the error must have no mean, and the average be one.
+    /// The feedback sends differences: the error must have mean zero, and the aggregator must be a mean.
     Unbiased,
 }
 
 impl Asks {
-    /// Whether there is a memory.
+    /// Returns whether the feedback keeps state.
     pub fn remembers(self) -> bool {
         self != Asks::Nothing
     }
 
-    /// Whether the memory is a residual.
+    /// Returns whether that state is a residual.
     pub fn keeps_residual(self) -> bool {
         self == Asks::Bounded
     }
 
-    /// Whether the memory is what differences are taken to.
+    /// Returns whether the feedback sends differences to that state.
     pub fn sends_differences(self) -> bool {
         matches!(self, Asks::Contractive | Asks::Unbiased)
     }
 }
 
-/// Settings of a memory around a reducer.
+/// Settings of a feedback around a reducer.
 pub trait FeedbackSettings: fmt::Debug {
-    /// The memory around what `exchange` makes for `layout`, whose errors are as it [asks](Self::asks).
+    /// Wraps the reducer that `exchange` builds for `layout`, whose errors meet the [requirement](Self::asks).
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
@@ -225,20 +226,21 @@ pub trait FeedbackSettings: fmt::Debug {
         layout: &Layout,
     ) -> Result<Box<dyn Reducer>, ConfigError>;
 
-    /// What it asks of what it is around.
+    /// Returns the requirement on the wrapped reducer.
     fn asks(&self) -> Asks;
 
-    /// Whether what it sends is a velocity: it is then for gradients alone.
+    /// Returns whether it sends a velocity. It is then valid only for gradients.
     fn has_momentum(&self) -> bool {
         false
     }
 
-    /// Whether what waits is kept in units of the learning rate's: it is then for what the optimizer multiplies by it, gradients.
+    /// Returns whether the residual is kept in units of the learning rate. It is then valid only for gradients, which the optimizer
+    /// multiplies by the learning rate.
     fn reads_rate(&self) -> bool {
         false
     }
 
-    /// The settings with which the laws try it under a controller, where these cannot be.
+    /// Returns the settings with which the laws test it under a controller, if these settings cannot be used there.
     fn under_controller(&self) -> Option<Feedback> {
         None
     }
@@ -246,43 +248,43 @@ pub trait FeedbackSettings: fmt::Debug {
 
 /// Settings of a controller.
 pub trait ControllerSettings: fmt::Debug {
-    /// The controller of one of `world` ranks, where this becomes of what was not sent; `None` where nothing is decided. One around
-    /// another passes both on.
+    /// Builds the controller of one of `world` ranks, for a residual that is handled by `feedback`. Returns `None` if nothing is to be
+    /// decided. A controller around another one passes both arguments on.
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError>;
 
-    /// Whether it decides for each slot: the reducer must then compress each by itself.
+    /// Returns whether it decides for each slot. The reducer must then compress each slot separately.
     fn per_slot(&self) -> bool {
         false
     }
 
-    /// The reducer whose ratio it decides, where none is named.
+    /// Returns the reducer whose ratio it sets if no reducer is named.
     fn reducer(&self) -> ReducerConfig {
         GatherConfig { per_slot: self.per_slot(), ..GatherConfig::default() }.into()
     }
 
-    /// Whether it decides by seconds: on a session without a clock it sends dense.
+    /// Returns whether its decisions need measured times. Without a clock in the session it sends dense.
     fn needs_clock(&self) -> bool {
         false
     }
 
-    /// Whether its decisions depend on seconds at all, also where it does without them: on another network it may then send something
-    /// else, and a [recording](crate::comm::replay) of a run holds for its own network only.
+    /// Returns whether its decisions depend on measured times at all, even if it also works without them. On another network it may
+    /// then send something else, so a [recording](crate::comm::replay) of a run is valid only for its own network.
     fn reads_seconds(&self) -> bool {
         self.needs_clock()
     }
 
-    /// The smallest and the largest ratio that it may decide; any, unless stated.
+    /// Returns the smallest and the largest ratio that it may choose. By default any ratio is allowed.
     fn ratios(&self) -> [CompressionFactor; 2] {
         [CompressionFactor::DENSE, CompressionFactor::constant(f64::MAX)]
     }
 }
 
-/// Settings of an aggregator, which are the aggregator itself.
+/// Settings of an aggregator. They are the aggregator itself.
 pub trait AggregatorSettings: Aggregator {
-    /// As an object of its own.
+    /// Returns a boxed copy.
     fn build(&self) -> Box<dyn Aggregator>;
 }
 

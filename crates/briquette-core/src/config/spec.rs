@@ -1,4 +1,4 @@
-//! Compressors as short texts: `topk:0.01`, `topk:20x:q8`, `qsgd:4`, `sign`, `f16`, `dense`.
+//! Text form of compressors: `topk:0.01`, `topk:20x:q8`, `qsgd:4`, `sign`, `f16`, `dense`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use crate::{CompressionFactor, Key, Message};
 
 macro_rules! compressors {
     ($($name:ident),* $(,)?) => {
-        /// One compressor, of any kind. It is one itself: what it holds does the work.
+        /// A compressor of any kind. It forwards to the one that it contains.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum CompressorKind {
             $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
         }
 
         impl CompressorKind {
-            /// One of each, for the laws.
+            /// Returns the representative of each compressor, for the laws.
             fn all() -> Vec<CompressorKind> {
                 vec![$(CompressorKind::$name($name::representative())),*]
             }
@@ -46,7 +46,7 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(_) => $name::LOSES_SIZE),* }
             }
 
-            /// Whether it chooses coordinates.
+            /// Returns whether the compressor chooses coordinates.
             pub fn is_sparse(&self) -> bool {
                 match self { $(CompressorKind::$name(_) => $name::SPARSE),* }
             }
@@ -58,7 +58,7 @@ macro_rules! compressors {
                 Ok(None)
             }
 
-            /// What may be written, and what it does, for each.
+            /// Returns the syntax and a description of each compressor.
             pub fn help() -> Vec<(String, &'static str)> {
                 vec![$(($name::SYNTAX.to_owned(), $name::HELP)),*]
             }
@@ -78,7 +78,7 @@ macro_rules! compressors {
     };
 }
 
-// Every compressor that settings know; a new one is one more name.
+// All compressors with a text form. A new compressor adds one name.
 compressors! {
     Dense,
     Half,
@@ -122,8 +122,8 @@ impl Compressor for CompressorKind {
     }
 }
 
-/// What a message is. Written as text, in TOML too: a [compressor](crate::compress)'s name, a colon, its settings by their places
-/// or as `key=value`. Behind a sparsifier and a `+`, another compressor writes the values that it keeps.
+/// Settings of a compressor. Written as text, also in TOML: the name of a [compressor](crate::compress), a colon, and its settings by
+/// position or as `key=value`. After a sparsifier and a `+`, another compressor encodes the values that the sparsifier keeps.
 ///
 /// | text | meaning |
 /// |---|---|
@@ -132,7 +132,7 @@ impl Compressor for CompressorKind {
 /// | `qsgd:4,norm=l2`, `qsgd:4:512:l2` | 4 bits a value, scaled by the Euclidean norm of buckets of 512 |
 /// | `topk:0.01+natural` | the kept values in 9 bits |
 ///
-/// [`CompressorKind::help`] lists all.
+/// [`CompressorKind::help`] lists all compressors.
 ///
 /// ```
 /// use briquette_core::config::CompressorConfig;
@@ -157,17 +157,17 @@ impl CompressorConfig {
         TopK::factor(factor).with_values(ValueKind::Q8).into()
     }
 
-    /// What compresses, or chooses coordinates.
+    /// Returns the compressor. It is the sparsifier if another one encodes the values.
     pub fn compressor(&self) -> CompressorKind {
         self.compressor
     }
 
-    /// What writes the values that were kept, where that is another compressor.
+    /// Returns the compressor that encodes the kept values, if there is one.
     pub fn values(&self) -> Option<CompressorKind> {
         self.values
     }
 
-    /// One of each, for the laws, and every sparsifier with coded values.
+    /// Returns the representative of each compressor, for the laws, and every sparsifier with encoded values.
     pub(super) fn all() -> Vec<CompressorConfig> {
         let kinds = CompressorKind::all();
         let alone = kinds.iter().map(|&compressor| CompressorConfig { compressor, values: None });
@@ -179,9 +179,9 @@ impl CompressorConfig {
         alone.chain(coded).collect()
     }
 
-    /// Every compressor with its default settings, bf16, and top-k with coded values: what there is to compare.
+    /// Returns the compressors to compare: each with its default settings, bf16, and top-k with encoded values.
     pub fn defaults() -> Vec<CompressorConfig> {
-        // A few have a setting without a default: those stand as the laws try them.
+        // A few have a setting without a default. Those use the representative of the laws.
         let alone = CompressorKind::all().into_iter().map(|kind| {
             let compressor = name_of(&kind).parse().unwrap_or(kind);
             CompressorConfig { compressor, values: None }
@@ -190,7 +190,7 @@ impl CompressorConfig {
         alone.chain(more.into_iter().flatten()).collect()
     }
 
-    /// The compressor.
+    /// Builds the compressor.
     pub fn build(&self) -> Box<dyn Compressor> {
         match self.values {
             None => Box::new(self.compressor),
@@ -198,34 +198,34 @@ impl CompressorConfig {
         }
     }
 
-    /// Whether a controller can set its ratio.
+    /// Returns whether a controller can set its ratio.
     pub fn has_knob(&self) -> bool {
         let mut kind = self.compressor;
         kind.knob().is_some()
     }
 
-    /// The names of the compressors with a knob.
+    /// Returns the names of the compressors with a knob.
     pub(crate) fn tunable() -> Vec<String> {
         let with = CompressorKind::all().into_iter().filter_map(|mut kind| kind.knob().is_some().then_some(kind));
         with.map(|kind| name_of(&kind)).collect()
     }
 
-    /// Whether what it loses must be fed back.
+    /// Returns whether its error must be fed back.
     pub fn needs_feedback(&self) -> bool {
         self.compressor.needs_feedback()
     }
 
-    /// Whether the values that it sends are the vector's own bits.
+    /// Returns whether the values that it sends are exact copies of the vector's values.
     pub fn is_exact(&self) -> bool {
         self.values.is_none() && self.compressor.is_exact()
     }
 
-    /// Returns whether decoded values have magnitude 1, whatever the vector's magnitude.
+    /// Returns whether decoded values have magnitude 1, independent of the vector's magnitude.
     pub fn loses_size(&self) -> bool {
         self.values.unwrap_or(self.compressor).loses_size()
     }
 
-    /// Whether it looks for the largest values, which on long vectors begins with a sample.
+    /// Returns whether it searches for the largest values. On long vectors the search starts with a sample.
     pub fn searches(&self) -> bool {
         self.compressor.searches()
     }

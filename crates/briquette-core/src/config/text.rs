@@ -1,4 +1,4 @@
-//! A configuration on one line.
+//! One-line text form of a configuration.
 
 use std::str::FromStr;
 
@@ -10,8 +10,8 @@ use serde::forward_to_deserialize_any;
 use super::Config;
 use crate::error::ConfigError;
 
-/// `auto`, `dense`, or keys and values as in TOML, with `=` between them and spaces around; a value is the text that a flag takes. Rules
-/// have no place on a line.
+/// Parses `auto`, `dense`, or keys and values as in TOML, in the form `key=value`, separated by spaces. A value is the text that a
+/// command-line flag takes. Rules cannot be written on one line.
 ///
 /// ```
 /// use briquette_core::config::Config;
@@ -42,7 +42,7 @@ impl FromStr for Config {
     }
 }
 
-/// What a key is given.
+/// The text of a key's value.
 struct Value(String);
 
 impl IntoDeserializer<'_, Error> for Value {

@@ -1,16 +1,16 @@
-//! More bits a value as the gradient's mean falls beside its standard deviation.
+//! AdaQS: adds bits per value as the ratio of the gradient's mean to its standard deviation falls.
 //!
-//! **Why.** A few bits a value are enough to follow early gradients. Later their values scatter about zero, and coarse levels keep
-//! the loss above what it could reach. The ratio of mean to standard deviation states which of the two it is, for two numbers
-//! agreed now and then. **Why not.** It adapts to the gradient, not to the network, and never goes back to fewer bits.
+//! **Why.** A few bits per value are enough for early gradients. Later the values scatter about zero, and coarse levels keep the loss
+//! above its attainable value. The ratio of mean to standard deviation distinguishes the two phases, and needs only two numbers that
+//! are agreed occasionally. **Why not.** It adapts to the gradient, not to the network, and never returns to fewer bits.
 //!
 //! **Method.** Every `every` steps the mean and the mean square of the values that all ranks are about to send are agreed and
 //! averaged over steps, without bias towards zero: `mₜ = (1 − β)mₜ₋₁ + β·E[g]`, `vₜ = (1 − β)vₜ₋₁ + β·E[g²]`, each divided by
 //! `1 − (1 − β)ᵗ`. Their ratio is `r = |m|/√(v − m²)`. When `r` falls below `fall` times its highest since the bits were last
-//! raised, one bit is added, which doubles the levels `s = 2^(bits−1) − 1` and one, until `max`.
+//! raised, one bit is added, up to `max`. This doubles the levels `s = 2^(bits−1) − 1` and adds one.
 //!
-//! In the paper's words, `r` is the MSDR. Bits are the [ratio](CompressionFactor::of_bits) `32/bits`, which
-//! [`Qsgd`](crate::compress::Qsgd) takes as bits.
+//! The paper calls `r` the MSDR. A number of bits is the [ratio](CompressionFactor::of_bits) `32/bits`, which
+//! [`Qsgd`](crate::compress::Qsgd) converts back to bits.
 //!
 //! **On the wire.** Every `every` steps an all-reduce of two f64.
 //!
@@ -18,12 +18,12 @@
 //! default 0.5; larger raises earlier. `every`, steps between two measurements, at least 1, default 10. `smoothing`, above 0 and at
 //! most 1, default 0.1.
 //!
-//! **Bad numbers.** Moments that are not finite, or whose squares are not, are not averaged and decide nothing; nor do values that do
-//! not scatter.
+//! **Bad numbers.** Moments that are not finite, or whose squares are not, are ignored. Values with zero deviation change nothing.
 //!
-//! **Deviations.** The paper's text was not at hand. Known from its abstract and from those who cite it: few bits first and more later, by the MSDR, estimated
-//! by moments. Ours: the threshold (a share of the highest ratio since the last change), one bit at a time, mean and deviation over
-//! the values of the whole vector and of all ranks (not of each layer, nor of each value over steps), measuring now and then.
+//! **Deviations.** The paper's text was not available. Its abstract and citing papers state that bits increase over time by the MSDR,
+//! which is estimated from moments. Our own choices are the threshold (a share of the highest ratio since the last change), one bit at
+//! a time, and occasional measurements. Mean and deviation are over the values of the whole vector and of all ranks (not of each
+//! layer, nor of each value over steps).
 //!
 //! **Reference.** J. Guo, W. Liu, W. Wang, J. Han, R. Li, Y. Lu, S. Hu, *Accelerating Distributed Deep Learning by Adaptive
 //! Gradient Quantization*, ICASSP 2020, pp. 1603–1607.
@@ -52,13 +52,13 @@ use crate::state::{State, Stateful};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adaqs {
-    /// Bits a value at the start.
+    /// Initial bits per value.
     pub bits: u8,
-    /// The most bits a value.
+    /// Maximum bits per value.
     pub max: u8,
-    /// Share of its highest at which the ratio of mean to deviation costs one more bit.
+    /// Share of its highest value below which the ratio of mean to deviation adds one bit.
     pub fall: f64,
-    /// Steps from one measurement to the next.
+    /// Number of steps from one measurement to the next.
     pub every: u64,
     /// Weight of the newest moments in their averages.
     pub smoothing: f64,
@@ -101,7 +101,7 @@ impl ControllerSettings for Adaqs {
 }
 
 impl Adaqs {
-    /// The controller.
+    /// Creates the controller.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting outside its range.
@@ -113,19 +113,20 @@ impl Adaqs {
 
 struct Raiser {
     settings: Adaqs,
-    /// Whether this step is the one to measure at, or a later one: exchanges need not come at every step. After the decision the
-    /// next step, so that what it needs is measured: ranks whose exchange failed must agree on that, and so it is saved.
+    /// Set if this step is due for a measurement. A measurement may come later than planned, since exchanges need not take place at
+    /// every step. After the decision it applies to the next step, so that the inputs of that step are measured. It is saved, since
+    /// ranks must agree on it after a failed exchange.
     is_due: bool,
     next: u64,
     bits: u8,
     /// The highest ratio since the bits were raised.
     highest: f64,
-    /// Of means, of mean squares, and of 1, all from zero.
+    /// Averages of the means, of the mean squares, and of 1, all with initial value zero.
     averages: [f64; 3],
 }
 
 impl Raiser {
-    /// Mean over deviation with these moments; `None` where values do not scatter, or are no numbers.
+    /// Returns the ratio of mean to deviation after adding these moments; `None` if the deviation is zero or the moments are not finite.
     fn ratio(&mut self, Moments { mean, deviation }: Moments) -> Option<f64> {
         let news = [mean, mean * mean + deviation * deviation, 1.0];
         if !news[1].is_finite() {
@@ -180,7 +181,7 @@ impl Controller for Raiser {
             let (from, bits) = (std::mem::replace(&mut self.highest, ratio), self.bits);
             format!("mean-to-deviation ratio fell from {from:.2e} to {ratio:.2e}: {bits} bits a value")
         });
-        // What the next step needs can be measured of this one.
+        // The inputs of the next step can be measured at this step.
         self.is_due = agreed.agreed_step.step.saturating_add(1) >= self.next;
         Decision::all(CompressionFactor::of_bits(self.bits), reason)
     }
@@ -206,7 +207,7 @@ mod tests {
         (32.0 / decision.factor().unwrap().get(), decision.reason, measured)
     }
 
-    /// Means 1, ¼, 0, 1 of deviation 1, averaged with weight ½, so that the newest of `t` counts `2^(t−1)/(2^t − 1)`. By hand:
+    /// Means 1, ¼, 0, 1 with deviation 1, averaged with weight ½, so that the newest of `t` has weight `2^(t−1)/(2^t − 1)`. By hand:
     ///
     /// | mean | averaged | squares averaged | ratio | highest before | bits |
     /// |---|---|---|---|---|---|
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(reasons, [fell("1.00e0", "4.71e-1", 3), fell("4.71e-1", "2.03e-1", 4)]);
     }
 
-    /// Averages as weighted sums over everything that was measured.
+    /// The averages equal weighted sums over all measurements.
     #[test]
     fn bits_equal_those_of_a_twin_that_remembers_every_moment() {
         for (seed, smoothing, fall) in [(1, 0.3, 0.8), (2, 1.0, 0.5), (3, 0.1, 0.95)] {

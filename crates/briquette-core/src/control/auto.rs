@@ -1,22 +1,24 @@
-//! Decides by itself how much to compress, dense included: cost and loss progress together.
+//! Automatic controller: chooses the compression ratio, including no compression, from costs and the progress of the loss.
 //!
-//! **Why.** Which ratio pays depends on the link, the machine, the model and the phase of training. This is what
-//! [`Config::auto`](crate::config::Config::auto) uses: no setting has to be given. **Why not.** Where ratio and network are known and do
-//! not change, a [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
+//! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
+//! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** If ratio and network are known and do not change, a
+//! [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
 //!
-//! **Method.** Three controllers in one another:
+//! **Method.** Three nested controllers:
 //!
 //! - [`CostAware`] chooses the least compression whose predicted step is within 3 % of the fastest;
-//! - at most what [`LossGuard`] allows: it lowers the ratio for a while where the loss falls behind its trend;
-//! - and at most what [`DelayLimit`](super::DelayLimit) allows: from 10x up, while what waits to be sent stays fresh.
+//! - the ratio is at most the one that [`LossGuard`] allows, which lowers it for a while if the loss falls behind its trend;
+//! - the ratio is also at most the one that [`DelayLimit`](super::DelayLimit) allows, which rises from 10x while the staleness of the
+//!   residual stays low.
 //!
-//! How fresh depends on the memory. Under [error feedback](crate::wrapper::ErrorFeedback) an effective delay of 0.2 steps is allowed:
-//! .12 cost .4 points of accuracy and .36 cost 1.1. Under [momentum correction](crate::wrapper::MomentumCorrection), whose velocities
-//! have ten steps of their own, 10 steps are: up to 9 nothing was lost, at 15 seven points. Both limits lie between measurements on
-//! three small models with one seed each (`docs/signals.md`). Written out, for error feedback:
+//! The limit on the staleness depends on the feedback. Under [error feedback](crate::wrapper::ErrorFeedback) it is an effective delay
+//! of 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1. Under [momentum
+//! correction](crate::wrapper::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10 steps: up to 9 steps no
+//! accuracy was lost, at 15 steps seven points. Both limits lie between measurements on three small models with one seed each
+//! (`docs/signals.md`). For error feedback, the controller written out in full is
 //! `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`. What it reads are seconds, so a run replays only on a clock that does.
+//! **Knobs.** `max`. Decisions depend on measured times, so a run can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.
 //!
@@ -50,7 +52,7 @@ impl Default for AutoConfig {
     }
 }
 
-/// The longest effective delay, in steps: under error feedback, and under momentum correction.
+/// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
 const DELAYS: [f64; 2] = [0.2, 10.0];
 
 impl Described for AutoConfig {
@@ -91,12 +93,12 @@ mod tests {
     use crate::report::Waiting;
     use crate::{Layout, Traffic};
 
-    /// The ratios of 200 steps on a link that is slow at every ratio, where a tenth of the ratio waits, in steps.
+    /// Returns the ratios of 200 steps on a link that is slow at every ratio. The effective delay in steps is a tenth of the ratio.
     fn ratios(text: &str, feedback: Feedback) -> Vec<f64> {
         with_losses(text, feedback, |_| None)
     }
 
-    /// The same where `loss` is the training loss of a step.
+    /// Returns the same ratios with `loss` as the training loss of a step.
     fn with_losses(text: &str, feedback: Feedback, loss: impl Fn(u64) -> Option<f64>) -> Vec<f64> {
         let settings: ControllerConfig = text.parse().unwrap();
         let mut controller = settings.get().build(&feedback, 4).unwrap().unwrap();
@@ -114,7 +116,7 @@ mod tests {
         ratios
     }
 
-    /// The guard has the same settings as one that is named by itself, and sees the same: a loss that rises by 0.01 a step from step 100 on.
+    /// The inner guard has the same settings and inputs as one that is named alone. The loss rises by 0.01 a step from step 100 on.
     #[test]
     fn the_guard_is_the_one_that_its_name_alone_builds() {
         let loss = |step: u64| Some(1.0 + 0.01 * step.saturating_sub(100) as f64);

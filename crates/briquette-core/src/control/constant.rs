@@ -1,10 +1,10 @@
-//! The same compression factor at every step.
+//! Constant controller: the same compression factor at every step.
 //!
-//! **Why.** The baseline of every controller, and a fair choice where the network and the model are known: a constant
-//! factor found once costs no probes and no extra all-reduce. **Why not.** Early steps tolerate less than late ones
-//! ([`Schedule`](super::Schedule)), and a network that changes goes unnoticed ([`GraVac`](super::GraVac)).
+//! **Why.** It is the baseline of every controller, and suitable if the network and the model are known: a constant factor, once
+//! found, needs no probes and no extra all-reduce. **Why not.** Early steps tolerate less compression than late ones
+//! ([`Schedule`](super::Schedule)), and changes of the network go unnoticed ([`GraVac`](super::GraVac)).
 //!
-//! **Method.** `decide` answers the factor; nothing is measured, nothing remembered.
+//! **Method.** `decide` returns the factor. Nothing is measured, and no state is kept.
 //!
 //! **Knobs.** The factor, dense size over compressed size, at least 1 (1 is dense). No default.
 //!
@@ -25,7 +25,7 @@ use crate::state::Stateful;
 /// The same factor at every step; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Constant(
-    /// What every step sends.
+    /// The factor of every step.
     pub CompressionFactor,
 );
 
@@ -41,7 +41,7 @@ impl Controller for Constant {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstantConfig {
-    /// What every step sends.
+    /// The factor of every step.
     pub factor: CompressionFactor,
 }
 

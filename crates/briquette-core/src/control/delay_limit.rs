@@ -1,22 +1,23 @@
-//! Raises the ratio as far as what waits to be sent stays fresh: a limit on the effective delay.
+//! Delay limit: raises the compression ratio while the effective delay of the residual stays within a limit.
 //!
-//! **Why.** Under a memory of what was not sent, the gain is no measure of what compression costs in accuracy: all of a gradient arrives,
-//! later. How much later is the *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)), in steps. Measured in the first third of a run,
-//! it ranks settings by the accuracy that they lose (`docs/signals.md`). **Why not.** Without a memory there is no delay, and the
-//! ratio stays where it starts. It knows no seconds: as the limit of [`CostAware`](super::CostAware) it keeps that from the ratios
-//! that cost accuracy.
+//! **Why.** If a residual is kept, the gain does not measure the accuracy lost by compression, since all of a gradient arrives, only
+//! later. The *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)) measures this staleness
+//! in steps. Measured in the first third of a run, it ranks settings by the accuracy that they lose (`docs/signals.md`). **Why not.**
+//! Without a residual there is no delay, and the ratio stays at its start. The controller does not read times: as the limit of
+//! [`CostAware`](super::CostAware) it excludes the ratios that lose accuracy.
 //!
-//! **Method.** After `window` steps at a ratio, in which the residual grows to its size, the median delay of the next `window` steps
-//! counts. A delay is taken to grow in proportion to the ratio. Of 1x, 2x, 4x, 10x, 20x, 50x, 100x, … and `max`:
+//! **Method.** During the first `window` steps at a ratio, the residual grows to its steady size. The median delay of the next
+//! `window` steps counts. The delay is assumed to be proportional to the ratio. The levels are 1x, 2x, 4x, 10x, 20x, 50x, 100x, … and
+//! `max`:
 //!
-//! - where the delay is above `most`, the highest ratio at which it is expected to be within `most` is next. The one that was too high
-//!   is tried again after 80 steps, and after twice as many each time;
-//! - where it is expected to be within `most` at the next higher ratio, that is next.
+//! - If the delay is above `most`, the next level is the highest ratio with an expected delay within `most`. The ratio that was too
+//!   high may be tried again after 80 steps. This number doubles with each failure;
+//! - if the expected delay of the next higher ratio is within `most`, this ratio is next.
 //!
-//! Steps at which less is sent than this controller decided ([`Controller::overruled`]) count for the ratio that was sent; up to five in a
-//! row, which [`CostAware`](super::CostAware) takes to time a level, for none.
+//! If a lower ratio is sent than this controller decided ([`Controller::overruled`]), the step counts for the ratio that was sent. Up
+//! to five such steps in a row do not count for any ratio: [`CostAware`](super::CostAware) uses them to time a level.
 //!
-//! **Knobs.** [`DelayLimitConfig`]. **Not numbers.** A step without a delay (nothing entered, or sums that are not finite) is not counted.
+//! **Knobs.** [`DelayLimitConfig`]. **Bad numbers.** A step without a delay (nothing entered the residual, or sums are not finite) is not counted.
 //!
 //! **Source.** This project's.
 //!
@@ -54,11 +55,11 @@ use crate::state::{State, Stateful};
 pub struct DelayLimitConfig {
     /// The highest ratio.
     pub max: CompressionFactor,
-    /// The ratio to begin with; `max`, where that is lower.
+    /// The initial ratio; `max`, if that is lower.
     pub start: CompressionFactor,
     /// The longest effective delay, in steps; positive.
     pub most: f64,
-    /// Steps that a ratio settles for, and then as many of which the delay counts; at least 1.
+    /// Number of steps in which a ratio settles, and of the following steps whose delay counts; at least 1.
     pub window: u64,
 }
 
@@ -69,9 +70,9 @@ impl Default for DelayLimitConfig {
     }
 }
 
-/// Steps in a row at another ratio that do not count.
+/// Number of steps in a row at another ratio that do not count.
 const ASIDE: u64 = 5;
-/// Steps until a ratio that was too high is tried again, the first time; how often they double.
+/// Number of steps until a ratio that was too high is tried again for the first time, and the limit on the doublings of this number.
 const CLOSED: u64 = 80;
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -80,16 +81,16 @@ const MOST_DOUBLINGS: u32 = 6;
 pub struct DelayLimit {
     settings: DelayLimitConfig,
     levels: Vec<CompressionFactor>,
-    /// What is decided.
+    /// The ratio decided.
     limit: CompressionFactor,
-    /// What was sent at the last steps, how many they are, and what is sent at this one.
+    /// The ratio sent at the last steps, the number of these steps, and the ratio sent at this step.
     sent: CompressionFactor,
     steps: u64,
     now: CompressionFactor,
-    /// Steps in a row at another ratio than `sent`.
+    /// Number of steps in a row at another ratio than `sent`.
     aside: u64,
     delays: Vec<f64>,
-    /// The lowest ratio that was too high, steps until it may be tried again, and how often it was.
+    /// The lowest ratio that was too high, the number of steps until it may be tried again, and the number of failures.
     too_high: Option<CompressionFactor>,
     closed: u64,
     failures: u32,
@@ -97,7 +98,7 @@ pub struct DelayLimit {
 }
 
 impl DelayLimitConfig {
-    /// The controller.
+    /// Creates the controller.
     ///
     /// # Errors
     /// [`ConfigError::Range`] for settings out of range.
@@ -112,7 +113,7 @@ impl DelayLimitConfig {
 }
 
 impl DelayLimit {
-    /// A step at the present ratio is known.
+    /// Records a step at the present ratio.
     fn learn(&mut self, delay: Option<f64>) {
         self.steps += 1;
         self.closed = self.closed.saturating_sub(1);
@@ -126,7 +127,7 @@ impl DelayLimit {
         self.weigh(delays[(delays.len() - 1) / 2]);
     }
 
-    /// What follows from a delay at the ratio that is sent.
+    /// Updates the limit from the delay at the ratio that is sent.
     fn weigh(&mut self, delay: f64) {
         let most = self.settings.most;
         let expected = |level: CompressionFactor| delay * level.get() / self.sent.get();
@@ -176,7 +177,7 @@ impl Controller for DelayLimit {
 impl Stateful for DelayLimit {
     fn save(&self, state: &mut State) {
         let ratios = [self.limit, self.sent, self.now].map(|ratio| ratio.get());
-        // 0 is none.
+        // 0 stands for none.
         state.put("ratios", [&ratios[..], &[self.too_high.map_or(0.0, |ratio| ratio.get())]].concat());
         state.put("steps", vec![self.steps as f64, self.closed as f64, f64::from(self.failures), self.aside as f64]);
         state.put("delays", self.delays.clone());
@@ -245,7 +246,7 @@ mod tests {
         CompressionFactor::new(value).unwrap()
     }
 
-    /// The ratio after each of `steps` steps in which `delay` is the delay at a ratio; what is sent is at most `sent`.
+    /// Returns the ratio after each of `steps` steps. `delay` is the delay at a ratio, and the ratio sent is at most `sent`.
     fn run(settings: DelayLimitConfig, steps: u64, sent: f64, delay: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut controller = settings.controller().unwrap();
         let mut previous = None;
@@ -264,7 +265,7 @@ mod tests {
         (0..steps).map(step).collect()
     }
 
-    /// From 10x, where .1 of a step waits, after 10 steps to settle and 10 that count.
+    /// Starts at 10x with a delay of 0.1 steps. 10 steps settle, and the next 10 count.
     #[test]
     fn the_ratio_rises_while_the_delay_is_expected_to_stay_short_and_no_further() {
         let ratios = run(DelayLimitConfig::default(), 200, f64::MAX, |ratio| 0.0099 * ratio);
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(changes.iter().map(|(step, pair)| (step + 1, pair[1])).collect::<Vec<_>>(), [(20, 20.0)]);
     }
 
-    /// The median counts: one long delay in ten, of which the mean and the largest are too long, changes nothing.
+    /// Checks that the median counts: one long delay in ten would make the mean and the largest delay too long, and changes nothing.
     #[test]
     fn single_long_delays_do_not_count() {
         let steps = std::cell::Cell::new(0);
@@ -285,13 +286,13 @@ mod tests {
 
     #[test]
     fn a_delay_that_is_too_long_lowers_the_ratio_at_once_to_one_that_fits() {
-        // .82 at 10x, of which .16 is expected at 2x and .33 at 4x.
+        // The delay is .82 at 10x. The expected delay is .16 at 2x and .33 at 4x.
         let ratios = run(DelayLimitConfig::default(), 60, f64::MAX, |ratio| 0.082 * ratio);
         assert_eq!((ratios[19], ratios[20], ratios[59]), (10.0, 2.0, 2.0));
         assert_eq!(run(DelayLimitConfig::default(), 60, f64::MAX, |_| 50.0)[59], 1.0);
     }
 
-    /// Rings leave next to nothing behind: the ratio above them looks better from below than it is.
+    /// Rings leave a very small residual, so that from below the ratio above them looks better than it is.
     #[test]
     fn a_ratio_that_was_too_high_is_tried_again_ever_more_rarely() {
         let ratios = run(DelayLimitConfig::default(), 1000, f64::MAX, |ratio| if ratio > 4.0 { 0.8 } else { 0.001 });
@@ -304,13 +305,13 @@ mod tests {
     fn nothing_is_learnt_of_ratios_that_are_not_sent() {
         let ratios = run(DelayLimitConfig::default(), 200, 4.0, |_| 0.01);
         assert!(ratios.iter().all(|ratio| *ratio == 10.0), "{ratios:?}");
-        // What is sent has a delay that is too long, below the limit.
+        // The ratio that is sent, below the limit, has a delay that is too long.
         assert_eq!(run(DelayLimitConfig::default(), 30, 4.0, |_| 0.3)[29], 2.0);
     }
 
     #[test]
     fn a_look_at_another_ratio_does_not_begin_anew() {
-        // Every eighth and ninth step at 4x.
+        // Two of eight steps are at 4x.
         let (mut controller, mut previous, mut decided) =
             (DelayLimitConfig::default().controller().unwrap(), None, 0.0);
         for step in 0..40 {

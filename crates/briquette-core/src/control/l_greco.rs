@@ -1,23 +1,23 @@
-//! A compression ratio for each slot: the fewest values that lose no more energy than one ratio for all would.
+//! L-GreCo: chooses a compression ratio for each slot, to send the fewest values for the energy that a uniform ratio would lose.
 //!
-//! **Why.** What loses half of a convolution's energy loses next to nothing of an embedding's. **Why not.** Energy is not loss. A
-//! decision costs a compression at each candidate; between decisions nothing is measured.
+//! **Why.** A compression that loses half the energy of a convolution loses almost nothing of an embedding. **Why not.** Lost energy
+//! is not the training loss. A decision costs a compression for each candidate. Nothing is measured between decisions.
 //!
-//! **Method.** Every `every` steps, for each slot `l` and candidate ratio `c`, the energy lost `e(l, c) = Σ_ranks ‖x − C_c(x)‖²` is
-//! agreed. Of all choices `c_l` with `Σ e(l, c_l) ≤ tolerance·Σ e(l, factor)` the one with the smallest `Σ size(l, c_l)` is found
-//! by a dynamic program over the slots and 10 000 bins of lost energy, in `O(slots·bins·candidates)`. The size of a slot is the
-//! number of values that its ratio keeps. Energies are rounded up to bins: where that leaves nothing smaller, all have `factor`.
-//! In the paper's words the bound is `E_max`, and the bins are `D`. Candidates are `factor·2^(i/2)` with `|i| ≤ 2·octaves`.
+//! **Method.** Every `every` steps, the ranks agree on the lost energy `e(l, c) = Σ_ranks ‖x − C_c(x)‖²` of each slot `l` and
+//! candidate ratio `c`. Of all choices `c_l` with `Σ e(l, c_l) ≤ tolerance·Σ e(l, factor)`, a dynamic program finds the one with the
+//! smallest `Σ size(l, c_l)`. It runs over the slots and 10 000 bins of lost energy, in `O(slots·bins·candidates)`. The size of a slot
+//! is the number of values that its ratio keeps. Energies are rounded up to bins. If no choice is then smaller, all slots use
+//! `factor`. The paper calls the bound `E_max` and the number of bins `D`. Candidates are `factor·2^(i/2)` with `|i| ≤ 2·octaves`.
 //!
 //! **On the wire.** Every `every` steps an all-reduce of `slots·(2 + 4·octaves)` f64.
 //!
-//! **Knobs.** `factor`, default 100x: a ratio known to serve. `octaves`, 1 to 6, default 2: ratios from a fourth to four times
-//! `factor`, which must be at least `2^octaves`. `tolerance`, at least 1, default 1. `every`, at least 1 step, default 500.
+//! **Knobs.** `factor`, default 100x: a ratio known to work. `octaves`, 1 to 6, default 2: ratios from a fourth of `factor` to four
+//! times `factor`, which must be at least `2^octaves`. `tolerance`, at least 1, default 1. `every`, at least 1 step, default 500.
 //!
-//! **Bad numbers.** Where an energy is not finite, all slots have `factor`. A kept energy above the slot's own loses nothing.
+//! **Bad numbers.** If an energy is not finite, all slots use `factor`. If the kept energy exceeds the slot's own, the lost energy is 0.
 //!
-//! **Deviations.** The paper measures gradients accumulated since the last decision; here it is the vector about to be sent, with
-//! its residual, of all ranks. Sizes are nominal; the paper's are those of messages.
+//! **Deviations.** The paper measures gradients accumulated since the last decision. Here the vector about to be sent is measured,
+//! with its residual, over all ranks. Sizes are nominal, whereas the paper uses those of messages.
 //!
 //! **Reference.** M. Alimohammadi, I. Markov, E. Frantar, D. Alistarh, *L-GreCo: Layerwise-Adaptive Gradient Compression for
 //! Efficient and Accurate Deep Learning*, MLSys 2024 (arXiv 2210.17357), algorithm 1.
@@ -54,13 +54,13 @@ use crate::{CompressionFactor, Slot};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LGreco {
-    /// The ratio whose lost energy may be lost.
+    /// The uniform ratio, whose lost energy is the bound.
     pub factor: CompressionFactor,
-    /// How often a slot's ratio may be halved or doubled.
+    /// Number of times that a slot's ratio may be halved or doubled.
     pub octaves: u8,
-    /// How much of that energy.
+    /// Factor on the bound of the lost energy.
     pub tolerance: f64,
-    /// Steps from one decision to the next.
+    /// Number of steps from one decision to the next.
     pub every: u64,
 }
 
@@ -107,7 +107,7 @@ impl ControllerSettings for LGreco {
 }
 
 impl LGreco {
-    /// The controller.
+    /// Creates the controller.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting outside its range.
@@ -118,7 +118,7 @@ impl LGreco {
     fn chooser(&self) -> Result<Chooser, ConfigError> {
         self.check()?;
         let middle = 2 * i32::from(self.octaves);
-        // 2^(i/2), to the same bit on every machine.
+        // Computes 2^(i/2) with the same bits on every machine.
         let power = |i: i32| 2_f64.powi(i.div_euclid(2)) * if i % 2 == 0 { 1.0 } else { SQRT_2 };
         let candidates = (-middle..=middle).map(|i| CompressionFactor::new((self.factor.get() * power(i)).max(1.0)));
         Ok(Chooser {
@@ -134,14 +134,14 @@ impl LGreco {
 struct Chooser {
     settings: LGreco,
     candidates: Vec<CompressionFactor>,
-    /// Whether this step is the one to decide at, or a later one: exchanges need not come at every step.
+    /// Set if this step is due for a decision. A decision may come later than planned, since exchanges need not take place at every step.
     is_due: bool,
     next: u64,
-    /// One a slot.
+    /// The ratio of each slot.
     chosen: Vec<CompressionFactor>,
 }
 
-/// The candidate of each slot, and how many values these send and how many the middle one would for all.
+/// Returns the candidate of each slot, the number of values that these send, and the number that the middle candidate would send for all slots.
 fn choose(chooser: &Chooser, energies: &Energies, slots: &[Slot]) -> (Vec<usize>, [usize; 2]) {
     let Chooser { candidates, settings: LGreco { tolerance, .. }, .. } = chooser;
     let uniform = vec![candidates.len() / 2; slots.len()];
@@ -160,9 +160,9 @@ fn choose(chooser: &Chooser, energies: &Energies, slots: &[Slot]) -> (Vec<usize>
     (best, sizes)
 }
 
-/// Of each slot's `(bins, size)` the choice with the smallest total size whose bins add up to at most `bins`.
+/// Returns, from each slot's `(bins, size)`, the choice with the smallest total size whose bins add up to at most `bins`.
 fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
-    // The smallest size of the slots so far where they use at most so many bins, and the last one's choice that leads there.
+    // The smallest size of the slots so far for each limit on their bins, and the last slot's choice that leads to it.
     let (mut best, mut taken) = (vec![0_usize; bins + 1], Vec::new());
     for choices in slots {
         let (mut next, mut by) = (vec![usize::MAX; bins + 1], vec![0_u8; bins + 1]);
@@ -226,7 +226,7 @@ impl Controller for Chooser {
             let text = format!("{sent} values sent instead of {uniform} at {factor} for all");
             reason = Some(text).filter(|_| before != self.chosen);
         }
-        // What the next step needs can be measured of this one.
+        // The inputs of the next step can be measured at this step.
         self.is_due = agreed.agreed_step.step.saturating_add(1) >= self.next;
         Decision { levels: Levels::PerSlot(&self.chosen), reason }
     }
@@ -278,9 +278,10 @@ mod tests {
         }
     }
 
-    /// The slots of the module's example: at 2x, 2.8x, 4x, 5.7x and 8x `a` keeps 4, 3, 2, 1, 1 values and loses 1, 2, 6, 22, 22, and `b` keeps 16, 11,
-    /// 8, 6, 4 and loses 16, 21, 24, 26, 28. 4x for both sends 10 and loses 30. At a tolerance of 1, 29 is allowed to send 8 (1 + 28); at 1½, of
-    /// 45, 6 + 28 = 34 to send 6 (22 + 21 = 43 would send 12); at 1.7, of 51, 22 + 28 = 50 to send 5.
+    /// The slots of the module's example. At 2x, 2.8x, 4x, 5.7x and 8x, `a` keeps 4, 3, 2, 1, 1 values and loses 1, 2, 6, 22, 22, and
+    /// `b` keeps 16, 11, 8, 6, 4 and loses 16, 21, 24, 26, 28. 4x for both sends 10 and loses 30. A tolerance of 1 allows 30, of which
+    /// 1 + 28 = 29 sends 8. A tolerance of 1½ allows 45, of which 6 + 28 = 34 sends 6 (22 + 21 = 43 would send 12). A tolerance of 1.7
+    /// allows 51, of which 22 + 28 = 50 sends 5.
     #[test]
     fn the_tolerance_is_how_much_more_may_be_lost_by_hand() {
         let factor = CompressionFactor::constant(4.0);
@@ -297,7 +298,7 @@ mod tests {
         }
     }
 
-    /// NaN must not look as if nothing were lost.
+    /// NaN must not count as zero lost energy.
     #[test]
     fn energies_that_are_not_finite_leave_all_slots_at_the_factor() {
         let (layout, settings) = (Layout::new([("a", vec![64]), ("b", vec![640])]), LGreco::default());

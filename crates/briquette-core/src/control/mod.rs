@@ -1,7 +1,7 @@
-//! How much to compress, decided from what all ranks agree on.
+//! Controllers: choose compression ratios from numbers that all ranks agree on.
 //!
-//! A [`Controller`] states what it [needs](Needs) and sees only agreed numbers ([`Agreed`]), so every rank's copy decides alike.
-//! It never communicates: [`Adaptive`](crate::wrapper::Adaptive) measures and agrees.
+//! A [`Controller`] states the measurements that it [needs](Needs) and receives only agreed numbers ([`Agreed`]), so the copies on all
+//! ranks decide identically. It never communicates: [`Adaptive`](crate::wrapper::Adaptive) measures and agrees.
 
 pub mod accordion;
 pub mod adaqs;
@@ -34,59 +34,59 @@ use crate::Slot;
 use crate::reduce::{AgreedStep, Energies, Levels};
 use crate::state::Stateful;
 
-/// What a controller needs measured of a step's vector; by default nothing. What is needed is agreed with the next step's header, or in
-/// an all-reduce of as many `f64` as there are numbers ([`Probing`](crate::wrapper::Probing)); what the step header carries ([`AgreedStep`]: losses, samples, seconds and bytes of the exchange
-/// before) is agreed anyway and costs nothing.
+/// Measurements of a step's vector that a controller needs; by default none. They are agreed with the next step's header, or in an
+/// all-reduce with one `f64` per number ([`Probing`](crate::wrapper::Probing)). The contents of the step header ([`AgreedStep`]:
+/// losses, samples, and the seconds and bytes of the previous exchange) are always agreed, at no additional cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Needs<'a> {
-    /// The gain of each of these factors, from the smallest to the largest. Each is a compression; the message of the factor
-    /// that is chosen is the message sent.
+    /// The factors whose gain is needed, from the smallest to the largest. Each costs a compression. The message of the chosen factor
+    /// is the message sent.
     pub gains: &'a [CompressionFactor],
-    /// The energies of each slot instead of those of the whole vector. With `gains` this needs a reducer that compresses each
-    /// slot by itself: see [`Controller::per_slot`].
+    /// Set if the energies of each slot are needed instead of those of the whole vector. With `gains` this needs a reducer that
+    /// compresses each slot separately: see [`Controller::per_slot`].
     pub slots: bool,
-    /// `‖x‖²`.
+    /// Set if `‖x‖²` is needed.
     pub norm: bool,
-    /// Mean and standard deviation of the vector's values.
+    /// Set if the mean and standard deviation of the vector's values are needed.
     pub moments: bool,
 }
 
-/// What is known when a controller decides, equal on all ranks.
+/// Inputs of a decision, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Agreed<'a> {
-    /// Step, loss, samples, compute seconds, and the exchange before.
+    /// The step, loss, samples, compute seconds, and the previous exchange.
     pub agreed_step: &'a AgreedStep,
-    /// The tensors that the decision is about.
+    /// The slots that the decision applies to.
     pub slots: &'a [Slot],
-    /// `Σ_ranks ‖x‖²`; 0 unless anything is needed.
+    /// `Σ_ranks ‖x‖²`; 0 unless something is needed.
     pub norm2: f64,
-    /// Mean of the values of all ranks' vectors, and their standard deviation; zeros unless needed.
+    /// Mean and standard deviation of the values of all ranks' vectors; zero unless needed.
     pub moments: Moments,
     /// The gain of each factor in [`Needs::gains`], over all ranks, in that order.
     pub gains: &'a [f64],
-    /// What these come from, summed over ranks: a row for each slot where slots are needed.
+    /// Energies from which the gains are computed, summed over ranks, with a row for each slot if slots are needed.
     pub energies: &'a Energies,
 }
 
 impl<'a> Agreed<'a> {
-    /// Where nothing was needed.
+    /// Creates the inputs of a controller without needs.
     pub fn new(agreed_step: &'a AgreedStep, slots: &'a [Slot]) -> Self {
         const NONE: &Energies = &Energies::new();
         Agreed { agreed_step, slots, norm2: 0.0, moments: Moments::default(), gains: &[], energies: NONE }
     }
 }
 
-/// The first moments of values.
+/// First and second moments of a set of values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Moments {
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// Their standard deviation, of the values themselves (not of a larger population).
+    /// Standard deviation of the values themselves (not an estimate for a larger population).
     pub deviation: f64,
 }
 
 impl Moments {
-    /// Of `count` values with this sum and sum of squares.
+    /// Returns the moments of `count` values with this sum and sum of squares.
     pub fn of(count: f64, sum: f64, norm2: f64) -> Self {
         if count == 0.0 {
             return Moments::default();
@@ -96,22 +96,22 @@ impl Moments {
     }
 }
 
-/// What to send now.
+/// A controller's decision: the compression factors of this step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision<'a> {
-    /// Dense where every factor is 1.
+    /// The factors. The exchange is dense if every factor is 1.
     pub levels: Levels<'a>,
-    /// In words, when it differs from the last one.
+    /// A text with the reason, if the decision differs from the last one.
     pub reason: Option<String>,
 }
 
 impl Decision<'_> {
-    /// One factor for the whole vector.
+    /// Creates a decision with one factor for the whole vector.
     pub fn all(factor: CompressionFactor, reason: Option<String>) -> Self {
         Decision { levels: Levels::All(factor), reason }
     }
 
-    /// The factor of the whole vector, where it was decided as one.
+    /// Returns the factor of the whole vector, if there is one factor.
     pub fn factor(&self) -> Option<CompressionFactor> {
         match self.levels {
             Levels::All(factor) => Some(factor),
@@ -120,52 +120,51 @@ impl Decision<'_> {
     }
 }
 
-/// Agreed observations in, compression ratios out.
+/// Chooses compression ratios from agreed observations.
 ///
-/// The order of calls in a step: [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide). Where
-/// numbers are agreed [late](crate::wrapper::Probing), `needs` is asked again after `decide`, and what it then returns is measured; if
-/// it returns the same after the next `observe`, that is what `decide` is given. What it returns depends on saved state alone: of
-/// ranks whose exchange failed, some had decided already, and all must agree on what was measured.
-/// When the exchange fails, the caller restores the state of before the first of them through [`Stateful`].
+/// The order of calls in a step is [`observe`](Controller::observe), [`needs`](Controller::needs), [`decide`](Controller::decide). If
+/// numbers are agreed [late](crate::wrapper::Probing), `needs` is called again after `decide`, and the result states the next
+/// measurement. If `needs` returns the same after the next `observe`, the measured numbers are passed to `decide`. The result of
+/// `needs` must depend only on saved state: after a failed exchange some ranks have already decided, and all ranks must agree on the
+/// measured numbers. When the exchange fails, the caller restores the state before the first call through [`Stateful`].
 pub trait Controller: Stateful + Send {
-    /// Whether it may decide for each slot, or needs gains of each: then the reducer must compress each slot by itself.
+    /// Returns whether it may decide for each slot, or needs the gains of each slot. The reducer must then compress each slot separately.
     fn per_slot(&self) -> bool {
         false
     }
 
-    /// What the step header agreed on, with the seconds and bytes of the exchange before where there was one.
+    /// Receives the numbers agreed by the step header, with the seconds and bytes of the previous exchange if there was one.
     fn observe(&mut self, _facts: &AgreedStep) {}
 
-    /// What must be measured of this step's vector.
+    /// Returns the measurements that are needed of this step's vector.
     fn needs(&self) -> Needs<'_> {
         Needs::default()
     }
 
-    /// What to send now.
+    /// Decides the compression factors of this step.
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_>;
 
-    /// Seconds that it predicts for compressing and exchanging a dense vector here and now, where it has a model of costs.
+    /// Returns the predicted time in seconds to compress and exchange a dense vector at present, if it has a cost model.
     fn dense_seconds(&self) -> Option<f64> {
         None
     }
 
-    /// Whether, at the step that was just decided, what waits in memories is given up: it is old, and would do harm where it is sent at
-    /// a lower ratio.
+    /// Returns whether the residual is discarded at the step that was just decided. A stale residual would do harm when it is sent at a lower ratio.
     fn gives_up_memory(&self) -> bool {
         false
     }
 
-    /// A controller around this one sends `levels` instead of what was just decided, never more.
+    /// Notifies the controller that an outer controller sends `levels` instead of its last decision. It never raises a ratio.
     fn overruled(&mut self, _levels: Levels<'_>) {}
 
-    /// What it does now, in words, for people: made when it is asked for, and never decided from. `None` where there is nothing to
-    /// add to what it decided.
+    /// Describes its present state for people. The text is computed on request, and no decision depends on it. Returns `None` if there
+    /// is nothing to add to its decision.
     fn describe(&self) -> Option<String> {
         None
     }
 }
 
-/// The words of a controller and of the one inside it.
+/// Joins the texts of a controller and of its inner controller.
 fn both(own: String, inner: Option<String>) -> Option<String> {
     Some([Some(own), inner].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }

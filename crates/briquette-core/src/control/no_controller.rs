@@ -1,4 +1,4 @@
-//! Nothing is decided: the compressor's own setting, always.
+//! No controller: the ratio stays at the compressor's own setting.
 
 use super::Controller;
 use crate::config::{ControllerSettings, Described, Feedback};

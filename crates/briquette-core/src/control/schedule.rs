@@ -1,8 +1,8 @@
-//! Compression factors known before the run: warm-ups and staircases over steps.
+//! Schedules: compression factors fixed before the run, as warm-ups and staircases over steps.
 //!
-//! **Why.** Gradients of the first steps are large, change fast and suffer most from compression; every rank can
-//! follow a schedule without measuring anything. **Why not.** It knows neither the network nor the model: the length of
-//! the warm-up is a guess, where [`GraVac`](super::GraVac) looks.
+//! **Why.** Gradients of the first steps are large, change fast and suffer most from compression. Every rank can follow a schedule
+//! without measurements. **Why not.** A schedule knows neither the network nor the model: the length of the warm-up is a guess,
+//! whereas [`GraVac`](super::GraVac) measures.
 //!
 //! **Method.** The factor is a pure function of the optimizer step `t`. [`Schedule::warm_up`]: `from·(to/from)^(t/n)`
 //! for `t < n`, then `to`. [`Schedule::staged`]: the same in `m` equal stages, `from·(to/from)^(⌊m·t/n⌋/m)`.
@@ -13,16 +13,16 @@
 //! | sparsity `s` | factor `1/(1 − s)` |
 //! | warm-up epochs | `stages`; `steps_per_epoch` of [`Schedule::dgc`] |
 //!
-//! *DGC's warm-up* needs no controller of its own. The sparsities of the paper, 75, 93.75, 98.4375, 99.6 and 99.9 %, are 4x to 1024x in
-//! four stages, the last two rounded: `schedule:4x,to=1024x,steps=N,stages=4` with `N` the steps of four epochs. The authors'
-//! program, `r^((e+1)/(m+1))` in epoch `e` of `m` for a ratio `r`, begins at `r^(1/(m+1))`: 3.981x for 1000x in four.
+//! *DGC's warm-up* needs no separate controller. The sparsities of the paper, 75, 93.75, 98.4375, 99.6 and 99.9 %, are 4x to 1024x in
+//! four stages, the last two rounded: `schedule:4x,to=1024x,steps=N,stages=4` with `N` the steps of four epochs. The authors' program
+//! uses `r^((e+1)/(m+1))` in epoch `e` of `m` for a ratio `r`. It starts at `r^(1/(m+1))`: 3.981x for 1000x in four epochs.
 //!
-//! **Knobs.** Factors at least 1; steps are optimizer steps, at least 1; `stages`, at least 1 and at most `steps`, without it a ramp
-//! from step to step. What served small networks on CIFAR-10: from 4x to the target over the first epoch.
+//! **Knobs.** Factors at least 1. Steps are optimizer steps, at least 1. `stages` is at least 1 and at most `steps`; without it, the
+//! factor changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch; a ramp per step avoids its jumps. [`Schedule::dgc`] takes
-//! its sparsity 99.6 % as written, 250x, not as the 256x of the geometric series. Clipping and momentum correction are
-//! [`MomentumCorrection`](crate::wrapper::MomentumCorrection)'s. Nothing measured is looked at, so no number can mislead it.
+//! the sparsity 99.6 % as written, 250x, not as the 256x of the geometric series. Clipping and momentum correction are in
+//! [`MomentumCorrection`](crate::wrapper::MomentumCorrection). No measured number is read, so none can mislead it.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression: Reducing the
 //! Communication Bandwidth for Distributed Training*, ICLR 2018, <https://arxiv.org/abs/1712.01887>, §3.3.
@@ -48,7 +48,7 @@ use crate::state::{State, Stateful};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     shape: Shape,
-    /// The stage that the last reason was about.
+    /// The stage of the last reported reason.
     told: Option<u64>,
 }
 
@@ -58,15 +58,15 @@ enum Shape {
         from: CompressionFactor,
         to: CompressionFactor,
         steps: u64,
-        /// A ramp without.
+        /// Number of stages; a ramp if absent.
         stages: Option<u64>,
     },
-    /// First steps strictly increasing, the first of them 0.
+    /// Pairs of first step and factor. First steps increase strictly, and the first of them is 0.
     Stages(Vec<(u64, CompressionFactor)>),
 }
 
 impl Schedule {
-    /// From `from` to `to` over the first `steps` steps, by the same ratio at each, then `to`.
+    /// Geometric ramp from `from` to `to` over the first `steps` steps, then `to`.
     ///
     /// # Errors
     /// [`ConfigError`] when `steps` is 0 or `from` is above `to`.
@@ -80,11 +80,11 @@ impl Schedule {
         Ok(Schedule { shape: Shape::WarmUp { from, to, steps, stages: None }, told: None })
     }
 
-    /// From `from` to `to` over the first `steps` steps in `stages` stages of equal length, each by the same ratio above the one
-    /// before, then `to`.
+    /// Geometric staircase from `from` to `to` over the first `steps` steps in `stages` stages of equal length, then `to`. Each
+    /// stage's factor is the previous one times the same ratio.
     ///
     /// # Errors
-    /// As [`warm_up`](Self::warm_up), and when `stages` is 0 or above `steps`.
+    /// The errors of [`warm_up`](Self::warm_up), and an error when `stages` is 0 or above `steps`.
     pub fn staged(
         from: CompressionFactor,
         to: CompressionFactor,
@@ -96,7 +96,7 @@ impl Schedule {
         Ok(Schedule { shape: Shape::WarmUp { from, to, steps, stages: Some(stages) }, ..schedule })
     }
 
-    /// A staircase: pairs of first step and factor, the first pair at step 0.
+    /// Staircase from pairs of first step and factor, with the first pair at step 0.
     ///
     /// # Errors
     /// [`ConfigError`] when there is no stage, the first does not begin at step 0, or the steps do not increase.
@@ -133,7 +133,7 @@ impl Schedule {
         Schedule::steps(stages?)
     }
 
-    /// What is sent at `step`.
+    /// Returns the factor at `step`.
     pub fn factor(&self, step: u64) -> CompressionFactor {
         match &self.shape {
             Shape::WarmUp { to, steps, .. } if step >= *steps => *to,
@@ -143,14 +143,14 @@ impl Schedule {
                     None => step as f64 / *steps as f64,
                 };
                 let factor = from.get() * (to.get() / from.get()).powf(part);
-                // Rounding may leave the range by one ulp, below 1 among others.
+                // Rounding may leave the range by one ulp, for example below 1.
                 CompressionFactor::new(factor.clamp(from.get(), to.get())).unwrap_or(*to)
             }
             Shape::Stages(stages) => stages[self.stage(step) as usize].1,
         }
     }
 
-    /// Which part of the schedule a step lies in, counted from 0.
+    /// Returns the stage of a step, counted from 0.
     fn stage(&self, step: u64) -> u64 {
         match &self.shape {
             Shape::WarmUp { steps, stages, .. } => {
@@ -206,13 +206,13 @@ impl Controller for Schedule {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
-    /// At step 0.
+    /// The factor at step 0.
     pub from: CompressionFactor,
-    /// From step `steps` on.
+    /// The factor from step `steps` on.
     pub to: CompressionFactor,
-    /// Steps in between, at least 1.
+    /// Number of steps in between, at least 1.
     pub steps: u64,
-    /// Stages in between, at least 1 and at most `steps`; a ramp without.
+    /// Number of stages in between, at least 1 and at most `steps`; a ramp if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u64>,
 }

@@ -1,35 +1,35 @@
-//! What is wrong with the contributions of ranks.
+//! Errors raised by aggregators.
 
 use super::WireError;
 
-/// Contributions could not be aggregated.
+/// The contributions could not be aggregated.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AggregateError {
-    /// The message of one rank does not fit.
+    /// The message of one rank could not be decoded.
     #[error("contribution of rank {rank}: {source}")]
     Message {
-        /// Whose.
+        /// The rank that sent it.
         rank: usize,
-        /// What is wrong with it.
+        /// The decoding error.
         source: WireError,
     },
-    /// More contributions than the aggregator tolerates cannot be used.
+    /// The number of unusable contributions exceeds what the aggregator tolerates.
     #[error(
         "of the contributions of {world} ranks those of {ranks:?} are not finite or not readable, more than this aggregation tolerates"
     )]
     Excluded {
-        /// Whose.
+        /// The ranks with unusable contributions.
         ranks: Vec<usize>,
-        /// How many ranks there are.
+        /// The number of ranks.
         world: usize,
     },
-    /// Too few contributions for this aggregator.
+    /// The aggregator needs more contributions.
     #[error("this aggregation needs at least {needed} ranks, got {got}")]
     Ranks {
-        /// Ranks that it works with.
+        /// The minimum number of ranks.
         needed: usize,
-        /// Ranks that there are.
+        /// The actual number of ranks.
         got: usize,
     },
 }

@@ -1,29 +1,29 @@
-//! What ends a session.
+//! Errors of the transport, which end a session.
 
 use std::time::Duration;
 
 use crate::comm::Scope;
 
-/// A session could not finish an operation. It is of no further use after one.
+/// A session failed to complete an operation. The session cannot be used afterward.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// Another rank, or any of several, sent nothing for too long.
+    /// The timeout passed while waiting for another rank, or for any one of several.
     #[error(
         "rank {rank} waited {seconds:.1} s for {} during {during}: deadline passed{}",
         any_of(others),
         note(last_seen)
     )]
     Deadline {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// The ranks of which it waited for one.
+        /// The ranks, any one of which it waited for.
         others: Box<[usize]>,
-        /// What was going on.
+        /// The operation in progress.
         during: Scope,
-        /// How long, in seconds.
+        /// The time waited, in seconds.
         seconds: f64,
-        /// What is known of the other side, where the transport knows anything.
+        /// The last known state of the other side, if the transport knows it.
         last_seen: Option<String>,
     },
     /// Some rank called [`abort`](crate::comm::Session::abort), panicked, or failed.
@@ -31,57 +31,57 @@ pub enum CommError {
     Aborted {
         /// The rank that stopped the run.
         by: usize,
-        /// What *that* rank was doing.
+        /// The operation in progress on *that* rank.
         during: Scope,
-        /// Its own words.
+        /// The reason that it gave.
         reason: String,
     },
-    /// The other side is gone.
+    /// The connection to another rank was lost.
     #[error("rank {other}{} lost during {during}: {cause}", place(address))]
     Lost {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
-        /// Who is gone.
+        /// The lost rank.
         other: usize,
-        /// Where that was, if it was elsewhere.
+        /// The address of the lost rank, if it ran elsewhere.
         address: Option<String>,
-        /// What was going on.
+        /// The operation in progress.
         during: Scope,
-        /// The transport's words.
+        /// The transport's description of the cause.
         cause: String,
     },
-    /// A rank has no such channel for exchanges in the background.
+    /// The transport has no such channel for background exchanges.
     #[error("rank {rank} cannot exchange on channel {channel}: {cause}")]
     Channel {
-        /// Whose transport.
+        /// The rank of the transport.
         rank: usize,
         /// The channel.
         channel: usize,
-        /// Why not, and what to do.
+        /// The reason, and a remedy.
         cause: String,
     },
-    /// Two ranks are not doing the same thing.
+    /// Two ranks execute different operations.
     #[error(
         "rank {rank} is at {during}, rank {other} at {theirs}: every rank must make the same calls in the same order"
     )]
     OutOfStep {
-        /// Who received.
+        /// The receiving rank.
         rank: usize,
-        /// Who sent.
+        /// The sending rank.
         other: usize,
-        /// What this rank was doing.
+        /// The operation in progress on this rank.
         during: Scope,
-        /// What the other rank was doing as it sent.
+        /// The operation of the other rank when it sent.
         theirs: String,
     },
-    /// A frame of an unexpected size.
+    /// A frame has an unexpected size.
     #[error("rank {rank} got {got} bytes from rank {other} during {during}, expected {expected}")]
     Size {
-        /// Who received.
+        /// The receiving rank.
         rank: usize,
-        /// Who sent.
+        /// The sending rank.
         other: usize,
-        /// What was going on.
+        /// The operation in progress.
         during: Scope,
         /// Bytes expected.
         expected: usize,
@@ -91,18 +91,18 @@ pub enum CommError {
 }
 
 impl CommError {
-    /// The cause of [`Lost`](CommError::Lost) where the other side ended without an error.
+    /// The cause in [`Lost`](CommError::Lost) if the other side ended without an error.
     pub const LEFT: &'static str =
         "it left the run: its code returned, perhaps after fewer steps; every rank must take as many";
 
-    /// Rank `rank` waited in vain for one of `others`, of which nothing is known.
+    /// Returns the error for a timeout of rank `rank` while it waited for one of `others`, whose state is unknown.
     pub fn deadline(rank: usize, others: &[usize], during: Scope, waited: Duration) -> CommError {
         let (mut others, seconds) = (others.to_vec(), waited.as_secs_f64());
         others.sort_unstable();
         CommError::Deadline { rank, others: others.into(), during, seconds, last_seen: None }
     }
 
-    /// The reason that the other ranks are stopped with, where this error is a missed deadline; otherwise the error itself.
+    /// Returns the reason to abort the other ranks with: a short text for a missed deadline, otherwise the error's own text.
     pub fn reason(&self) -> String {
         match self {
             CommError::Deadline { others, seconds, .. } => {

@@ -1,20 +1,20 @@
-//! What may fail in a step of a strategy.
+//! Errors of a synchronization step.
 
 use super::ReduceError;
 
-/// A synchronisation failed; see [`ReduceError`].
+/// A synchronization failed; see [`ReduceError`].
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {
-    /// The exchange itself failed.
+    /// The exchange failed.
     #[error("step {step}: {source}")]
     Reduce {
         /// The optimizer step.
         step: u64,
-        /// What failed.
+        /// The error of the exchange.
         source: ReduceError,
     },
-    /// A gradient that is not finite was refused on every rank, before it reached anyone's state.
+    /// A gradient is not finite. Every rank refused the step before any state changed.
     #[error(
         "step {step}: rank {rank} has a non-finite value in `{slot}`; no rank exchanged anything. \
          Lower the learning rate, or skip the step on every rank"
@@ -22,12 +22,12 @@ pub enum SyncError {
     NonFinite {
         /// The optimizer step.
         step: u64,
-        /// Whose vector.
+        /// The rank whose vector it is.
         rank: usize,
         /// The slot's path.
         slot: String,
     },
-    /// A rank had begun to exchange gradients during its backward pass, and does not step with them.
+    /// A rank started to exchange gradients during its backward pass, and then discarded them instead of stepping with them.
     #[error(
         "step {step}: rank {rank} gave its gradients up when some were on the way already: its forward model was armed again, or \
          something was saved or evaluated, before the step; no rank has used them"
@@ -35,10 +35,10 @@ pub enum SyncError {
     GaveUp {
         /// The optimizer step.
         step: u64,
-        /// Which rank.
+        /// The rank.
         rank: usize,
     },
-    /// Gradients were weighed by other numbers of samples than were recorded in the end.
+    /// Gradients were weighted by a number of samples that differs from the number recorded in the end.
     #[error(
         "step {step}: rank {rank} recorded samples after its backward pass, when its gradients were on the way: call \
          `record_samples` before `forward_model`"
@@ -49,8 +49,8 @@ pub enum SyncError {
         /// The first such rank.
         rank: usize,
     },
-    /// What a strategy made of this rank's own parameters is not finite, where those of other ranks may be: they learn of it
-    /// when the session is aborted.
+    /// The parameters or momentum that the strategy computed on this rank are not finite. Other ranks may have finite values: they
+    /// learn of the error from the abort of the session.
     #[error(
         "step {step}: rank {rank}: the exchange leaves a value that is not finite in `{slot}`: parameters, or a momentum over them, \
          exceed the largest number. Lower the learning rate, or clip gradients"
@@ -63,7 +63,7 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
-    /// A strategy keeps something for each machine, and ranks are on others than when it was saved.
+    /// The strategy keeps state per machine, and the placement of ranks on machines has changed since the state was saved.
     #[error(
         "step {step}: rank {rank} was on the machine of rank {saved} when this run was saved, and is on that of rank {here} now: start \
          ranks on the machines that they had, or a new run from the saved model"
@@ -71,14 +71,14 @@ pub enum SyncError {
     OtherMachines {
         /// The optimizer step.
         step: u64,
-        /// The first such rank.
+        /// The first rank whose machine has changed.
         rank: usize,
-        /// The first rank of its machine then.
+        /// The first rank of its machine when the state was saved.
         saved: usize,
         /// The first rank of its machine now.
         here: usize,
     },
-    /// A step where there are none: a server's updates take their place.
+    /// The optimizer trains with a server and workers, and has no synchronous steps.
     #[error(
         "step {step}: this optimizer trains by a server and its workers, which take no steps together: call `ServerTraining::train`"
     )]
@@ -86,17 +86,17 @@ pub enum SyncError {
         /// The optimizer step.
         step: u64,
     },
-    /// Ranks disagree about where they are.
+    /// Ranks are at different steps.
     #[error("rank {rank} is at step {got}, this rank at step {expected}: every rank must take every step")]
     OutOfStep {
         /// The other rank.
         rank: usize,
         /// This rank's step.
         expected: u64,
-        /// Its step.
+        /// The other rank's step.
         got: u64,
     },
-    /// Ranks step with different optimizers of several that share a transport.
+    /// Ranks step with different optimizers among several that share a transport.
     #[error(
         "step {step}: rank {rank} steps with optimizer {got} of this world, this rank with {expected} (counted from 0, as their sessions \
          were made): step, save and evaluate with all optimizers in the same order on every rank"
@@ -108,20 +108,20 @@ pub enum SyncError {
         rank: usize,
         /// This rank's optimizer.
         expected: u8,
-        /// Its optimizer.
+        /// The other rank's optimizer.
         got: u8,
     },
-    /// A learning rate that is no number would end every replica.
+    /// The learning rate is not finite: a step with it would destroy every replica.
     #[error("step {step}: rank {rank} steps with learning rate {got}, which is not finite; no rank exchanged anything")]
     Rate {
         /// The optimizer step.
         step: u64,
-        /// Whose rate.
+        /// The rank whose learning rate it is.
         rank: usize,
-        /// The rate; infinite where another rank's is not a number.
+        /// The learning rate. It is infinite if another rank's rate is not a number.
         got: f64,
     },
-    /// A count of samples that would leave the other ranks no weight.
+    /// The recorded number of samples is so large that it would leave the other ranks no weight.
     #[error(
         "step {step}: rank {rank} recorded {got} samples behind its gradient, at most {most} are sensible; no rank exchanged \
          anything"
@@ -129,14 +129,14 @@ pub enum SyncError {
     Samples {
         /// The optimizer step.
         step: u64,
-        /// Whose gradient.
+        /// The rank whose gradient it is.
         rank: usize,
         /// Samples it recorded.
         got: u64,
-        /// How many it may.
+        /// The maximum.
         most: u64,
     },
-    /// Samples that only some ranks recorded would weigh ranks by numbers of different kinds.
+    /// Only some ranks recorded samples, so that the weights of the ranks would not be comparable.
     #[error(
         "step {step}: rank {rank} recorded its samples and rank {other} did not; no rank exchanged anything. Call `record_samples` on every \
          rank before the step (with 0 where a rank has none), or on none"
@@ -144,12 +144,12 @@ pub enum SyncError {
     SomeRecorded {
         /// The optimizer step.
         step: u64,
-        /// The first rank that did.
+        /// The first rank that recorded samples.
         rank: usize,
         /// The first rank that did not.
         other: usize,
     },
-    /// Replicas that are to be equal are not; no rank exchanged anything.
+    /// Replicas that must be equal differ. No rank exchanged anything.
     #[error(
         "step {step}: {} of {} not those of rank {rank}, and replicas are to be equal. Change parameters and optimizers identically \
          on every rank; `join` again gives every rank rank 0's; where ranks' devices round differently, set re-broadcasting",
@@ -159,14 +159,14 @@ pub enum SyncError {
     Replicas {
         /// The optimizer step.
         step: u64,
-        /// The first tensor that differs, where it was looked for.
+        /// The first tensor that differs, if it was determined.
         slot: Option<String>,
-        /// The first rank that has what most have.
+        /// The first rank with the majority's values.
         rank: usize,
-        /// The ranks that have other values.
+        /// The ranks with other values.
         others: Vec<usize>,
     },
-    /// The ranks' finite gradients have no finite average; every rank found the same, and nothing has changed.
+    /// The average of the ranks' finite gradients is not finite. Every rank reports the same error, and no state has changed.
     #[error(
         "step {step}: the average over ranks is not finite in `{slot}`: the sum exceeds the largest number; no rank has used it. Lower \
          the learning rate, clip gradients, or skip the step on every rank"
@@ -177,7 +177,7 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
-    /// Replicas that step with different learning rates do not stay equal.
+    /// Ranks step with different learning rates, so that replicas would not stay equal.
     #[error(
         "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
         stated(*got), stated(*expected)
@@ -189,13 +189,14 @@ pub enum SyncError {
         rank: usize,
         /// This rank's rate.
         expected: Option<f64>,
-        /// Its rate.
+        /// The other rank's rate.
         got: Option<f64>,
     },
 }
 
 impl SyncError {
-    /// Whether every rank finds it by itself, in the step header and before anything has changed: no rank need stop another.
+    /// Returns whether every rank detects the error independently, in the step header and before any state has changed. No rank then
+    /// needs to abort another.
     pub fn is_everyones(&self) -> bool {
         !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
     }

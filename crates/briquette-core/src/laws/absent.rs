@@ -1,14 +1,14 @@
-//! The law of slots that no rank has a gradient for.
+//! Law of absent slots, for which no rank has a gradient.
 
 use super::driver::{Outcome, Rank, Setup, each_rank, local, same_bits};
 use super::{Synchronizes, driver::STEPS_ABSENT};
 use crate::state::{State, Value};
 
-/// A slot that no rank has a gradient for is not moved, and what is remembered of it stays as it is to the bit: as if the step had not
-/// been for it. What the strategy [does not hold](crate::sync::SyncStrategy::hold) is not asked.
+/// Checks that a slot for which no rank has a gradient is not moved and that its stored state is unchanged to the bit, as if
+/// the step had skipped the slot. A strategy that [does not hold](crate::sync::SyncStrategy::hold) such slots is not tested.
 ///
 /// # Panics
-/// If it is moved, if a vector of the state that has a value for each parameter changes there, or if nothing else moves.
+/// If the slot is moved, if a vector of the state with a value for each parameter changes there, or if nothing else moves.
 pub fn holds_absent_slots<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = each_rank(local(setup.world).build(), |mut comm, rank| {
         let mut rank = Rank::new(setup, rank);
@@ -26,7 +26,7 @@ pub fn holds_absent_slots<C: Synchronizes + Clone>(setup: &Setup<C>) {
                 .collect::<Vec<_>>()
         })
     });
-    // A rank that takes no part in a step may receive nothing: some rank does.
+    // A rank that takes no part in a step may receive nothing, but some rank does.
     let moves = |slot: usize| runs.iter().flatten().any(|run| run[slot].1.average.iter().any(|value| *value != 0.0));
     let is_held = runs.iter().any(Option::is_some);
     let still = (0..setup.layout.slots().len()).find(|slot| is_held && !moves(*slot));

@@ -1,18 +1,18 @@
-//! Law 7: a compressor is of the class it declares.
+//! Law 7: a compressor satisfies the error bound of its declared class.
 
 use crate::compress::{Compressor, ErrorBound};
 use crate::{Key, Message};
 
-/// Draws of `x` that show something of a compressor of this class.
+/// Returns the number of draws of `x` that suffice to test a compressor of this class.
 fn draws(class: ErrorBound, x: &[f32]) -> u64 {
     let draws = if matches!(class, ErrorBound::Contractive { .. }) { 200 } else { 2000 };
     if x.len() > 1000 { draws / 10 } else { draws }
 }
 
-/// Law 7 on one vector: the size of the error, and its mean where there is to be none.
+/// Checks law 7 on one vector: the size of the error, and a mean of 0 where the class requires it.
 ///
 /// # Errors
-/// Says what does not hold.
+/// The message states the violation.
 pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), String> {
     let mut message = Message::default();
     let nonzero = x.iter().filter(|v| **v != 0.0).count();
@@ -26,7 +26,7 @@ pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), Str
         message.decode_into(&mut decoded).map_err(|e| e.to_string())?;
         errors.push(x.iter().zip(&decoded).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>());
         match class {
-            // A share that is declared is sent: were it not, only equal magnitudes would show it in the error.
+            // A declared share must be sent: otherwise only vectors of equal magnitudes would show the violation in the error.
             ErrorBound::Contractive { delta } if compressor.selects() => {
                 let declared = (delta * x.len() as f64 * (1.0 - 1e-12)).ceil() as usize;
                 if message.kept() < declared.min(nonzero) {
@@ -41,10 +41,10 @@ pub fn check_class(compressor: &mut dyn Compressor, x: &[f32]) -> Result<(), Str
     bias.check(draws)
 }
 
-/// The size of the error: of every draw, or of the mean.
+/// Checks the size of the error: of every draw, or of the mean.
 fn check_size(class: ErrorBound, x: &[f32], errors: &[f64]) -> Result<(), String> {
     let norm2: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
-    // 5.5 standard deviations of the mean: what hardly any draw does shows in both.
+    // 5.5 standard deviations of the mean. An outcome that hardly any draw has affects both.
     let draws = errors.len() as f64;
     let mean = errors.iter().sum::<f64>() / draws;
     let variance = errors.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / draws;
@@ -60,7 +60,7 @@ fn check_size(class: ErrorBound, x: &[f32], errors: &[f64]) -> Result<(), String
     if error <= bound + 1e-6 * bound { Ok(()) } else { Err(format!("{error} exceeds {bound} of {norm2}")) }
 }
 
-/// Sums of errors: of each value, and along the vector itself, where a common shrinking adds up.
+/// Sums of errors: of each value, and along the vector itself, where a common shrinkage accumulates.
 struct Bias {
     norm: f64,
     sums: Vec<[f64; 2]>,
@@ -83,8 +83,8 @@ impl Bias {
         add(&mut self.along, along);
     }
 
-    /// Within 5.5 standard deviations of the mean, and what twenty errors as large as the vector would weigh: a value that
-    /// hardly any draw rounds the other way is not normally distributed.
+    /// Checks that the bias is within 5.5 standard deviations of the mean plus the weight of twenty errors as large as the
+    /// vector: a value that hardly any draw rounds the other way is not normally distributed.
     fn check(&self, draws: u64) -> Result<(), String> {
         let draws = draws as f64;
         let rare = 20.0 * self.norm / draws;

@@ -1,11 +1,11 @@
-//! Layouts, gradients and learning rates that the laws are tried on.
+//! Layouts, gradients and learning rates with which the laws are tested.
 
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use crate::{Key, Layout};
 
-/// Matrices, vectors and a lone number; 131 values.
+/// Matrices, vectors and a scalar; 131 values.
 pub fn short() -> Layout {
     Layout::new([
         ("conv.weight", vec![6, 3, 3, 1]),
@@ -15,8 +15,8 @@ pub fn short() -> Layout {
     ])
 }
 
-/// 6 017 values. All-reduces go round the ring, keys have a second block, and an eighth of the values has three ranges of
-/// 8 bits; one slot alone is above each of these limits, too.
+/// 6 017 values. All-reduces use the ring, keys have a second block, and an eighth of the values has three ranges of 8 bits.
+/// One slot alone also exceeds each of these limits.
 pub fn long() -> Layout {
     Layout::new([
         ("conv.weight", vec![8, 5, 3, 3]),
@@ -36,13 +36,13 @@ pub fn sampled() -> Layout {
     ])
 }
 
-/// Rates that change, and divide without rounding.
+/// Returns learning rates that change, and divide without rounding.
 pub fn learning_rate(step: u64) -> f64 {
     [0.5, 0.125, 0.25, 1.0][step as usize % 4]
 }
 
-/// This rank's gradient of a step, with zeros: by turns heavy-tailed, normal, and flat, so that a sparsifier keeps nearly
-/// everything, about half, and next to nothing of it.
+/// Returns this rank's gradient of a step, with zeros: in turn heavy-tailed, normal, and flat, so that a sparsifier keeps
+/// nearly all of it, about half, and almost nothing.
 pub fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
     let mut rng = Key::new(77).step(step).rank(rank).block(0);
     let mut value = || -> f32 {
@@ -57,7 +57,7 @@ pub fn gradient(layout: &Layout, rank: usize, step: u64) -> Vec<f32> {
     (0..layout.len()).map(|_| value()).collect()
 }
 
-/// Vectors that compressors find hard.
+/// Vectors that are difficult for compressors.
 pub fn vectors() -> Vec<(&'static str, Vec<f32>)> {
     let mut hot = vec![0.0; 100];
     hot[37] = -3.0;

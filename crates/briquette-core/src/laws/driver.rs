@@ -1,4 +1,4 @@
-//! Ranks that train on threads: [`Driver`]s of a strategy, and reducers alone.
+//! Test ranks on threads: a [`Driver`] with a strategy, or a reducer alone.
 
 use std::num::NonZeroUsize;
 
@@ -12,14 +12,14 @@ use crate::step::{Driver, Exchanged};
 use crate::sync::{Header, Plan};
 use crate::{Key, Layout, Traffic};
 
-/// What is tried (a strategy, or a reducer alone), the parameters, and how many ranks.
+/// Test setup: a strategy or a reducer alone, the parameters, and the number of ranks.
 #[derive(Debug, Clone)]
 pub struct Setup<C> {
-    /// What is tried.
+    /// The strategy or reducer under test.
     pub config: C,
     /// The parameters.
     pub layout: Layout,
-    /// How many ranks.
+    /// Number of ranks.
     pub world: usize,
 }
 
@@ -29,13 +29,13 @@ impl<C: std::fmt::Debug> std::fmt::Display for Setup<C> {
     }
 }
 
-/// A world of two ranks on each machine.
+/// Builds a world with two ranks on each machine.
 pub(super) fn local(world: usize) -> LocalBuilder {
     Local::builder(world).machines_of(const { NonZeroUsize::new(2).unwrap() })
 }
 
-/// The short layout in worlds of 1, 2, 3 and 5 ranks, the long one in worlds of up to 3, and the longest one there for what
-/// behaves otherwise on long vectors: those with the ranks that are needed.
+/// Returns the setups with enough ranks: the short layout with 1, 2, 3 and 5 ranks, the long one with up to 3, and, for
+/// algorithms that behave differently on long vectors, the longest one with up to 3.
 fn places(fewest_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
     let mut places: Vec<_> = [1, 2, 3, 5].into_iter().map(|world| (short(), world)).collect();
     places.extend([1, 2, 3].map(|world| (long(), world)));
@@ -50,18 +50,18 @@ fn places(fewest_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
 }
 
 impl<C: Synchronizes + Clone> Setup<C> {
-    /// Every place of a strategy.
+    /// Returns every setup of a strategy.
     pub fn all(config: &C) -> impl Iterator<Item = Self> + '_ {
         let places = places(config.fewest_ranks(), config.is_tried_long());
         places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
-    /// In a world of `world` ranks, or of more where it needs them.
+    /// Returns the short setup with `world` ranks, or with more if the strategy needs them.
     pub fn short(config: &C, world: usize) -> Self {
         Setup { config: config.clone(), layout: short(), world: world.max(config.fewest_ranks()) }
     }
 
-    /// Some steps of a fresh world.
+    /// Runs some steps from a fresh start.
     pub fn run(&self, steps: usize) -> Vec<Vec<Outcome>> {
         each_rank(local(self.world).build(), |mut comm, rank| {
             let mut state = Rank::new(self, rank);
@@ -69,25 +69,25 @@ impl<C: Synchronizes + Clone> Setup<C> {
         })
     }
 
-    /// The first step from `from` on at which ranks exchange something, for a world that fails there.
+    /// Returns the first step from `from` on at which ranks exchange something, for a failure there.
     pub fn exchange_from(&self, from: u64) -> u64 {
         (from..).find(|&step| self.plan(step).exchanges()).unwrap()
     }
 
-    /// What is done at a step.
+    /// Returns the plan of a step.
     pub fn plan(&self, step: u64) -> Plan {
         self.config.strategy(&self.layout, self.world).unwrap().plan(step)
     }
 }
 
 impl<C: Reduces + Clone> Setup<C> {
-    /// Every place of a reducer.
+    /// Returns every setup of a reducer.
     pub fn reducers(config: &C) -> impl Iterator<Item = Self> + '_ {
         let places = places(config.fewest_ranks(), config.is_tried_long());
         places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
-    /// Some steps of the reducer alone, which reports what it sent.
+    /// Runs some steps of the reducer alone, with a report of what it sent.
     pub fn reduce_steps(&self, steps: usize) -> Vec<Vec<Outcome>> {
         each_rank(local(self.world).build(), |mut comm, rank| {
             let mut reducer = self.config.reducer(&self.layout, self.world).unwrap();
@@ -95,7 +95,7 @@ impl<C: Reduces + Clone> Setup<C> {
         })
     }
 
-    /// One exchange, committed.
+    /// Runs one exchange and commits it.
     pub(super) fn reduce(&self, reducer: &mut dyn Reducer, step: u64, on: (&mut Session, usize)) -> Outcome {
         let mut outcome = self.stage(reducer, step, on);
         reducer.commit();
@@ -106,7 +106,7 @@ impl<C: Reduces + Clone> Setup<C> {
         outcome
     }
 
-    /// One exchange, neither committed nor discarded.
+    /// Runs one exchange without committing or discarding it.
     pub(super) fn stage(&self, reducer: &mut dyn Reducer, step: u64, (comm, rank): (&mut Session, usize)) -> Outcome {
         let input = gradient(&self.layout, rank, step);
         let mut outcome =
@@ -126,24 +126,24 @@ impl<C: Reduces + Clone> Setup<C> {
     }
 }
 
-/// What one rank saw of one step.
+/// One rank's outcome of a step.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The agreed gradient; under a strategy that exchanges parameters, the parameters after the step.
+    /// The agreed gradient. Under a strategy that exchanges parameters, the parameters after the step.
     pub average: Vec<f32>,
-    /// What this rank effectively contributed; of a reducer alone.
+    /// This rank's effective contribution; only for a reducer alone.
     pub sent: Vec<f32>,
-    /// What is saved after the step.
+    /// Saved state after the step.
     pub state: State,
-    /// The nominal compression ratio, where one is reported.
+    /// The nominal compression ratio, if reported.
     pub factor: Option<f64>,
-    /// What was done.
+    /// The plan of the step.
     pub plan: Option<Plan>,
-    /// What an exchange of parameters must conserve, as this rank held it before and holds it after; where there is something.
+    /// The vector that an exchange of parameters must conserve in the mean, on this rank before and after, if there is one.
     pub conserved: Option<[Vec<f32>; 2]>,
-    /// Bytes, as reported.
+    /// Reported bytes.
     pub reported: Traffic,
-    /// Bytes, as the transport counted them.
+    /// Bytes counted by the transport.
     pub counted: Traffic,
 }
 
@@ -155,15 +155,16 @@ pub struct Rank<'a, C> {
     parameters: Vec<f32>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
-    /// Slots that no rank has a gradient for at the next step; at [some steps](STEPS_ABSENT) there is one without asking.
+    /// Slots for which no rank has a gradient at the next step, in addition to one at [some steps](STEPS_ABSENT).
     pub absent: Vec<usize>,
 }
 
-/// Period in steps, where gradients alone are exchanged: once per period, no rank has a gradient for the last slot.
+/// Period, in steps, of absent slots where only gradients are exchanged: once per period, no rank has a gradient for the last
+/// slot.
 pub const STEPS_ABSENT: u64 = 4;
 
 impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
-    /// At step 0.
+    /// Creates a rank at step 0.
     pub fn new(setup: &'a Setup<C>, rank: usize) -> Self {
         let mut strategy = setup.config.strategy(&setup.layout, setup.world).unwrap();
         let parameters = vec![0.0; setup.layout.len()];
@@ -173,21 +174,21 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Rank { setup, rank, driver, parameters, poison: None, absent: Vec::new() }
     }
 
-    /// A rank that has gone `steps` steps.
+    /// Creates a rank that has taken `steps` steps.
     pub fn after(setup: &'a Setup<C>, steps: u64, comm: &mut Session) -> Self {
         let mut rank = Rank::new(setup, comm.rank());
         (0..steps).for_each(|_| drop(rank.step(comm).unwrap()));
         rank
     }
 
-    /// What the strategy saves.
+    /// Returns the saved state of the strategy.
     pub fn save(&self) -> State {
         let mut state = State::default();
         self.driver.strategy().save(&mut state);
         state
     }
 
-    /// Puts this rank back to where `other` is, by what `other` saves.
+    /// Restores this rank to the position of `other`, from the saved state of `other`.
     pub fn restore(&mut self, other: &Rank<'_, C>) {
         self.driver.strategy_mut().load(&other.save()).unwrap();
         self.parameters.clone_from(&other.parameters);
@@ -195,19 +196,19 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         self.driver.resume(other.step(), other.agreed_step().copied(), other.previous().copied());
     }
 
-    /// Waits for what the strategy exchanges in the background, as a save does first.
+    /// Waits for the strategy's background exchange, as a save does first.
     pub fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
         self.driver.strategy_mut().settle(comm)
     }
 
-    /// A fresh rank that loaded what this one saved.
+    /// Returns a fresh rank that has loaded this rank's saved state.
     pub fn clone_saved(&self) -> Rank<'a, C> {
         let mut other = Rank::new(self.setup, self.rank);
         other.restore(self);
         other
     }
 
-    /// Returns whether the strategy leaves its state unchanged for slots that no rank has a gradient for.
+    /// Returns whether the strategy leaves its state unchanged for slots for which no rank has a gradient.
     pub fn holds(&mut self) -> bool {
         self.driver.strategy_mut().hold(&[])
     }
@@ -224,7 +225,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         (0..slots).map(|slot| !(self.absent.contains(&slot) || is_due && slot + 1 == slots && slot > 0)).collect()
     }
 
-    /// Takes a step: an optimizer adds the gradient, exchanged or this rank's own. On an error nothing has changed.
+    /// Takes a step: an optimizer adds the gradient, exchanged or rank-local. On an error nothing has changed.
     ///
     /// # Errors
     /// Those of the [driver](Driver).
@@ -264,7 +265,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let counted = comm.traffic() - start - headers;
         let report = if exchanges { self.driver.report() } else { Report::default() };
         if exchanges {
-            // Deterministic, and of each rank's own.
+            // Deterministic, and different on each rank.
             let exchange_seconds = 1e-3 + 1e-6 * (counted.sent as f64 + self.rank as f64);
             let previous = LastExchange::reported(&report, counted);
             self.driver.set_previous(LastExchange { compress_seconds: 0.0, exchange_seconds, ..previous });
@@ -290,7 +291,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         Header {
             bad_slot: vector.iter().position(|v| !v.is_finite()).and_then(bad),
             samples: 1,
-            // Another rank's is lowest now and then.
+            // The lowest loss moves between ranks.
             loss: Some(1.0 / (step + 1) as f64 + ((3 * step + 2 * self.rank as u64) % 5) as f64),
             learning_rate: Some(learning_rate(step)),
             // Deterministic times that differ between ranks: decisions must not.
@@ -299,7 +300,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         }
     }
 
-    /// The bytes of the header of an exchange, which has left the vector unchanged if it failed.
+    /// Returns the header bytes of an exchange, after checking that a failed one left the vector unchanged.
     fn unchanged(
         &self,
         exchanged: Result<Exchanged, SyncError>,
@@ -322,13 +323,13 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
     }
 }
 
-/// Runs `body` on a thread a rank.
+/// Runs `body` on one thread per rank.
 pub fn each_rank<T: Send>(world: Vec<Session>, body: impl Fn(Session, usize) -> T + Sync) -> Vec<T> {
     let nothing = world.iter().map(|_| ()).collect();
     each_pair(world, nothing, |comm, (), rank| body(comm, rank))
 }
 
-/// The same with something of its own for each rank.
+/// Runs `body` on one thread per rank, with a separate value for each.
 pub fn each_pair<S: Send, T: Send>(
     world: Vec<Session>,
     own: Vec<S>,
@@ -338,12 +339,12 @@ pub fn each_pair<S: Send, T: Send>(
     std::thread::scope(|scope| {
         let pairs = world.into_iter().zip(own).enumerate();
         let handles: Vec<_> = pairs.map(|(rank, (comm, own))| scope.spawn(move || body(comm, own, rank))).collect();
-        // The law that is broken is in the words of the panic.
+        // The panic message names the broken law.
         handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }
 
-/// To the bit.
+/// Returns whether both are equal to the bit.
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

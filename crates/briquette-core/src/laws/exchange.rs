@@ -7,11 +7,11 @@ use crate::compress::ErrorBound;
 use crate::config::Remembered;
 use crate::state::Value;
 
-/// Law 1: where a strategy declares that replicas are equal, every rank has the same bits; and of its state, whatever is declared
-/// to be the same on every rank.
+/// Checks law 1: if a strategy declares that replicas are equal, every rank has the same bits. State that is declared as
+/// replicated is the same on every rank.
 ///
 /// # Panics
-/// Where ranks differ, in what they do or in a bit; where they step alone and do not differ.
+/// If ranks differ in their plans or in a bit, or if they step alone and do not differ.
 pub fn agrees<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(5);
     for rank in &runs[1..] {
@@ -28,12 +28,12 @@ pub fn agrees<C: Synchronizes + Clone>(setup: &Setup<C>) {
     }
 }
 
-/// Law 1 where replicas differ: an exchange of parameters does not change the mean over ranks of what the strategy conserves, to
-/// the rounding of `4W + 4` operations on what is mixed.
+/// Checks law 1 where replicas differ: an exchange of parameters does not change the mean over ranks of the conserved vector,
+/// up to the rounding of `4W + 4` operations on the mixed vectors.
 ///
 /// # Panics
-/// Where it does; where replicas never are equal, law 2 [does not bound](Synchronizes::bounds_its_replicas) how far they are apart, nothing is
-/// conserved, and no vector of the state is the same on every rank.
+/// If it changes. Also if replicas are never equal while law 2 [does not bound](Synchronizes::bounds_its_replicas) their
+/// distance, nothing is conserved, and no vector of the state is the same on every rank.
 pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(6);
     for step in 0..6 {
@@ -42,7 +42,7 @@ pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
         for i in 0..setup.layout.len() {
             let sum = |side: usize| all.iter().map(|c| f64::from(c[side][i])).sum::<f64>();
             let size = all.iter().map(|c| f64::from(c[0][i].abs() + c[1][i].abs())).sum::<f64>();
-            // Vectors that are mixed may be longer than what they come to: parameters, and what the strategy has kept from the step before.
+            // Mixed vectors (parameters, and state from the previous step) may be longer than their result.
             let kept = |run: &Vec<Outcome>| {
                 let before = step.checked_sub(1).map_or_else(Vec::new, |before| vectors(&run[before]));
                 before.iter().map(|v| f64::from(v.get(i).copied().unwrap_or_default().abs())).sum::<f64>()
@@ -63,7 +63,7 @@ pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
     assert!(is_bounded || runs.iter().all(holds), "law 1 broken: {setup}: replicas differ, and nothing is conserved");
 }
 
-/// What is saved after a step, but for what are no vectors.
+/// Returns the vectors in the saved state after a step.
 fn vectors(outcome: &Outcome) -> Vec<&[f32]> {
     let values = outcome.state.iter().map(|(_, value)| value);
     let vectors = values.filter_map(|value| match value {
@@ -73,11 +73,12 @@ fn vectors(outcome: &Outcome) -> Vec<&[f32]> {
     vectors.collect()
 }
 
-/// Law 2 for a mean: the mean over ranks of what was sent is the average, to the rounding of `W + 1` additions of what was sent, and of what
-/// went in so far and may have waited: what is sent may be the difference of two such.
+/// Checks law 2 for a mean: the mean over ranks of what was sent is the average, up to rounding. The rounding is that of `W +
+/// 1` additions of what was sent, and of the earlier inputs that may be in a residual, because a sent value may be the
+/// difference of two of these.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not.
 pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], step: usize) {
     let ranks = (0..setup.world).flat_map(|rank| (0..=step as u64).map(move |step| (rank, step)));
     let entered: Vec<Vec<f32>> = ranks.map(|(rank, step)| gradient(&setup.layout, rank, step)).collect();
@@ -91,11 +92,11 @@ pub fn is_honest<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], st
     }
 }
 
-/// Law 2 where the mean of what was sent is compressed again on its way back: over the steps, the average is off by no more than
-/// `class` allows, and where that is unbiased, to no side.
+/// Checks law 2 where the mean is compressed again on the downlink: over the steps, the error of the average is within `class`
+/// and, if that is unbiased, has no systematic sign.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not.
 pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], class: ErrorBound) {
     let (mut errors, mut along) = (Vec::new(), Vec::new());
     for step in 0..runs[0].len() {
@@ -127,11 +128,11 @@ pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
     );
 }
 
-/// Law 2 where what that loses is remembered: on every rank the sum of the averages is off from the sum of the means by no more than the
-/// memory is declared to hold; and it does lose something.
+/// Checks law 2 where the downlink has a residual: on every rank the sum of the averages differs from the sum of the means by
+/// at most the declared bound of the residual. The downlink must lose something.
 ///
 /// # Panics
-/// Where it is not.
+/// If either does not hold.
 pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], remembered: Remembered) {
     let Remembered { contraction, loss, in_rate } = remembered;
     for (rank, run) in runs.iter().enumerate() {
@@ -155,17 +156,17 @@ pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
                 "law 2 broken: {setup}, rank {rank}, step {step}: {kept:e} kept, at most {bound:e} can be"
             );
         }
-        // What one rank has compressed may be compressed again without a loss.
+        // One rank's compressed vector may be compressed again without loss.
         let declared =
             format!("law 2 broken: {setup}, rank {rank}: declared as losing on the way down, and loses nothing");
         assert!(loses || setup.world == 1, "{declared}");
     }
 }
 
-/// Law 2 for what is no mean: every value lies in the range of what was sent, and some are no mean.
+/// Checks law 2 for an aggregate that is not a mean: every value lies in the range of what was sent, and some are not the mean.
 ///
 /// # Panics
-/// Where one does not.
+/// If either does not hold.
 pub fn stays_in_range<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], step: usize) {
     let mut differs_from_mean = false;
     for i in 0..setup.layout.len() {
@@ -181,20 +182,20 @@ pub fn stays_in_range<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>
     assert!(differs_from_mean, "law 2 broken: {setup}, step {step}: declared as no mean, and is one");
 }
 
-/// Law 8: the traffic that is reported is what the transport counted.
+/// Checks law 8: the reported traffic equals the traffic that the transport counted.
 ///
 /// # Panics
-/// Where it is not.
+/// If it does not.
 pub fn accounts_for_its_bytes<C: Synchronizes + Clone>(setup: &Setup<C>) {
     for outcome in setup.run(3).into_iter().flatten() {
         assert_eq!(outcome.reported, outcome.counted, "law 8 broken: {setup}");
     }
 }
 
-/// Law 9: every rank reports the same compression ratio at every step.
+/// Checks law 9: every rank reports the same compression ratio at every step.
 ///
 /// # Panics
-/// Where one does not.
+/// If one does not.
 pub fn decides_alike<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(12);
     for rank in &runs[1..] {

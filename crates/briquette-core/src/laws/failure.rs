@@ -1,4 +1,4 @@
-//! Laws of runs that are cut short: failure leaves no trace, resume, input that is not finite.
+//! Laws of interrupted runs: failure leaves no trace, resume, non-finite input.
 
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, local, same_bits};
 use super::long;
@@ -9,11 +9,11 @@ use crate::reduce::Reducer;
 use crate::state::State;
 use crate::sync::{Agrees, HEADER_STEPS};
 
-/// Law 4: fails at every call of every rank in a step, and each time goes on from its start on a fresh world: a rank that
-/// failed as it is, the others by loading.
+/// Checks law 4: fails at every call of every rank in a step, and each time continues from the start of the step in a fresh
+/// world. The rank that failed continues as it is, and the others load their state.
 ///
 /// # Panics
-/// Where it does not, and in a world of several ranks that make no call at that step.
+/// If a continuation differs, or if several ranks make no call at that step.
 pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
     let (clean, calls) = (setup.run(step as usize + 2), calls_of_step(setup, step));
     assert!(calls > 0 || setup.world == 1, "law 4 is not tried: {setup}: no calls at step {step}");
@@ -24,13 +24,13 @@ pub fn leaves_no_trace<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) {
     }
 }
 
-/// Steps to [fail](leaves_no_trace) at, of a world of several ranks: the first at which a rank makes a call, before anybody remembers
-/// anything, and the first such from step 2 on.
+/// Returns the steps to [fail](leaves_no_trace) at with several ranks: the first at which a rank makes a call, before any rank
+/// has state, and the first such step from step 2 on.
 ///
 /// # Panics
-/// Where there are none among many.
+/// If there are none among many steps.
 pub fn steps_to_fail_at<C: Synchronizes + Clone>(setup: &Setup<C>) -> Vec<u64> {
-    // At least one header is among them, whatever the strategy's period.
+    // Includes at least one header, whatever the strategy's period.
     let most = setup.exchange_from(2) + 2 * HEADER_STEPS;
     let mut tried = 8;
     loop {
@@ -45,7 +45,7 @@ pub fn steps_to_fail_at<C: Synchronizes + Clone>(setup: &Setup<C>) -> Vec<u64> {
     }
 }
 
-/// At each of the first steps, the most calls of a rank.
+/// Returns, for each of the first steps, the maximum number of calls of a rank.
 fn calls_of_steps<C: Synchronizes + Clone>(setup: &Setup<C>, steps: u64) -> Vec<u64> {
     let counts = each_rank(local(setup.world).build(), |mut comm, rank| {
         let mut state = Rank::new(setup, rank);
@@ -59,7 +59,7 @@ fn calls_of_steps<C: Synchronizes + Clone>(setup: &Setup<C>, steps: u64) -> Vec<
     (0..steps as usize).map(|step| counts.iter().map(|calls| calls[step]).max().unwrap_or_default()).collect()
 }
 
-/// The most sends and receives of a rank in a step.
+/// Returns the maximum number of sends and receives of a rank in a step.
 pub fn calls_of_step<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64) -> u64 {
     let counts = each_rank(local(setup.world).build(), |mut comm, _| {
         let mut state = Rank::after(setup, step, &mut comm);
@@ -107,18 +107,18 @@ fn check_failure<C: Synchronizes + Clone>(
     }
 }
 
-/// Law 4 of a reducer: an exchange changes nothing that is saved until it is committed, and one that is discarded, though it
-/// succeeded, leaves no trace.
+/// Checks law 4 of a reducer: an exchange changes no saved state until it is committed, and a discarded exchange leaves no
+/// trace even though it succeeded.
 ///
 /// # Panics
-/// Where it does.
+/// If it does.
 pub fn stages_until_committed<C: Reduces + Clone>(setup: &Setup<C>) {
     let clean = setup.reduce_steps(3);
     let tried = each_rank(local(setup.world).build(), |mut comm, rank| {
         let mut reducer = setup.config.reducer(&setup.layout, setup.world).unwrap();
         let each = |step| {
             let before = saved(&*reducer);
-            // Another step's, so that nothing it stages is what would be staged anyway.
+            // An exchange of another step, so that its staged state differs from what would be staged anyway.
             setup.stage(&mut *reducer, step + 3, (&mut comm, rank));
             assert_eq!(saved(&*reducer), before, "law 4 broken: {setup}, rank {rank}: saved before it was committed");
             reducer.discard();
@@ -140,10 +140,10 @@ fn saved(reducer: &dyn Reducer) -> State {
     state
 }
 
-/// Law 5: some steps, saved and loaded by fresh ranks, and some more give the bits of all in a row.
+/// Checks law 5: some steps, a save and load by fresh ranks, and more steps give the bits of an uninterrupted run.
 ///
 /// # Panics
-/// Where they do not.
+/// If they do not.
 pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let half = if setup.layout == long() { 2 } else { 4 };
     let whole = setup.run(2 * half);
@@ -162,8 +162,9 @@ pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
     }
 }
 
-/// Laws 5 and 8 over checkpoints: ranks that wait for what is under way after every step, as a save does, and fresh ranks in a fresh world
-/// that continue from what was saved, take the steps of a run without a break, to the bit, with the same bytes at each step.
+/// Checks laws 5 and 8 over checkpoints. Ranks that wait for the exchange in flight after every step, as a save does, take the
+/// steps of an uninterrupted run, to the bit and with the same bytes at each step. So do fresh ranks in a fresh world that
+/// continue from saved state.
 ///
 /// # Panics
 /// If they do not.
@@ -199,10 +200,10 @@ pub fn accounts_over_a_resume<C: Synchronizes + Clone>(setup: &Setup<C>) {
     }
 }
 
-/// Law 5: what has gone some steps goes on from the state of step 0 as a fresh one does.
+/// Checks law 5: an object that has taken some steps and loads the state of step 0 continues like a fresh one.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not.
 pub fn takes_back_the_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let again = each_rank(local(setup.world).build(), |mut comm, rank| {
         let fresh = Rank::new(setup, rank);
@@ -217,11 +218,11 @@ pub fn takes_back_the_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>)
     }
 }
 
-/// Law 10: a value that is not finite reaches no rank's state. Where ranks agree on a header, every rank refuses it and the world
-/// goes on; else the rank that has it. In a world of more than one rank.
+/// Checks law 10: a non-finite value reaches no rank's state. If ranks agree on a header, every rank rejects it and the run
+/// continues; otherwise only the rank that has it rejects it. Requires more than one rank.
 ///
 /// # Panics
-/// Where it is not.
+/// If it does.
 pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let step = setup.exchange_from(2);
     let agrees = setup.plan(step).agrees == Agrees::World;
@@ -239,13 +240,13 @@ pub fn refuses_what_is_not_finite<C: Synchronizes + Clone>(setup: &Setup<C>) {
             let kept = outcome.is_ok() || state.save() == before;
             assert!(kept, "law 10 broken: {setup}: state of rank {rank}");
             state.poison = None;
-            // The world goes on.
+            // The run continues.
             let next = agrees.then(|| state.step(&mut comm).unwrap().average);
             (outcome, next)
         });
         let expected = SyncError::NonFinite { step, rank: 1, slot: "conv.bias".into() };
         for (rank, (outcome, next)) in results.into_iter().enumerate() {
-            // Without a header another rank may have what it needs for its step, or learns that this one stopped.
+            // Without a header another rank may have what it needs for its step, or it learns that this rank stopped.
             if agrees || rank == 1 {
                 assert_eq!(outcome.as_ref().err(), Some(&expected), "law 10 broken: {setup}, rank {rank}");
             }

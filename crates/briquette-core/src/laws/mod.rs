@@ -1,8 +1,8 @@
-//! The laws as functions, for algorithms of your own (feature `testing`).
+//! Laws: properties that every algorithm satisfies, as test functions for your own algorithms (feature `testing`).
 //!
-//! Each is a fact that every algorithm here keeps. [`strategy`], [`reducer`] and [`compressor`] hold yours to all that apply, in
-//! worlds of 1, 2, 3 and 5 ranks and on vectors of 131 to 40 007 values, and panic with the law that is broken, the place and the
-//! rank. They take seconds in an optimized build.
+//! [`strategy`], [`reducer`] and [`compressor`] check your algorithm against all laws that apply, with 1, 2, 3 and 5 ranks and
+//! on vectors of 131 to 40 007 values. They panic with the broken law, the place and the rank. They take seconds in an
+//! optimized build.
 //!
 //! ```
 //! use briquette_core::{Layout, aggregate::Mean, compress::TopK, error::ConfigError, laws, reduce::Gather, sync::EveryStep};
@@ -23,11 +23,12 @@
 //! | 7 declared class | [`check_class`] |
 //! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
 //! | 9 same observations, same decision | [`decides_alike`] |
-//! | 10 what is not finite is refused | [`refuses_what_is_not_finite`] |
+//! | 10 non-finite values are rejected | [`refuses_what_is_not_finite`] |
 //!
-//! [`holds_absent_slots`] is an additional check: a slot that no rank has a gradient for is not moved, and its stored state is unchanged.
+//! [`holds_absent_slots`] is an additional check: a slot for which no rank has a gradient is not moved, and its stored state is
+//! unchanged.
 //!
-//! Law 3, conservation, is of a wrapper's own quantity: test it beside the wrapper.
+//! Law 3, conservation, concerns a quantity of each wrapper: test it next to the wrapper.
 
 mod absent;
 mod class;
@@ -59,63 +60,63 @@ use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
 use crate::{Key, Layout, Message};
 
-/// Steps that show the error of a downlink.
+/// Number of steps over which the error of a downlink is measured.
 pub const STEPS_DOWN: usize = 20;
 
-/// Makes a rank's strategy.
+/// Creates the strategy of a rank.
 pub trait Synchronizes: fmt::Debug + Sync {
-    /// The strategy of one of `world` ranks.
+    /// Creates the strategy of one of `world` ranks.
     ///
     /// # Errors
-    /// [`ConfigError`] for what cannot work.
+    /// [`ConfigError`] for settings that are not valid.
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
-    /// Whether replicas that differ are held together by law 2: ranks receive averages of their own, of which every rank's sum is off by
-    /// what is [remembered](Reduces::remembered) and no more.
+    /// Returns whether law 2 bounds the differences between replicas. Ranks then receive different averages, and every rank's
+    /// sum is off by at most the [residual](Reduces::remembered).
     fn bounds_its_replicas(&self, _len: usize) -> bool {
         false
     }
 
-    /// The fewest ranks it works with.
+    /// Returns the minimum number of ranks.
     fn fewest_ranks(&self) -> usize {
         1
     }
 
-    /// Whether it is tried on 40 007 values too, which takes the longest.
+    /// Returns whether it is also tested on 40 007 values, which takes the longest.
     fn is_tried_long(&self) -> bool {
         true
     }
 }
 
-/// Makes a rank's reducer.
+/// Creates the reducer of a rank.
 pub trait Reduces: fmt::Debug + Sync {
-    /// The reducer of one of `world` ranks.
+    /// Creates the reducer of one of `world` ranks.
     ///
     /// # Errors
-    /// [`ConfigError`] for what cannot work.
+    /// [`ConfigError`] for settings that are not valid.
     fn reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError>;
 
-    /// Whether the average is the mean of what was sent.
+    /// Returns whether the average is the mean of what was sent.
     fn is_mean(&self) -> bool {
         true
     }
 
-    /// The class of what is done to that mean of `len` values before ranks receive it, where anything is.
+    /// Returns the error class of the downlink compression of that mean of `len` values, if there is any.
     fn downlink(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
-    /// What is remembered of what that loses, and comes later.
+    /// Returns the residual of the downlink, which is sent later.
     fn remembered(&self, _len: usize) -> Option<Remembered> {
         None
     }
 
-    /// The fewest ranks it works with.
+    /// Returns the minimum number of ranks.
     fn fewest_ranks(&self) -> usize {
         1
     }
 
-    /// Whether it is tried on 40 007 values too, which takes the longest.
+    /// Returns whether it is also tested on 40 007 values, which takes the longest.
     fn is_tried_long(&self) -> bool {
         true
     }
@@ -158,7 +159,7 @@ impl Reduces for Exchange {
     }
 }
 
-/// An algorithm of your own: a name, and the function that makes it.
+/// A strategy of your own: a name, and the function that creates it.
 #[derive(Clone)]
 pub struct Own<F> {
     name: String,
@@ -167,12 +168,12 @@ pub struct Own<F> {
 }
 
 impl<F> Own<F> {
-    /// `make` is given the layout and the number of ranks.
+    /// Names a strategy; `make` creates it from the layout and the number of ranks.
     pub fn new(name: impl Into<String>, make: F) -> Self {
         Own { name: name.into(), make, fewest_ranks: 1 }
     }
 
-    /// Is not tried with fewer ranks.
+    /// Sets the minimum number of ranks that it is tested with.
     #[must_use]
     pub fn with_at_least(mut self, ranks: usize) -> Self {
         self.fewest_ranks = ranks;
@@ -207,12 +208,12 @@ pub struct OwnReducer<F> {
 }
 
 impl<F> OwnReducer<F> {
-    /// `make` is given the layout and the number of ranks.
+    /// Names a reducer; `make` creates it from the layout and the number of ranks.
     pub fn new(name: impl Into<String>, make: F) -> Self {
         OwnReducer { own: Own::new(name, make), is_mean: true }
     }
 
-    /// Its average is no mean, and lies in the range of what is sent; it is not tried with fewer ranks.
+    /// Declares that the average is not a mean but lies in the range of what is sent, and sets the minimum number of ranks.
     #[must_use]
     pub fn no_mean_of_at_least(mut self, ranks: usize) -> Self {
         (self.is_mean, self.own.fewest_ranks) = (false, ranks);
@@ -242,10 +243,10 @@ where
     }
 }
 
-/// Holds a strategy to laws 1, 4, 5, 8, 9 and 10.
+/// Checks a strategy against laws 1, 4, 5, 8, 9 and 10.
 ///
 /// # Panics
-/// Names the law that is broken, the algorithm, the place and the rank.
+/// The message names the broken law, the algorithm, the place and the rank.
 pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     for setup in Setup::all(own) {
         agrees(&setup);
@@ -262,7 +263,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
     steps_to_fail_at(&setup).into_iter().for_each(|step| leaves_no_trace(&setup, step));
 }
 
-/// Holds a reducer to laws 2 and 4, and exchanged at every step to the laws of a [`strategy`].
+/// Checks a reducer against laws 2 and 4 and, exchanged at every step, against the laws of a [`strategy`].
 ///
 /// # Panics
 /// As for [`strategy`].
@@ -284,10 +285,10 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
     strategy(&Own::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));
 }
 
-/// Holds a compressor to laws 6 and 7, and sent by an all-gather to the laws of a [`reducer`].
+/// Checks a compressor against laws 6 and 7 and, sent by an all-gather, against the laws of a [`reducer`].
 ///
 /// # Panics
-/// As for [`strategy`]; law 7 with the vector it is broken on.
+/// As for [`strategy`]; law 7 also names the vector that breaks it.
 pub fn compressor<C: Compressor + 'static>(name: &str, make: impl Fn() -> C + Sync) {
     for (vector, x) in vectors() {
         round_trips(&mut make(), &x);
@@ -299,10 +300,10 @@ pub fn compressor<C: Compressor + 'static>(name: &str, make: impl Fn() -> C + Sy
     reducer(&OwnReducer::new(name, &gather));
 }
 
-/// Law 6: a message comes back from its bytes as it was, and they are as many as it states.
+/// Checks law 6: a message decodes from its bytes unchanged, and their number is the one that it states.
 ///
 /// # Panics
-/// Where it does not.
+/// If either does not hold.
 pub fn round_trips(compressor: &mut dyn Compressor, x: &[f32]) {
     let (mut message, mut back, mut bytes) = (Message::default(), Message::default(), Vec::new());
     compressor.compress_into(x, Key::new(3), &mut message);

@@ -1,4 +1,4 @@
-//! Each law, broken once.
+//! Violations: each law is broken once.
 
 use std::panic::catch_unwind;
 
@@ -16,7 +16,7 @@ fn what_is_here_keeps_them() {
     compressor("top-k", || TopK::fraction(0.25).unwrap());
 }
 
-/// Says that it keeps all, and keeps half.
+/// Declares that it keeps everything, but keeps half.
 struct Boasts;
 
 impl Compressor for Boasts {
@@ -31,7 +31,7 @@ impl Compressor for Boasts {
     }
 }
 
-/// Averages, and adds something on one rank, or counts calls that failed, or sends more than it reports.
+/// Averages correctly, but adds an error on one rank, counts failed calls, or sends more than it reports.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Differs,
@@ -71,7 +71,7 @@ impl Reducer for Faults {
     fn report(&self, _: &mut Report) {}
 }
 
-/// A strategy whose first step after loading exchanges, and reports, a few bytes more.
+/// A strategy whose first step after loading exchanges and reports a few extra bytes.
 struct Repeats(EveryStep<Gather<TopK, Mean>>, bool, Traffic);
 
 impl Stateful for Repeats {

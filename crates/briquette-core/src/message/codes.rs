@@ -1,25 +1,25 @@
-//! Codes where they stand in a frame.
+//! Codes stored inside a frame.
 
 use std::ops::{Deref, Range};
 
 use crc32fast::Hasher;
 
-/// Bytes before a message in a frame: its length.
+/// Bytes in front of a message in a frame: its length.
 pub(crate) const PREFIX: usize = 4;
 const CHECKSUM: usize = 4;
 
-/// Codes with room around them for the rest of a frame that holds nothing but their message: a length and the message's fields
-/// before them, its checksum after them. So a message lends its bytes to be sent, and keeps the frame that it is read from.
+/// Codes with space around them for a frame that holds only their message: a length and the message's fields in front,
+/// the checksum behind. So a message can lend its bytes for sending, and keep the frame from which it was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Codes {
     frame: Vec<u8>,
     place: Range<usize>,
-    /// Of the codes, where they were summed while they were near.
+    /// Checksum of the codes, if it was computed while they were in the cache.
     checksum: Option<Hasher>,
 }
 
 impl Codes {
-    /// Storage for `len` bytes that must all be written, after `fields` bytes of the message.
+    /// Returns storage for `len` bytes after `fields` bytes of the message; all of it must be written.
     pub(crate) fn sized(&mut self, fields: usize, len: usize) -> &mut [u8] {
         self.checksum = None;
         self.place = PREFIX + fields..PREFIX + fields + len;
@@ -27,19 +27,20 @@ impl Codes {
         &mut self.frame[self.place.clone()]
     }
 
-    /// The checksum of what was written.
+    /// Sets the checksum of the written codes.
     pub(crate) fn summed(&mut self, checksum: Option<Hasher>) {
         self.checksum = checksum;
     }
 
-    /// Keeps `frame`, whose codes stand at `place`, and leaves the frame before, emptied.
+    /// Keeps `frame`, whose codes lie at `place`, and returns the previous frame in it, emptied.
     pub(crate) fn keep(&mut self, frame: &mut Vec<u8>, place: Range<usize>) {
         std::mem::swap(&mut self.frame, frame);
         frame.clear();
         (self.place, self.checksum) = (place, None);
     }
 
-    /// The whole frame: the length, what `write` puts in front of the codes, the codes, the checksum of all but the length.
+    /// Returns the whole frame: the length, the fields written by `write`, the codes, and the checksum of all but the
+    /// length.
     pub(crate) fn frame(&mut self, write: impl FnOnce(&mut [u8])) -> &[u8] {
         let Codes { frame, place, checksum } = self;
         let len = (frame.len() - PREFIX) as u32;

@@ -1,6 +1,7 @@
-//! From codes back to values. What becomes of a value (it is written, or added) is given to every kernel, so that both come
-//! from the same loops, and an addition needs no vector of values in between. Given as a trait: closures are not inlined
-//! into functions that are compiled for wider vectors; and by value: what is behind a reference is read anew for each value.
+//! Decoding of codes into values. Every kernel takes a [`Put`], which writes or adds each value. Both operations
+//! therefore use the same loops, and addition needs no temporary vector. `Put` is a trait because closures are not
+//! inlined into functions compiled for wider vectors. It is passed by value because data behind a reference is reloaded
+//! for each value.
 
 use super::payload::for_buckets;
 use super::{BLOCK, Grid, HalfKind, Message, Payload};
@@ -9,7 +10,7 @@ use crate::bits::unpack;
 use crate::parallel::{self, Part, SEGMENT};
 
 impl Message {
-    /// Calls `each` with the start of a block and its values, until all of `from .. to` are decoded. Not for sparse
+    /// Calls `each` with the start and the values of each block, until all of `from .. to` are decoded. Not for sparse
     /// messages.
     pub(super) fn for_each_block(&self, from: usize, to: usize, mut each: impl FnMut(usize, &[f32])) {
         let mut scratch = [0.0; BLOCK];
@@ -20,14 +21,14 @@ impl Message {
         }
     }
 
-    /// `out += weight · decoded[start .. start + out.len()]`. Not for sparse messages.
+    /// Computes `out += weight · decoded[start .. start + out.len()]`. Not for sparse messages.
     pub(super) fn add_dense(&self, start: usize, weight: f32, out: &mut [f32]) {
         parallel::for_each(out.len(), Part(out, SEGMENT), |number, out| {
             self.put(start + number * SEGMENT, out.0, Add(weight));
         });
     }
 
-    /// Gives every value from `start` on to `put`, beside its place in `out`.
+    /// Passes every value from `start` on to `put`, with its element of `out`.
     fn put<P: Put>(&self, start: usize, out: &mut [f32], put: P) {
         let range = start..start + out.len();
         match &self.payload {
@@ -72,7 +73,7 @@ impl Message {
     }
 }
 
-/// What becomes of a value.
+/// Operation on a decoded value: write or add.
 trait Put: Copy + Sync {
     fn put(&self, out: &mut f32, value: f32);
 }
@@ -87,7 +88,7 @@ impl Put for Write {
     }
 }
 
-/// With a weight.
+/// Adds the value times a weight.
 #[derive(Clone, Copy)]
 struct Add(f32);
 
@@ -98,7 +99,7 @@ impl Put for Add {
     }
 }
 
-/// What a code stands for, with what its bucket has in a table.
+/// Decoder of a code, given its bucket's entry in a table.
 trait Value<T, C>: Copy {
     fn value(&self, entry: T, code: C) -> f32;
 }
@@ -120,16 +121,16 @@ macro_rules! values {
 
 values! {
     Itself: () in (), v in f32 => v;
-    /// Of 16 bits.
+    /// IEEE binary16.
     Binary16: () in (), bytes in [u8; 2] => binary16::to_f32(bytes);
-    /// The upper half of a float's bits.
+    /// The upper half of an f32's bits (bfloat16).
     Upper: () in (), bits in [u8; 2] => f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16);
-    /// A scale, times 1 or −1.
+    /// A scale times 1 or −1.
     Sign: scale in f32, bit in u8 => f32::from_bits(scale.to_bits() | u32::from(bit) << 31);
     /// One of two values.
     Either: [zero, one] in [f32; 2], bit in u8 => if bit == 0 { zero } else { one };
-    /// Between two ends. A weighted mean, so that no range overflows and both ends are exact; never beyond them, since next
-    /// to the largest number rounding alone would be infinite.
+    /// A value between two ends. A weighted mean, so that no range overflows and both ends are exact. It never exceeds
+    /// the ends, because rounding next to the largest number would give infinity.
     Affine: [low, high] in [f32; 2], code in u8 => {
         let share = Quotient::by(255.0).share(code);
         let value = low * (1.0 - share) + high * share;
@@ -138,7 +139,7 @@ values! {
     };
 }
 
-/// Of 16 bits, times a power of two.
+/// Binary16 times a power of two.
 #[derive(Clone, Copy)]
 struct Scaled(f32);
 
@@ -149,7 +150,7 @@ impl Value<(), [u8; 2]> for Scaled {
     }
 }
 
-/// A sign and a level, whose share of the scale is found by `share`.
+/// A sign and a level; `share` computes the level's share of the scale.
 #[derive(Clone, Copy)]
 struct Signed<S> {
     bits: u8,
@@ -168,7 +169,7 @@ impl<S: Share> Value<f32, u8> for Signed<S> {
     }
 }
 
-/// On any grid.
+/// Shares of any grid, from a table.
 impl Share for [f32; 128] {
     #[inline(always)]
     fn share(&self, level: u8) -> f32 {
@@ -176,7 +177,7 @@ impl Share for [f32; 128] {
     }
 }
 
-/// On a grid of powers of two: `2^(level − levels)`, a float without fraction, and 0 for level 0.
+/// Shares of a power-of-two grid: `2^(level − levels)`, a float with fraction bits 0, and 0 for level 0.
 #[derive(Clone, Copy)]
 struct Power {
     levels: u8,
@@ -190,11 +191,11 @@ impl Share for Power {
     }
 }
 
-/// A whole number of at most eight bits over another, rounded as a division is, without dividing: the reciprocal in two
-/// parts, the first short enough that its product is exact.
+/// Quotient of two integers of at most eight bits, correctly rounded, without a division. The reciprocal has two parts;
+/// the first is short enough that its product is exact.
 ///
-/// Both products and their sum err by less than 2⁻⁴⁰ of the quotient before the last rounding, and no such quotient is that
-/// near the middle of two numbers, being a multiple of 1/255. All quotients are tried in the tests.
+/// Both products and their sum err by less than 2⁻⁴⁰ of the quotient before the last rounding. No such quotient is that
+/// close to the midpoint of two numbers, because it is a multiple of 1/255. The tests try all quotients.
 #[derive(Clone, Copy)]
 struct Quotient {
     upper: f32,
@@ -205,13 +206,13 @@ impl Quotient {
     #[inline(always)]
     fn by(divisor: f32) -> Quotient {
         let reciprocal = 1.0 / f64::from(divisor);
-        // 16 of the 24 bits of a fraction.
+        // 16 of the 24 bits of a significand.
         let upper = f32::from_bits((reciprocal as f32).to_bits() & !0xff);
         Quotient { upper, lower: (reciprocal - f64::from(upper)) as f32 }
     }
 }
 
-/// On a linear grid.
+/// Shares of a linear grid.
 impl Share for Quotient {
     #[inline(always)]
     fn share(&self, level: u8) -> f32 {
@@ -220,7 +221,7 @@ impl Share for Quotient {
     }
 }
 
-/// What `value` makes of a bucket's entry in `table` and a code.
+/// Decodes packed codes: applies `value` to each code and its bucket's entry in `table`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn packed<T: Copy, P: Put, V: Value<T, u8>>(
     (bytes, bits): (&[u8], u8),

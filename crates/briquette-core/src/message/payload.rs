@@ -1,25 +1,25 @@
-//! The shapes that serve every compressor, and their storage.
+//! Message payloads of all compressors, and their storage.
 
 use super::{Codes, HalfKind, MAX_LEN, Message, Q8_BLOCK, ValueKind};
 
-/// Invariant: lengths agree with `Message::len`, indices ascend below it, and every decoded value is finite.
+/// A payload. Invariant: lengths agree with `Message::len`, indices ascend below it, and every decoded value is finite.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Payload {
-    /// Every value, exactly.
+    /// All values, exact.
     Dense(Vec<f32>),
-    /// Every value in 16 bits, two bytes; of binary16 times `2^e` for each block of 256, where any is scaled.
+    /// All values in 16 bits, two bytes; as binary16 times `2^e` for each block of 256, if any block is scaled.
     Half { kind: HalfKind, exponents: Vec<i8>, bits: Codes },
-    /// Some values; the rest is zero.
+    /// Some values; the others are zero.
     Sparse { indices: Vec<u32>, values: Values },
     /// Sign-and-level codes of `grid.bits()` bits, bit-packed; one scale per bucket of `bucket` values.
     Quantized { grid: Grid, coding: Coding, bucket: u32, scales: Vec<f32>, codes: Vec<u8> },
-    /// One bit each, one magnitude per bucket of `bucket` values.
+    /// One bit per value, one magnitude per bucket of `bucket` values.
     Sign { bucket: u32, scales: Vec<f32>, signs: Vec<u8> },
-    /// One bit each, and what 0 and 1 stand for per bucket of `bucket` values.
+    /// One bit per value, and the values of 0 and 1 per bucket of `bucket` values.
     TwoLevel { bucket: u32, levels: Vec<[f32; 2]>, bits: Vec<u8> },
-    /// A power of two each: the exponent field of an `f32`, and the signs bit-packed.
+    /// A power of two per value: the exponent field of an `f32`, and the signs bit-packed.
     Natural { exponents: Vec<u8>, signs: Vec<u8> },
-    /// 8 bits each, between the smallest and the largest value of a block of `block` values.
+    /// 8 bits per value, between the smallest and the largest value of a block of `block` values.
     Affine { block: u32, ranges: Vec<[f32; 2]>, codes: Codes },
 }
 
@@ -37,11 +37,11 @@ pub(crate) enum Values {
         ranges: Vec<[f32; 2]>,
         codes: Vec<u8>,
     },
-    /// What another compressor made of them, in any shape but a sparse one.
+    /// The message of another compressor, in any shape but a sparse one.
     Coded(Box<Message>),
 }
 
-/// Which levels a code can name, as shares of its bucket's scale. Level 0 is zero, the highest is the scale itself.
+/// Levels of a quantizer, as shares of the bucket's scale. Level 0 is zero, the highest is the scale itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Grid {
     /// `ℓ/s`.
@@ -50,19 +50,19 @@ pub(crate) enum Grid {
     Exponential { base: f32, levels: u8 },
 }
 
-/// How a quantized message writes its codes.
+/// Encoding of a quantized message's codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// All of one width.
+    /// Fixed-width codes.
     Fixed,
-    /// Elias codes, of the non-zero ones or of all, whichever is shorter. No code is a negative zero.
+    /// Elias codes, of the nonzero codes or of all codes, whichever is shorter. No code is a negative zero.
     Elias,
 }
 
 impl Grid {
-    /// The most levels beside zero: a code has at most 8 bits.
+    /// Maximum number of levels besides zero: a code has at most 8 bits.
     pub(crate) const MAX_LEVELS: u8 = 127;
-    /// Bases of exponential grids: at 1 there would be no levels.
+    /// Bases of exponential grids: a base of 1 would give no levels.
     pub(crate) const BASES: std::ops::RangeInclusive<f32> = 1.01..=65536.0;
 
     pub(crate) fn levels(self) -> u8 {
@@ -71,19 +71,19 @@ impl Grid {
         }
     }
 
-    /// Bits of a code: the sign in the highest, the level in the others.
+    /// Returns the bits of a code: the sign in the highest bit, the level in the others.
     pub(crate) fn bits(self) -> u8 {
         1 + (8 - self.levels().leading_zeros() as u8)
     }
 
-    /// The share of the scale that each level is.
+    /// Returns each level's share of the scale.
     pub(crate) fn shares(self) -> [f32; 128] {
         let mut shares = [0.0; 128];
         let levels = usize::from(self.levels());
         match self {
             Grid::Linear { .. } => (1..=levels).for_each(|l| shares[l] = l as f32 / levels as f32),
             Grid::Exponential { base, .. } => {
-                // By repeated division in f64: the same bits on every machine, unlike a power function.
+                // By repeated division in f64: unlike a power function, it gives the same bits on every machine.
                 let mut share = 1.0_f64;
                 for level in (1..=levels).rev() {
                     shares[level] = share as f32;
@@ -104,7 +104,7 @@ impl Values {
         }
     }
 
-    /// `None` for what another compressor made.
+    /// Returns the kind of the values; `None` for the message of another compressor.
     pub(crate) fn kind(&self) -> Option<ValueKind> {
         match self {
             Values::F32(_) => Some(ValueKind::F32),
@@ -114,7 +114,7 @@ impl Values {
         }
     }
 
-    /// Calls `each` with the places `from .. to` among the kept values and their values.
+    /// Calls `each` with the positions `from .. to` among the kept values and the values there.
     pub(super) fn for_each(&self, from: usize, to: usize, mut each: impl FnMut(usize, f32)) {
         match self {
             Values::F32(values) => (from..to).zip(&values[from..to]).for_each(|(j, &v)| each(j, v)),
@@ -132,23 +132,23 @@ impl Values {
     }
 }
 
-/// `2^exponent`, for exponents from −126 on.
+/// Returns `2^exponent`, for exponents of at least −126.
 pub(crate) fn power_of_two(exponent: i8) -> f32 {
     f32::from_bits(((i32::from(exponent) + 127) as u32) << 23)
 }
 
-/// What a [`ValueKind::Q8`] code stands for. Never beyond `high`, so that it stays finite.
+/// Returns the value of a [`ValueKind::Q8`] code. It never exceeds `high`, so it stays finite.
 fn q8_value([low, high]: [f32; 2], code: u8) -> f32 {
     let magnitude = (low + f32::from(code & 0x7f) / 127.0 * (high - low)).min(high);
     f32::from_bits(magnitude.to_bits() | (u32::from(code >> 7) << 31))
 }
 
-/// Buckets of a vector of `len` values.
+/// Returns the number of buckets of a vector of `len` values.
 pub(crate) fn bucket_count(len: usize, bucket: u32) -> usize {
     len.div_ceil(bucket as usize)
 }
 
-/// Cuts `start .. start + len` at bucket borders: calls `each` with the bucket and the range relative to `start`.
+/// Splits `start .. start + len` at bucket boundaries: calls `each` with the bucket and the range relative to `start`.
 #[inline(always)]
 pub(crate) fn for_buckets(bucket: u32, start: usize, len: usize, mut each: impl FnMut(usize, std::ops::Range<usize>)) {
     // One division for all: it takes as long as thirty values.
@@ -162,26 +162,26 @@ pub(crate) fn for_buckets(bucket: u32, start: usize, len: usize, mut each: impl 
     }
 }
 
-/// A vector of an earlier message, to be written over.
+/// A vector of an earlier message, to be overwritten.
 pub(crate) struct Storage<'a, T>(&'a mut Vec<T>);
 
 impl<'a, T: Copy + Default> Storage<'a, T> {
-    /// Without elements.
+    /// Returns the vector without elements.
     pub(crate) fn empty(self) -> &'a mut Vec<T> {
         self.0.clear();
         self.0
     }
 
-    /// Of `len` elements that must all be written: what is there may be an earlier message's. Filling them first would
-    /// cost as much time as a quantizer.
+    /// Returns `len` elements that must all be written: they may hold the values of an earlier message. Filling them
+    /// first would cost as much time as a quantizer.
     pub(crate) fn sized(self, len: usize) -> &'a mut [T] {
         self.0.resize(len, T::default());
         self.0
     }
 }
 
-/// The vectors of the shape `$pattern`, as storage: those of the earlier message where it had this shape, else of `$fresh`.
-/// `$set` writes the shape's other fields.
+/// Returns the vectors of the shape `$pattern` as storage: those of the earlier message if it had this shape, else
+/// those of `$fresh`. `$set` writes the shape's other fields.
 macro_rules! storage {
     ($message:expr, $len:expr, $pattern:pat, $fresh:expr, $set:stmt, $($vector:ident),+) => {{
         $message.start($len);
@@ -197,10 +197,12 @@ macro_rules! storage {
     }};
 }
 
-/// Storage of a shape.
+/// Storage of each shape.
 impl Message {
+    /// Sets the length of the vector.
+    ///
     /// # Panics
-    /// When `len` is 2³² or more: an index and the wire form have 32 bits.
+    /// If `len` is 2³² or more: an index and the wire form have 32 bits.
     fn start(&mut self, len: usize) {
         assert!(len <= MAX_LEN, "a message holds fewer than 2^32 values, got {len}: exchange in buckets");
         self.len = len;
@@ -210,7 +212,7 @@ impl Message {
         storage!(self, len, Payload::Dense(values), Payload::Dense(Vec::new()), (), values)
     }
 
-    /// Exponents, none so far, and codes.
+    /// Returns the exponents, emptied, and the codes.
     pub(crate) fn half(&mut self, len: usize, want: HalfKind) -> (&mut Vec<i8>, &mut Codes) {
         self.start(len);
         if !matches!(self.payload, Payload::Half { .. }) {
@@ -241,7 +243,7 @@ impl Message {
         (indices, values)
     }
 
-    /// A sparse message whose values are to be another compressor's message.
+    /// Returns the indices of a sparse message, and the message for its values, which another compressor writes.
     pub(crate) fn coded(&mut self, len: usize) -> (&mut Vec<u32>, &mut Message) {
         self.start(len);
         if !matches!(&self.payload, Payload::Sparse { values: Values::Coded(_), .. }) {

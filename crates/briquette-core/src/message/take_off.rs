@@ -1,4 +1,4 @@
-//! A message taken off the vector it was made of.
+//! Subtraction of a message from the vector that it encodes.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::math::take_off;
 use crate::reduce::Kept;
 
 impl Message {
-    /// `x ← x − decoded`, and what was sent of each slot; whether all that stays behind is finite. The first slot begins at
-    /// `start` of the slots' own vector.
+    /// Computes `x ← x − decoded`, adds the sent energy and count of each slot to `kept`, and returns whether the
+    /// remainder is finite. `x` begins at `start` of the vector that the slots describe.
     pub(crate) fn take_off(&self, start: usize, slots: &[Slot], x: &mut [f32], kept: &mut [Kept]) -> bool {
         assert_eq!(x.len(), self.len, "a message is taken off the vector it was made of");
         let ranges = slots.iter().map(|slot| slot.range().start - start..slot.range().end - start);

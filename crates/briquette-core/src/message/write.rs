@@ -1,10 +1,10 @@
-//! Writing messages, for compressors from outside: what is written is what the wire form can say, or it is refused.
+//! Writers of messages for user-defined compressors. They reject values that the wire form cannot represent.
 
 use super::{Coding, Grid, MAX_LEN, Message, ValueKind, Values, bucket_count};
 use crate::bits::{pack, pack_signs, packed_len};
 use crate::error::WireError;
 
-/// Writers for compressors of your own. After an error the message is the empty vector's.
+/// Writers for user-defined compressors. After an error, the message represents the empty vector.
 ///
 /// ```
 /// use briquette_core::Message;
@@ -22,7 +22,7 @@ use crate::error::WireError;
 /// # Ok::<(), briquette_core::error::WireError>(())
 /// ```
 impl Message {
-    /// Every value, exactly: 4 bytes each.
+    /// Writes all values, exact: 4 bytes each.
     ///
     /// # Errors
     /// [`WireError::Field`] for a value that is not finite.
@@ -34,8 +34,8 @@ impl Message {
         })
     }
 
-    /// Some of `len` values, exactly, by ascending index; the others are 0. Some 4 bytes and a few bits each: indices are
-    /// written as Rice codes of their gaps.
+    /// Writes some of `len` values, exact, by ascending index; the others are 0. A kept value takes about 4 bytes and a
+    /// few bits: indices are written as Rice codes of their gaps.
     ///
     /// # Errors
     /// [`WireError::Field`] for an index that does not ascend or is not below `len`, and for a value that is not finite.
@@ -54,8 +54,8 @@ impl Message {
         })
     }
 
-    /// The signs of `x`, one bit each (a zero of either sign counts as its sign), and what `magnitude` makes of every `bucket`
-    /// values, 4 bytes each.
+    /// Writes the signs of `x`, one bit each (both zeros count as positive), and the result of `magnitude` for every
+    /// `bucket` values, 4 bytes each.
     ///
     /// # Errors
     /// [`WireError::Field`] for a bucket of 0 or 2³² values, and for a magnitude that is negative or not finite.
@@ -75,8 +75,8 @@ impl Message {
         })
     }
 
-    /// Levels from `-levels` to `levels` of the scale of every `bucket` values: `code / levels · scale`, in
-    /// `1 + ⌈log₂(levels + 1)⌉` bits each.
+    /// Writes levels from `-levels` to `levels` of the scale of every `bucket` values. A code means
+    /// `code / levels · scale` and takes `1 + ⌈log₂(levels + 1)⌉` bits.
     ///
     /// # Errors
     /// [`WireError::Field`] for more than 127 levels or none, a bucket of 0 or 2³² values, a number of scales or codes that does
@@ -151,7 +151,7 @@ fn size(bucket: usize) -> Result<u32, WireError> {
 mod tests {
     use super::*;
 
-    /// What was written survives the wire.
+    /// Encodes and decodes the message, and returns its values.
     fn round_trip(message: &Message) -> Vec<f32> {
         let (mut bytes, mut back) = (Vec::new(), Message::default());
         message.encode_into(&mut bytes);

@@ -1,26 +1,27 @@
-//! A vector that is still being computed: its values come slot after slot, as gradients do while the backward pass runs.
+//! Vectors that are still being computed: values arrive slot by slot, as gradients do during the backward pass.
 
 use std::ops::Range;
 
 use crate::Session;
 
-/// A vector whose values come one part after another.
+/// A vector whose values arrive in parts.
 ///
-/// What a reducer makes of it must not depend on when they come: [`reduce_arriving`](super::Reducer::reduce_arriving) gives the bits
-/// of [`reduce`](super::Reducer::reduce).
+/// The result of a reducer must not depend on arrival times: [`reduce_arriving`](super::Reducer::reduce_arriving) gives the bits of
+/// [`reduce`](super::Reducer::reduce).
 pub trait Arriving {
-    /// Waits until these values are there, and returns them; at once where they were waited for before. The range is one of whole
-    /// slots. What does not come at all is zero: a rank whose vector turns out to be of no use goes on, so that no other waits
-    /// for it, and says so when all has been exchanged.
+    /// Waits until these values have arrived and returns them; returns at once if they were waited for before. The range consists of whole
+    /// slots. Values that never arrive are zero: a rank whose vector turns out to be unusable continues, so that no other rank blocks on
+    /// it, and reports the error after the exchange.
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32];
 
-    /// The slots in the order in which they are expected, the same on every rank. Where nothing is known, empty: the last slot first.
+    /// Returns the slots in their expected arrival order, the same on every rank. Empty if the order is unknown; then the last slot is
+    /// expected first.
     fn order(&self) -> &[usize] {
         &[]
     }
 }
 
-/// A vector that is there.
+/// A vector that is already complete.
 #[derive(Debug, Clone, Copy)]
 pub struct Whole<'a>(pub &'a [f32]);
 

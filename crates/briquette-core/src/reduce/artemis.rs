@@ -1,43 +1,43 @@
-//! Both directions compressed, with memories against heterogeneous ranks, and ranks that take part by chance: Artemis.
+//! Artemis: compression in both directions, with memories for heterogeneous ranks and random partial participation.
 //!
-//! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them; here a rank receives one, compressed
-//! again, of the mean. Ranks with different data have different gradients at the optimum too, which a compressor without a memory
-//! keeps distorting; here each rank compresses the *difference* to a memory, as in [DIANA](crate::wrapper::Shifted). Compressing the
-//! mean adds noise that no memory removes: with it, the variance of mini-batch gradients counts `1 + ω_down` times. Not for
-//! contractive compressors, and not inside a residual: it has memories of its own.
+//! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them; here a rank receives one, the recompressed
+//! mean. Ranks with different data have different gradients even at the optimum, which a compressor without a memory keeps distorting. Here
+//! each rank compresses the *difference* to a memory, as in [DIANA](crate::wrapper::Shifted). Compressing the mean adds noise that no
+//! memory removes: with it, the variance of mini-batch gradients counts `1 + ω_down` times. Not for contractive compressors, and not inside
+//! error feedback, because it has its own memories.
 //!
-//! **Method.** A *server* serves a range of the vector: each rank an equal share, or one rank the whole. At every exchange:
+//! **Method.** A *server* serves a range of the vector: each rank an equal share, or one rank the whole. In every exchange:
 //!
 //! | paper | here |
 //! |---|---|
-//! | `S_k`, each worker with probability `p`; drawn again where it is empty (the authors' code) | drawn from the exchange's key: every rank knows it |
-//! | `Δ̂ᵢ = C_up(gᵢ − hᵢ)`, `hᵢ ← hᵢ + αΔ̂ᵢ` for `i ∈ S_k` | a message a range, to its server; `memory` |
+//! | `S_k`, each worker with probability `p`; drawn again if it is empty (the authors' code) | drawn from the exchange's key: every rank knows it |
+//! | `Δ̂ᵢ = C_up(gᵢ − hᵢ)`, `hᵢ ← hᵢ + αΔ̂ᵢ` for `i ∈ S_k` | one message per range, to its server; `memory` |
 //! | PP1: the server keeps all `hᵢ`; `ĝ = 1/(pN) Σ_{S_k} (hᵢ + Δ̂ᵢ)` | [`Variant::Pp1`], `served` |
 //! | PP2: the server keeps `H`; `ĝ = H + 1/(pN) Σ_{S_k} Δ̂ᵢ`, `H ← H + α/N Σ_{S_k} Δ̂ᵢ` | [`Variant::Pp2`], `served` |
 //! | `Ω = C_dwn(ĝ)`, to all | the average, gathered from all servers |
 //!
-//! `α` is `1/(2(1 + ω_up))` unless set, as in the authors' code. With `p = 1` PP1 and PP2 are the same but for rounding; with no loss
-//! on the way down they are DIANA.
+//! `α` is `1/(2(1 + ω_up))` unless set, as in the authors' code. With `p = 1` PP1 and PP2 are the same except for rounding; with a lossless
+//! downlink they are DIANA.
 //!
-//! **On the wire.** An active rank sends each server its message of that range (an all-to-all), then each server sends its range to
-//! all ranks (an all-gather). Sharded, a rank sends and receives about `(W − 1)/W` of an upward message of the whole vector, and of
-//! `W − 1` downward messages of `1/W` of it. An inactive rank sends nothing upwards.
+//! **On the wire.** An active rank sends each server its message for that range (an all-to-all), then each server sends its range to all
+//! ranks (an all-gather). Sharded, a rank sends and receives about `(W − 1)/W` of an uplink message of the whole vector, and `W − 1`
+//! downlink messages of `1/W` of it. An inactive rank sends nothing on the uplink.
 //!
-//! **Properties.** Unbiased where both compressors are. What a rank `sent` counts before the way down: `hᵢ + Δ̂ᵢ/p̂` where active,
-//! else `hᵢ` (PP2); the average is `C_dwn` of its mean over ranks, which law 2 checks by that compressor's class. With full gradients
-//! linear to the optimum under PP2 for any `p`; under PP1 with `p < 1` it stalls, as ranks that are absent are missed whole.
+//! **Properties.** Unbiased if both compressors are. Before the downlink, a rank's `sent` is `hᵢ + Δ̂ᵢ/p̂` if active, else `hᵢ` (PP2). The
+//! average is `C_dwn` of its mean over ranks, which law 2 checks by that compressor's error bound. With full gradients, convergence to the
+//! optimum is linear under PP2 for any `p`. Under PP1 with `p < 1` it stalls, because the whole contribution of an absent rank is missing.
 //!
-//! *Rounding.* As in DIANA, `H` and the mean of the `hᵢ` drift apart by some `√t·ε` of the largest difference sent. On ten
-//! quadratics squared distances go from 3.7 to 2e-11 (PP2 at `p = ½`: 7e-12), where dense gradients end at 3e-12 in f32; without
-//! memories they stall at 0.04, and under PP1 at 0.1 (`artemis` in `benches/`).
+//! *Rounding.* As in DIANA, `H` and the mean of the `hᵢ` drift apart by some `√t·ε` of the largest difference sent. On ten quadratics
+//! squared distances go from 3.7 to 2e-11 (PP2 at `p = ½`: 7e-12), while dense gradients end at 3e-12 in f32. Without memories they stall
+//! at 0.04, and under PP1 at 0.1 (`artemis` in `benches/`).
 //!
-//! **State.** `hᵢ`: a vector a rank. On a server its range of `H`, or under PP1 of every `hᵢ`. While exchanging as much again.
-//! In a world of another size every rank gets the mean of the `hᵢ`, or none, and servers begin with the ranks' memories.
+//! **State.** `hᵢ`: one vector per rank. On a server its range of `H`, or under PP1 of every `hᵢ`. Twice as much during an exchange. After
+//! a change of the world size every rank gets the mean of the `hᵢ`, or none, and servers start from the ranks' memories.
 //!
-//! **Deviations.** The text moves `H` by `α/N`, the authors' code by `α/(pN)`: here `α/N`, which alone keeps `H` the mean of the `hᵢ`,
-//! and with it `ĝ` unbiased. `p̂` stands for `p` in `1/(pN)`: the chance to be in a set that is not empty, `p/(1 − (1−p)^N)`. Every
-//! rank computes a gradient and takes the average, also where it does not send, so nothing has to be caught up with. Each bucket
-//! draws the ranks that take part in it. A memory on the way down is [MCM](super::mcm)'s.
+//! **Deviations.** The text moves `H` by `α/N`, the authors' code by `α/(pN)`. Here it is `α/N`, which alone keeps `H` the mean of the
+//! `hᵢ`, and with it `ĝ` unbiased. `p̂` replaces `p` in `1/(pN)`: the probability of being in a set that is not empty, `p/(1 − (1−p)^N)`.
+//! Every rank computes a gradient and takes the average, even if it does not send, so no rank has to catch up. Each bucket draws its active
+//! ranks. A memory on the downlink is [MCM](super::mcm)'s.
 //!
 //! **Reference.** C. Philippenko, A. Dieuleveut, *Bidirectional compression in heterogeneous settings for distributed or federated
 //! learning with partial participation: tight convergence guarantees*, 2020 (arXiv 2006.14591), algorithm 1 and §4.
@@ -73,7 +73,7 @@ use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::wrapper::check_finite;
 use crate::{Frame, Key, Message, Session, layout};
 
-/// Compressed both ways; see the [module](self).
+/// Compression in both directions; see the [module](self).
 pub struct Artemis {
     up: Box<dyn Compressor>,
     down: Downlink,
@@ -83,10 +83,10 @@ pub struct Artemis {
     memory: Staged<Vec<f32>>,
     /// This server's range of `H`, or of every `hᵢ` in rank order.
     served: Staged<Vec<f32>>,
-    /// The range that it was served of last.
+    /// The range that this rank served last.
     mine: Range<usize>,
     message: Message,
-    /// What is to be compressed: a difference, then the mean.
+    /// Input of the compressor: a difference, then the mean.
     scratch: Vec<f32>,
     bytes: Vec<u8>,
     parts: Vec<Frame>,
@@ -98,17 +98,17 @@ impl fmt::Debug for Artemis {
     }
 }
 
-/// What an exchange works with.
+/// Ranges and active ranks of an exchange.
 struct Plan {
-    /// By rank: what it serves.
+    /// By rank: the range that it serves.
     ranges: Vec<Range<usize>>,
-    /// By rank: whether it takes part.
+    /// By rank: set if it takes part.
     active: Vec<bool>,
     /// `1/p̂`.
     rare: f32,
 }
 
-/// The ranks that take part, at least one.
+/// Draws the ranks that take part, at least one.
 pub(super) fn draw(key: Key, participation: f64, world: usize) -> Vec<bool> {
     let mut rng = key.purpose("participation").block(0);
     loop {
@@ -130,8 +130,8 @@ impl Artemis {
         Plan { ranges: (0..world).map(range).collect(), active: draw(key, p, world), rare }
     }
 
-    /// Gives memories their lengths. What a server keeps begins as what this rank remembers: nothing at first, and in a world of
-    /// another size what every rank has been given.
+    /// Allocates the memories. A server's memory starts as this rank's memory: zero at first, and after a change of the world size the
+    /// value that every rank was given.
     fn prepare(&mut self, len: usize, mine: &Range<usize>, world: usize) -> Result<(), ReduceError> {
         let copies = if self.settings.variant == Variant::Pp1 { world } else { 1 };
         self.memory.fit(len)?;
@@ -146,7 +146,7 @@ impl Artemis {
         Ok(())
     }
 
-    /// Makes this rank's messages, moves its memory, and writes what it sends.
+    /// Makes this rank's messages, moves its memory, and writes the frames to send.
     fn send(&mut self, round: &Round<'_>, plan: &Plan, comm: &mut Session) -> Result<(), ReduceError> {
         let rank = comm.rank();
         self.parts.drain(..).for_each(|frame| comm.pool().put(frame));
@@ -168,7 +168,7 @@ impl Artemis {
         check_finite(next, round.slots, rank)
     }
 
-    /// What this rank sent counts by its mean over ranks: as if every absent one had sent its memory, or nothing.
+    /// Writes this rank's contribution to the mean over ranks. An absent rank contributes its memory (PP2) or nothing (PP1).
     fn sent(&mut self, sent: &mut [f32], plan: &Plan, rank: usize) -> Result<(), ReduceError> {
         let (rare, is_active) = (plan.rare, plan.active[rank]);
         let kept = match (self.settings.variant, is_active) {
@@ -185,7 +185,7 @@ impl Artemis {
         Ok(())
     }
 
-    /// The mean of this server's range, in `scratch`; moves what is served.
+    /// Computes the mean of this server's range in `scratch`, and moves the served memory.
     fn serve(&mut self, plan: &Plan, mine: &Range<usize>) -> Result<(), ReduceError> {
         let world = plan.ranges.len();
         let (weight, len) = (plan.rare / world as f32, mine.len());
@@ -210,7 +210,7 @@ impl Artemis {
         Ok(())
     }
 
-    /// Writes the average from what all servers sent; this one's own message is at hand.
+    /// Writes the average from the messages of all servers; this server's own message is in `bytes`.
     fn receive(&mut self, plan: &Plan, round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let Round { slots, average, agreed_step, .. } = round;
         let absent = self.down.is_per_rank() && !plan.active[rank];
@@ -231,7 +231,7 @@ impl Artemis {
     }
 }
 
-/// The message of `rank`, of `len` values.
+/// Decodes the message of `rank`, of `len` values.
 fn read(bytes: &[u8], len: usize, rank: usize, out: &mut Message) -> Result<(), AggregateError> {
     let fits = out.decode_from(bytes).and_then(|()| match out.len() {
         got if got == len => Ok(()),

@@ -1,11 +1,11 @@
-//! Everything travels: the exact mean by an all-reduce.
+//! Dense all-reduce: the exact mean without compression.
 //!
-//! **Why.** The baseline every compressor must beat, and what a controller falls back to on a fast network.
+//! **Why.** The baseline that every compressor must beat, and the fallback of a controller on a fast network.
 //!
-//! **On the wire.** A ring moves `2·(W−1)/W · 4d` bytes out of and into every rank; up to
-//! [`SMALL_ALL_REDUCE`](crate::comm::SMALL_ALL_REDUCE) values an all-gather moves `(W−1)·4d`.
+//! **On the wire.** A ring moves `2·(W−1)/W · 4d` bytes out of and into every rank. Up to
+//! [`SMALL_ALL_REDUCE`](crate::comm::SMALL_ALL_REDUCE) values, an all-gather moves `(W−1)·4d`.
 //!
-//! **Properties.** Exact to the rounding of `W` additions; `sent` is the input, so a residual above it is exactly 0.
+//! **Properties.** Exact to the rounding of `W` additions. `sent` is the input, so the residual of an error-feedback wrapper is exactly 0.
 //!
 //! ```
 //! use briquette_core::comm::{Session, Local};

@@ -1,6 +1,6 @@
-//! What servers send back of the mean, and what they remember of it.
+//! Downlink: compressed messages from servers to ranks, and the server state behind them.
 //!
-//! With `x` for what a server compresses of its range, `Ω = C(x)` for what all ranks receive of it, and `m` for the mean:
+//! Let `x` be the vector that a server compresses for its range, `Ω = C(x)` the vector that all ranks receive, and `m` the mean:
 //!
 //! | memory | `x` | average | kept |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | error | `m + kept` | `Ω` | `x − Ω` |
 //! | model, `α` | `γm + kept` | `(Ω − (1−α)Ω′)/γ`, `Ω′` of the step before | `x − αΩ` |
 //!
-//! The third is MCM in differences: see [`mcm`](super::mcm). A server may have a memory of its own for each receiver. A receiver that is then
-//! absent from a step gets a byte in the place of a message, and keeps what it has: the memory for it goes on as if nothing had been sent.
+//! The third is MCM in differences: see [`mcm`](super::mcm). A server may keep a separate memory for each receiver. A receiver that is
+//! absent from a step gets one byte instead of a message and keeps its values; the memory for it continues as if nothing had been sent.
 
 use std::ops::Range;
 
@@ -20,34 +20,34 @@ use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Frame, Key, Slot, layout};
 
-/// In the place of a message to a rank that is absent.
+/// Marker sent instead of a message to an absent rank.
 const ABSENT: u8 = 0;
 
-/// What a server does with what its message does not say.
+/// Server memory: the treatment of the part of the mean that a message does not carry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Memory {
     Nothing,
-    /// Adds it to the next mean.
+    /// Error feedback: adds it to the next mean.
     Error,
-    /// Knows the exact model, and sends its difference to what all ranks remember, which moves by this share of what is sent.
+    /// Keeps the exact model and sends its difference to the ranks' memory, which moves by this share of each message.
     Model(f32),
 }
 
-/// One server's part of the way down, and what every rank needs to read it.
+/// One server's part of the downlink, and the state that every rank needs to decode it.
 pub(super) struct Downlink {
     way: Way,
     memory: Memory,
-    /// Every rank receives a message of its own.
+    /// Set if every rank receives a separate message.
     per_rank: bool,
-    /// Of this server's values; per rank, for one after another.
+    /// Memory of this server's values; with a message per rank, one copy per rank in order.
     kept: Staged<Vec<f32>>,
-    /// What was sent of all values at the step before, for `Model`.
+    /// The vector sent for all values at the previous step, for `Model`.
     last: Staged<Vec<f32>>,
-    /// The places of this server's values at the last exchange.
+    /// The ranges of this server's values at the last exchange.
     served: Vec<Range<usize>>,
 }
 
-/// What a step's learning rate is to the memory: none where nothing can be applied.
+/// Learning rate of a step in units of the memory; absent where nothing can be applied.
 #[derive(Debug, Clone, Copy)]
 struct Units {
     rate: f32,
@@ -59,7 +59,7 @@ impl Downlink {
         Downlink { way, memory, per_rank: false, kept: Staged::default(), last: Staged::default(), served: Vec::new() }
     }
 
-    /// A message, and a memory, for each receiver.
+    /// Sets whether each receiver has its own message and memory.
     pub(super) fn per_rank(self, per_rank: bool) -> Self {
         Downlink { per_rank, ..self }
     }
@@ -68,7 +68,7 @@ impl Downlink {
         self.per_rank
     }
 
-    /// The rate and the share of this step; nothing without a memory, or where a rate of 0 applies nothing.
+    /// Returns the rate and the share of this step; `None` without a memory, or where a rate of 0 applies nothing.
     fn units(&self, agreed_step: &AgreedStep) -> Result<Option<Units>, ReduceError> {
         Ok(match self.memory {
             Memory::Nothing => None,
@@ -77,8 +77,8 @@ impl Downlink {
         })
     }
 
-    /// Appends the messages of `mean`, whose `parts` have keys; nothing where what is sent or kept would not be finite, and every
-    /// rank learns that alike.
+    /// Appends the messages of `mean`, whose `parts` have keys. Appends nothing if the message or the new memory would not be finite; every
+    /// rank detects that equally.
     pub(super) fn send(
         &mut self,
         mean: &mut [f32],
@@ -90,7 +90,7 @@ impl Downlink {
         self.send_to((0, 1), mean, parts, agreed_step, rank, bytes).map(drop)
     }
 
-    /// The same to receiver `to` of `of`, each of which has a memory of its own; whether it was finite.
+    /// Sends the messages to receiver `to` of `of`, each of which has its own memory. Returns whether all values were finite.
     fn send_to(
         &mut self,
         (to, of): (usize, usize),
@@ -109,7 +109,7 @@ impl Downlink {
         if let Some(Units { rate, share }) = units {
             self.kept.fit(of * mean.len())?;
             if let Some(begins) = self.kept.begins().filter(|_| !self.last.now().is_empty()) {
-                // In a world of another size: the model is what the ranks have.
+                // The world size changed: the model is the one that the ranks hold.
                 let mut at = copy.start;
                 for (_, range) in parts {
                     let (kept, last) = (&mut begins[at..at + range.len()], &self.last.now()[range.clone()]);
@@ -149,8 +149,8 @@ impl Downlink {
         Ok(finite)
     }
 
-    /// A message of `mean`, of which `range` is in the whole vector, for each rank that is active, in its frame; for none where one would not
-    /// be finite.
+    /// Adds a message of `mean`, which covers `range` of the whole vector, to the frame of each active rank. Adds none if one of them would
+    /// not be finite.
     pub(super) fn send_to_each(
         &mut self,
         mean: &[f32],
@@ -174,8 +174,8 @@ impl Downlink {
         Ok(())
     }
 
-    /// Reads what `server` sent of `range`, to the average there. A server without a finite mean sent nothing, and every rank learns that
-    /// alike.
+    /// Decodes the message of `server` for `range` into the average. A server whose mean was not finite sent nothing, and every rank
+    /// returns the same error.
     pub(super) fn read(
         &mut self,
         (frame, cursor): (&mut Frame, &mut usize),
@@ -190,7 +190,7 @@ impl Downlink {
         Ok(read.map_err(|source| AggregateError::Message { rank: server, source })?)
     }
 
-    /// Reads what `server` sent of `range` to a rank that is absent: that the mean was finite. Nothing is applied.
+    /// Reads the message of `server` for `range` to an absent rank, which only says that the mean was finite. Applies nothing.
     pub(super) fn absent(
         frame: &[u8],
         (server, range): (usize, Range<usize>),
@@ -210,7 +210,7 @@ impl Downlink {
         }
     }
 
-    /// That nothing stands behind the last message of what `server` sent.
+    /// Checks that the frame of `server` has no bytes after its last message.
     pub(super) fn end(frame: &Frame, cursor: usize, server: usize) -> Result<(), AggregateError> {
         match frame.len().saturating_sub(cursor) {
             0 => Ok(()),
@@ -218,7 +218,7 @@ impl Downlink {
         }
     }
 
-    /// Takes back what is staged for these places.
+    /// Reverts the state staged for these ranges.
     pub(super) fn hold(&mut self, absent: &[Range<usize>]) {
         self.last.hold(absent);
         let (mut places, mut len) = (Vec::new(), 0);
@@ -230,7 +230,7 @@ impl Downlink {
         (0..copies).for_each(|copy| self.kept.hold(&layout::moved(&places, copy * len)));
     }
 
-    /// After all was read: from what was sent to what is applied.
+    /// Converts the received vector to the average that is applied, after all messages were read.
     pub(super) fn finish(&mut self, average: &mut [f32], agreed_step: &AgreedStep) -> Result<(), ReduceError> {
         if let (Memory::Model(_), Some(Units { rate, share })) = (self.memory, self.units(agreed_step)?) {
             self.last.fit(average.len())?;
@@ -243,7 +243,7 @@ impl Downlink {
     }
 }
 
-/// A server's mean of `range` was not finite.
+/// Returns the error for a server whose mean of `range` was not finite.
 fn overflow(slots: &[Slot], range: &Range<usize>) -> ReduceError {
     let slot = slots.iter().find(|slot| slot.range().end > range.start);
     ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() }

@@ -1,16 +1,14 @@
-//! Every rank's message to every rank: compress, all-gather, decode, aggregate.
+//! All-gather of compressed messages: compress, send to all ranks, decode, aggregate.
 //!
-//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1`
-//! messages, so at a wire factor `f` it moves fewer bytes than the dense ring only while `f > W/2`: on many ranks use
-//! something that sums on the way.
+//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1` messages, so at a wire
+//! factor `f` it moves fewer bytes than the dense ring only while `f > W/2`. On many ranks use a reducer that sums in transit.
 //!
-//! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message); sent to `W−1`
-//! ranks.
+//! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message), sent to `W−1` ranks.
 //!
-//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The class is the compressor's. An aggregator that
-//! rates whole contributions sees those of the whole vector, whatever the grain. Where it is not the mean, a rank that sends a value that is not
-//! finite, or what is no message, is excluded: [nothing it sent counts](Aggregator::without), in any part, and the report names it. All
-//! parts are then held, compressed, until the last has been read.
+//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The error bound is the compressor's. An aggregator that rates
+//! whole contributions sees those of the whole vector, whatever the grain. If the aggregator is not the mean, a rank that sends a
+//! non-finite value or an invalid message is excluded: [none of its parts count](Aggregator::without), and the report names it. All parts
+//! are then held, compressed, until the last has been read.
 
 mod config;
 
@@ -29,13 +27,13 @@ use crate::state::Stateful;
 use crate::trace::phase;
 use crate::{CompressionFactor, Key, Message, Session, Slot};
 
-/// What one message covers.
+/// Scope of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Grain {
     /// The whole vector (or bucket): keeps the most energy at a given size.
     #[default]
     Whole,
-    /// Each slot by itself: the literature's habit, and right for scaled signs.
+    /// Each slot separately: the usual choice in the literature, and right for scaled signs.
     PerSlot,
 }
 
@@ -55,23 +53,23 @@ impl Grain {
     }
 }
 
-/// Messages made while probing, to be sent by the next exchange.
+/// Messages made while probing, for the next exchange to send.
 #[derive(Debug, Default)]
 struct Staged {
     key: Option<Key>,
-    /// One entry a factor; entries beyond `factors` are storage for later.
+    /// One entry per factor; entries beyond `factors` are storage for later.
     messages: Vec<Vec<Message>>,
     factors: Vec<CompressionFactor>,
 }
 
-/// Where the compressor's knob stands.
+/// Current setting of the compressor's knob.
 #[derive(Debug)]
 struct Setting {
-    /// The compressor's own.
+    /// The compressor's own ratio.
     own: CompressionFactor,
-    /// None is `own`, one is for all parts, more are one a part.
+    /// Empty for `own`, one entry for all parts, or one entry per part.
     factors: Vec<CompressionFactor>,
-    /// The ratio of all parts of the last exchange, where parts have their own.
+    /// The ratio over all parts of the last exchange, if parts have different ratios.
     mean: Option<CompressionFactor>,
 }
 
@@ -96,13 +94,13 @@ pub struct Gather<C, A> {
     mine: Vec<Message>,
     bytes: Vec<u8>,
     incoming: Incoming,
-    /// By rank and part.
+    /// Decoded messages by rank and part.
     decoded: Vec<Vec<Message>>,
     weights: Vec<f32>,
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
-    /// One message for the whole vector; see [`grain`](Gather::grain).
+    /// Creates a gather with one message for the whole vector; see [`grain`](Gather::grain).
     pub fn new(compressor: C, aggregator: A) -> Self {
         let setting = Setting { own: compressor.nominal(), factors: Vec::new(), mean: None };
         Gather {
@@ -119,19 +117,19 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         }
     }
 
-    /// What makes its messages, and what combines them.
+    /// Returns the compressor and the aggregator.
     pub(super) fn parts(&mut self) -> (&mut C, &mut A) {
         (&mut self.compressor, &mut self.aggregator)
     }
 
-    /// What one message covers.
+    /// Sets the scope of one message.
     #[must_use]
     pub fn grain(mut self, grain: Grain) -> Self {
         self.grain = grain;
         self
     }
 
-    /// Fills `mine`, each message from the probe's stage when it holds this very one, else by compressing.
+    /// Fills `mine`. Each message comes from the probe's cache if it holds exactly this one; otherwise it is compressed now.
     fn compress_mine(&mut self, round: &Round<'_>, rank: usize) {
         let is_staged = self.staged.key.take() == Some(round.key);
         let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
@@ -152,7 +150,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         self.setting.mean = mean.and_then(Result::ok);
     }
 
-    /// Every message to every rank: a frame of one is lent by it, those of several are put together.
+    /// Sends every message to every rank. A single message lends its frame; several are concatenated.
     fn gather(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let wrong = |source| AggregateError::Message { rank: comm.rank(), source };
         if let [only] = &mut self.mine[..] {
@@ -164,8 +162,8 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?)
     }
 
-    /// Combines part by part. Of a mean no rank holds more than one part of each; any other rule is given only the ranks of which every part
-    /// can be used.
+    /// Aggregates part by part. For a mean, no rank holds more than one part of each message. Any other rule is given only the ranks of
+    /// which every part can be used.
     fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
         let (world, parts) = (self.incoming.frames.len(), self.grain.parts(slots));
         let is_mean = self.aggregator.is_mean();
@@ -195,7 +193,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             if held < parts {
                 self.incoming.next(rank, &mut self.decoded, (0, ranges[part].len()))?;
             }
-            // A rank's own message holds exactly what its wire form decodes to (law 6), so it need not be decoded.
+            // By law 6 this rank's own message equals its decoded wire form, so it need not be decoded.
             let place = if held < parts { 0 } else { part };
             let of = |from: &usize| if *from == rank { &self.mine[part] } else { &self.decoded[*from][place] };
             let column: Vec<&Message> = ranks.iter().map(of).collect();
@@ -210,7 +208,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     }
 }
 
-/// The rule for the contributions of the other ranks.
+/// Returns the rule for the contributions of the remaining ranks.
 pub(super) fn without(
     aggregator: &dyn Aggregator,
     excluded: Vec<usize>,
@@ -220,7 +218,7 @@ pub(super) fn without(
     aggregator.without(excluded.len(), world).ok_or(AggregateError::Excluded { ranks: excluded, world })
 }
 
-/// Whether all of an average is finite. A mean of sparse messages is looked at where they have values: elsewhere it is 0.
+/// Returns whether the whole average is finite. A mean of sparse messages is checked only where they have values: elsewhere it is 0.
 fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
     let touched: Option<Vec<&[u32]>> = messages.iter().map(|message| message.sparse_indices()).collect();
     match touched {
@@ -231,7 +229,7 @@ fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
     }
 }
 
-/// Where compression happens.
+/// Grain, slots and key of the parts to compress.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     grain: Grain,
@@ -245,7 +243,7 @@ impl Place<'_> {
     }
 }
 
-/// Compresses one part of `x`, from what `coarse` has left of it where there is one.
+/// Compresses one part of `x`, by refining the coarser message `coarse` if there is one.
 fn compress<C: Compressor>(
     compressor: &mut C,
     place: Place<'_>,
@@ -267,12 +265,12 @@ fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
 }
 
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
-    /// What was staged for this step after its exchange is of no other.
+    /// Messages staged after this step's exchange belong to no other step.
     fn commit(&mut self) {
         self.staged.key = None;
     }
 
-    /// The step may be done again, with other values.
+    /// The step may be repeated with other values.
     fn discard(&mut self) {
         self.staged.key = None;
     }
@@ -351,7 +349,7 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
         let Probe { input, slots, factors, .. } = *probe;
-        // What was sent, where an exchange is behind it, is what is reported.
+        // After an exchange, the report gives the ratio that was sent.
         let sent = self.compressor.nominal();
         let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
         let parts = self.grain.parts(slots);

@@ -1,37 +1,38 @@
-//! Adds up inside each machine first, exactly, and exchanges between machines by another reducer.
+//! Hierarchical all-reduce: exact sums inside each machine, another reducer between machines.
 //!
-//! **Why, and when not.** Ranks of one machine share its link to the others. If each exchanges by itself, that link carries as many messages
-//! as the machine has ranks; here it carries one. Inside, memory is fast enough for exact sums. Where every rank has a machine of its own
-//! nothing is gained, and two hops are lost.
+//! **Why, and when not.** Ranks of one machine share its link to the others. If each exchanges separately, that link carries as many
+//! messages as the machine has ranks; here it carries one. Inside a machine, memory is fast enough for exact sums. If every rank has its
+//! own machine, this gains nothing and adds two hops.
 //!
 //! **Method.** In a world of `W` ranks on `M` machines:
 //!
 //! 1. the ranks of a machine sum `x_r·M/W`, by a dense all-reduce;
 //! 2. the first rank of each machine exchanges that sum with the other first ranks, by the reducer `between`, in a world of `M`;
-//! 3. and sends the average to the others of its machine.
+//! 3. the first rank sends the average to the other ranks of its machine.
 //!
-//! The mean over machines of those sums is the mean over ranks, also where machines have different numbers of ranks.
+//! The mean over machines of those sums is the mean over ranks, even if machines have different numbers of ranks.
 //!
-//! **On the wire.** Between machines what `between` sends in a world of `M`. A gather of `W` ranks has `n = W/M` ranks of a machine send to each
-//! rank of every other; here one sends to one: `n²` times fewer messages on each link. A ring crosses each link once anyway, so a dense `between`
-//! saves latencies alone. Inside a machine of `n` ranks an all-reduce and `4d` to each of the others, twice that where a wrapper asks what was
-//! sent.
+//! **On the wire.** Between machines, the traffic of `between` in a world of `M`. In a gather of `W` ranks, the `n = W/M` ranks of a
+//! machine send to each rank of every other machine; here one sends to one, which makes `n²` times fewer messages on each link. A ring
+//! crosses each link once anyway, so a dense `between` saves only latencies. Inside a machine of `n` ranks, an all-reduce and `4d` bytes to
+//! each of the other ranks, or twice that if a wrapper requests `sent`.
 //!
-//! **Properties.** What is not sent is lost of a machine's sum: every rank of it remembers the same share, so residuals do not hold what differs
-//! between ranks of one machine. That of one rank may exceed its own vector, so no class is promised for each rank. No rank chose
-//! coordinates of its own vector, whatever `between` does: momentum factor masking has nothing to mask.
+//! **Properties.** The part that is not sent is lost from a machine's sum. Every rank of the machine adds an equal share of it to its
+//! residual, so residuals do not hold the differences between ranks of one machine. One rank's share may exceed its own vector, so no error
+//! bound holds per rank. No rank selected coordinates of its own vector, whatever `between` does: momentum factor masking has nothing to
+//! mask.
 //!
-//! **State.** The reducer's between machines, on their first ranks.
+//! **State.** That of the reducer between machines, on their first ranks.
 //!
-//! **Knobs.** `between`, a reducer (dense); `group`, ranks that count as on one machine, in the order of their numbers, a divisor of the
-//! world; by default the ranks that [are on one](crate::comm::Places), of which machines may have different numbers. A `between` with groups of
-//! its own, for a third level, wants `group` here, so that it is known how many machines there are.
+//! **Knobs.** `between`, a reducer (dense). `group`, the number of consecutive ranks that count as one machine, a divisor of the world
+//! size. By default the ranks that [are on one machine](crate::comm::Places); machines may then have different numbers of ranks. A nested
+//! `between` with its own groups, for a third level, needs `group` here, so that the number of machines is known.
 //!
-//! **Deviations.** One rank of a machine exchanges for all; dividing the vector among them would use a machine's cores better.
+//! **Deviations.** One rank of a machine exchanges for all. Dividing the vector among the ranks would use a machine's cores better.
 //!
-//! **Reference.** P. Goyal, P. Dollár, R. Girshick, P. Noordhuis, L. Wesolowski, A. Kyrola, A. Tulloch, Y. Jia, K. He, *Accurate, Large Minibatch
-//! SGD: Training ImageNet in 1 Hour*, 2017 (arXiv 1706.02677), section 4.1: the three steps. Compressed between machines it is common
-//! practice; the state's division among ranks is ours.
+//! **Reference.** P. Goyal, P. Dollár, R. Girshick, P. Noordhuis, L. Wesolowski, A. Kyrola, A. Tulloch, Y. Jia, K. He, *Accurate, Large
+//! Minibatch SGD: Training ImageNet in 1 Hour*, 2017 (arXiv 1706.02677), section 4.1: the three steps. Compression between machines is
+//! common practice; the division of the state among ranks is ours.
 //!
 //! ```
 //! use briquette_core::comm::{Compute, Simulated, run_ranks};
@@ -64,19 +65,20 @@ use crate::report::Report;
 use crate::state::{OnResize, Place, State, Stateful};
 use crate::{Layout, Session, Slot};
 
-/// Exact inside machines, another reducer between them; see the [module](self).
+/// Exact sums inside machines, another reducer between them; see the [module](self).
 #[derive(Debug)]
 pub struct Hierarchical<R> {
     between: R,
     group: Option<usize>,
     /// The machine's sum.
     sum: Vec<f32>,
-    /// What its first rank sent of it.
+    /// The machine's contribution, as sent by its first rank.
     sent: Vec<f32>,
 }
 
 impl<R: Reducer> Hierarchical<R> {
-    /// Machines of `group` ranks, or as the session knows them, exchange through `between`.
+    /// Creates a reducer that exchanges between machines through `between`. Machines have `group` ranks, or are those that the session
+    /// reports.
     pub fn new(between: R, group: Option<usize>) -> Self {
         Hierarchical { between, group, sum: Vec::new(), sent: Vec::new() }
     }
@@ -99,7 +101,8 @@ impl<R: Reducer> Hierarchical<R> {
             let exchanged = comm.within(&leaders, |leaders| self.between.reduce(round, leaders));
             result = exchanged.map(drop);
             match &result {
-                // All leaders have this error. The average holds what `between` left there, so it is marked for the others.
+                // All leaders return this error. The average holds the values that `between` left there, so NaN marks the error for the
+                // other ranks.
                 Err(ReduceError::Overflow { slot: path }) => {
                     let slot = slots.iter().find(|slot| slot.path() == path);
                     average[slot.map_or(0..input.len(), Slot::range)].fill(f32::NAN);
@@ -112,7 +115,7 @@ impl<R: Reducer> Hierarchical<R> {
         if let Some(sent) = sent {
             self.sent.resize(input.len(), 0.0);
             comm.within(machine, |machine| machine.broadcast_values(0, &mut self.sent))?;
-            // Of what the machine did not send, every rank of it remembers an equal part.
+            // Every rank of a machine keeps an equal part of what the machine did not send.
             let part = 1.0 / (share * machine.len() as f32);
             let machines = self.sum.iter().zip(&self.sent);
             for ((sent, input), (sum, of_machine)) in sent.iter_mut().zip(input).zip(machines) {
@@ -125,7 +128,7 @@ impl<R: Reducer> Hierarchical<R> {
 }
 
 impl<R: Reducer> Stateful for Hierarchical<R> {
-    /// Other ranks than the first of a machine never exchange: what that one remembers is its own.
+    /// Only the first rank of a machine exchanges, so its state is rank-local.
     fn save(&self, state: &mut State) {
         let mut between = State::default();
         between.put_part("between", &self.between);
@@ -148,7 +151,7 @@ impl<R: Reducer> Reducer for Hierarchical<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let before = comm.traffic();
         self.exchange(round, comm)?;
-        // A rank's share of what its machine did not send has no coordinates that the rank chose.
+        // A rank's share of its machine's residual has no coordinates that the rank selected.
         Ok(Exchanged { traffic: comm.traffic() - before, selection: Selection::All })
     }
 
@@ -165,9 +168,9 @@ impl<R: Reducer> Reducer for Hierarchical<R> {
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HierarchicalConfig {
-    /// What the first ranks of machines exchange through.
+    /// The reducer between the first ranks of machines.
     pub between: Box<ReducerConfig>,
-    /// Ranks of a machine; absent, those that are on one.
+    /// Ranks per machine; by default the ranks that are on one machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
 }
@@ -214,7 +217,7 @@ impl ReducerSettings for HierarchicalConfig {
         let between = self.between.get();
         match self.group {
             Some(size) => between.check_world(world / size),
-            // Nobody knows here how many machines there are.
+            // The number of machines is unknown here.
             None => (1..=world).try_for_each(|machines| {
                 let why = |error| {
                     format!("hierarchical without a group may find {machines} machines: {error}; set its group")
@@ -232,7 +235,7 @@ impl ReducerSettings for HierarchicalConfig {
         ReducerTraits { is_exact: false, aggregates: false, ..self.between.get().traits() }
     }
 
-    /// What is lost is of a machine's sum: one rank's may be longer than its own vector.
+    /// The loss is that of a machine's sum: one rank's share may be longer than its own vector.
     fn error_bound(&self, _len: usize) -> Option<crate::compress::ErrorBound> {
         None
     }

@@ -1,25 +1,26 @@
-//! The frames of the other ranks, read part by part.
+//! Received frames of the other ranks, decoded part by part.
 
 use crate::error::{AggregateError, WireError};
 use crate::{Frame, Message};
 
-/// One exchange's frames, how far each was read, and whose do not count.
+/// Frames of one exchange, a read cursor per frame, and the excluded ranks.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// By rank; this rank's own is empty.
+    /// Frames by rank; this rank's own is empty.
     pub(super) frames: Vec<Frame>,
     cursors: Vec<usize>,
-    /// Whether ranks that send what is no message, or not finite, are excluded. All ranks have the same frames, and exclude the same ranks.
+    /// Set if ranks that send an invalid or non-finite message are excluded. All ranks have the same frames, and exclude the same ranks.
     excludes: bool,
-    /// Those ranks, some more than once.
+    /// The excluded ranks; may contain duplicates.
     excluded: Vec<usize>,
 }
 
 impl Incoming {
-    /// Before the first part. `mine`, by part: from the first that is not finite on, it is zeros, and this rank excluded.
+    /// Starts an exchange, before its first part. `mine` holds this rank's messages by part: from the first non-finite message on, they are
+    /// replaced by zeros and this rank is excluded.
     ///
     /// # Errors
-    /// For a part that is too long to be written.
+    /// For a part that is too long to be encoded.
     pub(super) fn begin(&mut self, excludes: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
         self.excludes = excludes;
         self.cursors.clear();
@@ -32,11 +33,11 @@ impl Incoming {
         })
     }
 
-    /// Reads the next message of every other rank, which must be of `len` values, into its place among those decoded: no aggregator
-    /// is given a message that is shorter or longer than the others.
+    /// Decodes the next message of every other rank, which must have `len` values. Every aggregator therefore gets messages of equal
+    /// length.
     ///
     /// # Errors
-    /// Names the rank whose next bytes are no such message, where it is not excluded.
+    /// Names the rank whose next bytes are not such a message, unless ranks are excluded.
     pub(super) fn next(
         &mut self,
         rank: usize,
@@ -52,7 +53,7 @@ impl Incoming {
             });
             let fits = match self.excludes && (fits.is_err() || !message.is_finite()) {
                 true => {
-                    // What comes behind it is not read.
+                    // The rest of this frame is not read.
                     self.cursors[from] = self.frames[from].len();
                     self.excluded.push(from);
                     message.write_sparse(len, [])
@@ -64,10 +65,10 @@ impl Incoming {
         Ok(())
     }
 
-    /// That nothing comes behind the last part.
+    /// Checks that no frame has bytes after the last part.
     ///
     /// # Errors
-    /// Names the rank whose frame goes on, where it is not excluded.
+    /// Names the rank whose frame has more bytes, unless ranks are excluded.
     pub(super) fn end(&mut self, rank: usize) -> Result<(), AggregateError> {
         let frames = self.frames.iter().zip(&self.cursors).enumerate();
         for (from, (frame, cursor)) in frames.filter(|(from, (frame, cursor))| *from != rank && frame.len() > **cursor)
@@ -81,7 +82,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Ranks whose contributions must not count, ascending; complete after [`end`](Self::end).
+    /// Returns the ranks whose contributions must not count, ascending; complete after [`end`](Self::end).
     pub(super) fn excluded(&self) -> Vec<usize> {
         let mut excluded = self.excluded.clone();
         excluded.sort_unstable();
@@ -89,7 +90,7 @@ impl Incoming {
         excluded
     }
 
-    /// Adds the ranks whose contributions did not count.
+    /// Adds the ranks whose contributions did not count to the report.
     pub(super) fn report(&self, excluded: &mut Vec<usize>) {
         excluded.extend(self.excluded());
         excluded.sort_unstable();
@@ -97,7 +98,7 @@ impl Incoming {
     }
 }
 
-/// Reads the length-prefixed message at `cursor`. One that fills the frame may keep it.
+/// Decodes the length-prefixed message at `cursor`. A message that fills the frame may keep its buffer.
 pub(super) fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
     let left = frame.len() - *cursor;
     let truncated = |what, needed| WireError::Truncated { what, needed, left };
@@ -106,7 +107,7 @@ pub(super) fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Mess
     let start = *cursor + 4;
     if *cursor == 0 && frame.len() == start.saturating_add(len) {
         out.read_frame(frame)?;
-        // Nothing is left to be read, whether the message keeps the frame or not.
+        // The frame is used up, whether or not the message keeps its buffer.
         *cursor = frame.len();
         return Ok(());
     }

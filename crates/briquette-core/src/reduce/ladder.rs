@@ -1,25 +1,25 @@
-//! One reducer with all levels between dense and very sparse, for a controller to choose among.
+//! Reducer with all levels between dense and very sparse, for a controller to choose from.
 //!
-//! **Why.** A sparsifier's messages are no smaller than dense ones below about `W`x, where most networks of a data centre are; there a
-//! ring in 16 or 8 bits is the level that pays. A controller that has one knob for all of it need not know what they are made of.
-//! **Why not.** Without a controller only one of the levels is used: name that one.
+//! **Why.** Below a ratio of about `W`x, a sparsifier's messages are no smaller than dense ones, and most data-center networks call for
+//! such ratios. There a ring in 16 or 8 bits is the level that pays. A controller with one knob for all levels need not know how they are
+//! implemented. **Why not.** Without a controller only one of the levels is used: choose that one directly.
 //!
-//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, any other by
-//! [`Gather`](super::Gather) with the compressor; 1x by [`Adaptive`](crate::wrapper::Adaptive)'s dense ring. What every level leaves
-//! behind goes through the same memory, so that the level may change at any step.
+//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
+//! [`Gather`](super::Gather) with the compressor. 1x is sent by [`Adaptive`](crate::wrapper::Adaptive)'s dense ring. All levels share one
+//! residual, so the level may change at any step.
 //!
-//! | ratio | what travels | bytes into each of `W` ranks, `d` values |
+//! | ratio | sent | bytes into each of `W` ranks, `d` values |
 //! |---|---|---|
 //! | 1x | [`Dense`](super::Dense) | `2·(W−1)/W · 4d` |
 //! | 2x | bf16 sums | `2·(W−1)/W · 2d` |
 //! | 4x | int8 sums | `2·(W−1)/W · 1.016d` |
 //! | above | messages | `(W−1)` messages |
 //!
-//! **State.** The compressor's. A ring keeps what it sent, one vector, where that is taken off a memory.
+//! **State.** The compressor's. A ring keeps its contribution, one vector, if a wrapper subtracts it from a residual.
 //!
-//! **Probing.** A ring's gain is taken to be 1: it errs by less than 2⁻¹³ of the energy.
+//! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy.
 //!
-//! **Source.** This project's; its levels are those of [`ring`](super::ring) and [`gather`](super::gather).
+//! **Source.** This project. The levels are those of [`ring`](super::ring) and [`gather`](super::gather).
 //!
 //! ```
 //! use briquette_core::config::Exchange;
@@ -42,7 +42,7 @@ use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{CompressionFactor, Layout, Session};
 
-/// Below these ratios the rings are used, in order.
+/// Ratios below which each ring is used, in order.
 const RINGS: [(f64, Wire); 2] = [(3.0, Wire::Bf16), (6.0, Wire::Int8)];
 
 /// Rings and a sparse reducer; see the [module](self).
@@ -50,20 +50,20 @@ const RINGS: [(f64, Wire); 2] = [(3.0, Wire::Bf16), (6.0, Wire::Int8)];
 pub struct Ladder<R> {
     rings: [Ring; 2],
     sparse: R,
-    /// The ring that is used; the sparse reducer where there is none.
+    /// The ring in use; `None` for the sparse reducer.
     ring: Option<usize>,
-    /// What a ring sent, to be taken off.
+    /// The contribution sent by a ring, for [`take_off`](Reducer::take_off).
     sent: Vec<f32>,
 }
 
 impl<R: Reducer> Ladder<R> {
-    /// With `sparse` for the high ratios.
+    /// Creates a ladder that uses `sparse` for the high ratios.
     pub fn new(sparse: R) -> Self {
         Ladder { rings: RINGS.map(|(_, wire)| Ring::new(wire)), sparse, ring: None, sent: Vec::new() }
     }
 }
 
-/// The ring for a ratio.
+/// Returns the ring for a ratio.
 fn ring(factor: CompressionFactor) -> Option<usize> {
     RINGS.iter().position(|(below, _)| factor.get() < *below)
 }
@@ -166,7 +166,7 @@ impl<R: Reducer> Knob for Ladder<R> {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LadderConfig {
-    /// What is used for ratios of 6x and more. Its own ratio is what is sent without a controller.
+    /// The compressor for ratios of 6x and more. Without a controller, its own ratio is used.
     pub compressor: CompressorConfig,
 }
 
@@ -211,7 +211,7 @@ impl ReducerSettings for LadderConfig {
         ReducerTraits { aggregates: false, ..self.sparse().traits() }
     }
 
-    /// What a ring loses is of a sum that other ranks' values are in.
+    /// A ring's loss depends on a sum that includes other ranks' values.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

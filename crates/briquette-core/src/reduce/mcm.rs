@@ -1,49 +1,52 @@
-//! Compressed both ways, while servers keep the exact model: MCM.
+//! MCM: compression in both directions with an exact model on the servers.
 //!
-//! **Why, and when not.** Where servers compress the mean gradient ([Artemis](super::artemis)), its error is stepped with and stays in the
-//! model. Here a server knows the model that exact means would have led to, and sends a compression of its *difference* to what all ranks
-//! remember: what the ranks train is off, what the server keeps is not, and the next message makes up for it. So the noise of the way
-//! down counts to second order in the learning rate, and the plateau is that of compressing upwards alone. For plain SGD: under another
-//! optimizer the servers' model is not the ranks'. Not for contractive compressors.
+//! **Why, and when not.** If servers compress the mean gradient ([Artemis](super::artemis)), the compression error enters the step and
+//! stays in the model. Here a server keeps the model that exact means would have given. It sends a compressed *difference* between this
+//! model and the ranks' memory of it. The ranks' model is off, the server's is not, and the next message corrects the error. The downlink
+//! noise is therefore of second order in the learning rate, and the plateau is that of uplink compression alone. For plain SGD: under
+//! another optimizer the servers' model is not the ranks'. Not for contractive compressors.
 //!
-//! **Method.** With `γ` for the learning rate, `w` for a server's model, `ŵ` for the ranks':
+//! **Method.** Let `γ` be the learning rate, `w` a server's model and `ŵ` the ranks' model:
 //!
 //! | paper | here |
 //! |---|---|
 //! | `ĝ = mean(hᵢ + Δ̂ᵢ)`, gradients at `ŵ` | as in [`Artemis`], of the ranks that take part |
 //! | `w ← w − γĝ`, `Ω = C_dwn(w − H)` | `x = γĝ + kept` for `H − w`, compressed |
-//! | `ŵ ← H + Ω` | the average, of which SGD makes that step: `(Ω − (1 − α)Ω′)/γ`, `Ω′` the last message |
+//! | `ŵ ← H + Ω` | the average that makes SGD take that step: `(Ω − (1 − α)Ω′)/γ`, `Ω′` the last message |
 //! | `H ← H + α_dwn Ω` | `kept ← x − α_dwn Ω` |
 //!
-//! `α_dwn` is `1/(2(1 + ω_dwn))` unless set, as in the authors' code; at 0 all that the model has moved is compressed, and large `ω_dwn` lets
-//! it drift. `α_up` is Artemis': 0 is QSGD upwards.
+//! `α_dwn` is `1/(2(1 + ω_dwn))` unless set, as in the authors' code. At 0 the whole movement of the model is compressed, and a large
+//! `ω_dwn` lets it drift. `α_up` is Artemis': 0 is QSGD on the uplink.
 //!
-//! With `per_rank` it is Rand-MCM: a server draws a message for each rank, and has an `H` for each. Replicas then differ, and their errors
-//! are independent: the mean of the gradients that they take is off by less, as is the mean of the replicas, which is what is evaluated.
+//! `per_rank` selects Rand-MCM: a server draws a separate message for each rank and keeps an `H` for each. Replicas then differ and their
+//! errors are independent. The mean of their gradients is therefore more accurate, and so is the mean of the replicas, which is the model
+//! that is evaluated.
 //!
-//! With `participation` below 1 ranks take part by chance, drawn as in Artemis, and count as under its PP2: an absent one by its memory. One
-//! message for all goes to all, also to those that sent nothing, so no rank falls behind. With `per_rank` an absent rank receives nothing
-//! either and keeps its model, and so does the servers' memory of it: when it returns, one message brings it to the servers' model, whatever it
-//! has missed.
+//! With `participation` below 1, active ranks are drawn at random as in Artemis and count as under its PP2: an absent rank counts by its
+//! memory. A shared message goes to all ranks, including those that sent nothing, so no rank falls behind. With `per_rank` an absent rank
+//! receives nothing either: it keeps its model, and the servers keep their memory of it. When it returns, one message brings it to the
+//! servers' model, however many steps it missed.
 //!
-//! **On the wire.** As Artemis: a message of each rank to each server, then a message of each server to all. With `per_rank` as many
-//! bytes, in an all-to-all. An absent rank sends nothing; with `per_rank` each server sends it one byte.
+//! **On the wire.** As Artemis: a message from each rank to each server, then a message from each server to all. With `per_rank` the same
+//! number of bytes, in an all-to-all. An absent rank sends nothing; with `per_rank` each server sends it one byte.
 //!
-//! **Properties.** Unbiased: `E ŵ = w` given the past, and `Σ γ·average = Σ γ·mean of sent − (x − Ω)`, to rounding (law 2). With no loss on the
-//! way down it is DIANA, to rounding.
+//! **Properties.** Unbiased: `E ŵ = w` given the past, and `Σ γ·average = Σ γ·mean of sent − (x − Ω)`, to rounding (law 2). With a lossless
+//! downlink it is DIANA, to rounding.
 //!
-//! *Plateau.* On a quadratic with gradient noise, ten ranks, `γ = 0.005`, one level and a sign upwards, and 4, 2 and 1 downwards, `‖w − w*‖²`
-//! comes to .99, 1.00 and 1.01 times that of exact means downwards, Artemis' to 1.2, 1.9 and 3.9 times. At ten times the rate and one level it
-//! is 1.08 times, with `per_rank` 1.04 (`claims two-way` in `benches/`).
+//! *Plateau.* On a quadratic with gradient noise, ten ranks, `γ = 0.005`, one level and a sign on the uplink, and 4, 2 and 1 levels on the
+//! downlink, `‖w − w*‖²` reaches .99, 1.00 and 1.01 times the value with an exact downlink; Artemis reaches 1.2, 1.9 and 3.9 times. At ten
+//! times the rate and one level it is 1.08 times, with `per_rank` 1.04 (`claims two-way` in `benches/`).
 //!
-//! *Absent ranks.* The same at one level downwards with half of the ranks at a step, relative to exact means of as many ranks: MCM 1.01
-//! times, Artemis 3.15 times, and Rand-MCM, which also sends half of the messages downwards, 1.02 times.
+//! *Absent ranks.* The same at one level on the downlink with half of the ranks active per step, relative to exact means of as many ranks:
+//! MCM 1.01 times, Artemis 3.15 times, and Rand-MCM, which also sends half of the downlink messages, 1.02 times.
 //!
-//! **State.** Artemis'; on a server `H − w` of its range, with `per_rank` for every rank, and on every rank `Ω′`. In a world of another size
-//! servers begin with the ranks' model, and the ranks' memory of it stays; Rand-MCM's begin with the mean of the replicas.
+//! **State.** Artemis' state; on a server `H − w` of its range, with `per_rank` for every rank; and on every rank `Ω′`. After a change of
+//! the world size, servers start from the ranks' model, and the ranks' memory of it remains. Rand-MCM's servers start from the mean of the
+//! replicas.
 //!
-//! **Deviations.** The step is the user's optimizer's, not the server's; one with a momentum sees differences of messages as gradients.
-//! What is evaluated and saved is `ŵ`, not `w`. At a learning rate of 0 the mean is compressed by itself and the memory stays.
+//! **Deviations.** The user's optimizer takes the step, not the server. An optimizer with momentum sees differences of messages as
+//! gradients. The model that is evaluated and saved is `ŵ`, not `w`. At a learning rate of 0 the mean is compressed alone and the memory
+//! stays.
 //!
 //! **Reference.** C. Philippenko, A. Dieuleveut, *Preserved central model for faster bidirectional compression in distributed settings*,
 //! NeurIPS 2021 (arXiv 2102.12528), algorithm 1.
@@ -82,19 +85,20 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct McmConfig {
-    /// What ranks send; unbiased.
+    /// Compressor of the uplink; must be unbiased.
     pub up: CompressorConfig,
-    /// What servers send back; unbiased.
+    /// Compressor of the downlink; must be unbiased.
     pub down: CompressorConfig,
-    /// How far a rank's memory moves towards what was sent, in [0, 1/(1+ω)] of the upward compressor; half of that if absent.
+    /// Step size of a rank's memory towards its contribution, in [0, 1/(1+ω)] of the uplink compressor; half of the maximum by default.
     pub alpha: Option<f32>,
-    /// How far the ranks' memory of the model moves towards what servers send, in [0, 1/(1+ω)] of theirs; half of that if absent.
+    /// Step size of the ranks' memory of the model towards the servers' messages, in [0, 1/(1+ω)] of the downlink compressor; half of the
+    /// maximum by default.
     pub model_alpha: Option<f32>,
-    /// Whether servers send a message of its own to every rank (Rand-MCM), which remembers by itself.
+    /// Set if servers send a separate message to every rank (Rand-MCM); each rank then has a separate memory.
     pub per_rank: bool,
-    /// The chance of a rank to take part in an exchange, in (0, 1].
+    /// Probability that a rank takes part in an exchange, in (0, 1].
     pub participation: f64,
-    /// The rank that serves all of the vector; every rank serves an equal share if absent.
+    /// The rank that serves the whole vector; by default every rank serves an equal share.
     pub server: Option<usize>,
 }
 
@@ -112,7 +116,7 @@ impl McmConfig {
         ArtemisConfig { up, down, alpha, participation, server, ..ArtemisConfig::default() }
     }
 
-    /// `ω` and `α` of the way down.
+    /// Returns `ω` and `α` of the downlink.
     fn down(&self, len: usize) -> Result<(f64, f32), ConfigError> {
         let omega = ArtemisConfig::omega(Self::NAME, "down", self.down, len)?;
         let most = 1.0 / (1.0 + omega);
@@ -198,10 +202,10 @@ impl ReducerSettings for McmConfig {
     fn remembered(&self, len: usize) -> Option<Remembered> {
         let (omega, alpha) = self.down(len).ok()?;
         if self.per_rank && self.participation < 1.0 {
-            // An absent rank lacks all that the model has moved by.
+            // An absent rank misses the whole movement of the model.
             return Some(Remembered { contraction: 1.0, loss: omega.sqrt().max(1.0), in_rate: true });
         }
-        // ‖x − αΩ‖² is (1 − α)² + α²ω of ‖x‖² in the mean, at most 1 − α.
+        // E‖x − αΩ‖² is (1 − α)² + α²ω times ‖x‖², at most 1 − α.
         let contraction = (1.0 - f64::from(alpha)).sqrt();
         Some(Remembered { contraction, loss: omega.sqrt(), in_rate: true })
     }

@@ -1,9 +1,8 @@
-//! Vector in, agreed average out. Reducers leave every rank with the same bits.
+//! Reducers: combine one vector per rank into an average with the same bits on every rank.
 //!
-//! A [`Reducer`] is given this rank's vector and a session, and writes the average over ranks. How it gets there
-//! is its own business: an all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of
-//! `k` shared coordinates ([`SharedRandomK`]) or of low-rank factors ([`PowerSgd`]). Wrappers
-//! ([`wrapper`](crate::wrapper)) are reducers around reducers.
+//! A [`Reducer`] takes this rank's vector and a session, and writes the average over ranks. Each reducer chooses its own method: an
+//! all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of `k` shared coordinates ([`SharedRandomK`]) or
+//! of low-rank factors ([`PowerSgd`]). Wrappers ([`wrapper`](crate::wrapper)) are reducers that contain another reducer.
 
 pub mod arriving;
 pub mod artemis;
@@ -54,27 +53,27 @@ use crate::report::{Measured, Report, Waiting};
 use crate::state::Stateful;
 use crate::{Key, Session, Slot, Traffic};
 
-/// What all ranks know and agree on when an exchange starts.
+/// Replicated information about a step, agreed on by all ranks before the exchange starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AgreedStep {
     /// The optimizer step, counted from 0.
     pub step: u64,
-    /// The mean loss over ranks, weighted by samples, where the training loop records it.
+    /// The mean loss over ranks, weighted by samples, if the training loop records it.
     pub loss: Option<f64>,
-    /// The mean over ranks of the validation losses that they report with this step, where any does.
+    /// The mean of the validation losses that ranks report with this step, if any rank reports one.
     pub validation_loss: Option<f64>,
-    /// Samples behind this step, all ranks together.
+    /// Samples in this step, summed over all ranks.
     pub samples: u64,
-    /// The inner optimizer's learning rate at this step, where the training loop records it.
+    /// The inner optimizer's learning rate at this step, if the training loop records it.
     pub learning_rate: Option<f64>,
-    /// Seconds from the end of the last exchange to the start of this one, the slowest rank's.
+    /// Seconds from the end of the last exchange to the start of this one, on the slowest rank.
     pub compute_seconds: f64,
-    /// The exchange of the step before, its seconds the means over ranks; `None` at the first step.
+    /// Statistics of the previous step's exchange, with times averaged over ranks; `None` at the first step.
     pub previous: Option<LastExchange>,
 }
 
 impl AgreedStep {
-    /// The learning rate, for what is kept in its units: 0, or one whose inverse is a number, too.
+    /// Returns the learning rate, for state kept in its units. The rate must be 0, or have a finite inverse.
     pub(crate) fn rate(&self) -> Result<f32, ReduceError> {
         match self.learning_rate {
             Some(rate) if rate == 0.0 || (1e-30..=1e30).contains(&rate) => Ok(rate as f32),
@@ -83,29 +82,29 @@ impl AgreedStep {
         }
     }
 
-    /// For one of several parts of an exchange: what was measured is of the whole.
+    /// Returns the agreed step for one of several parts of an exchange: without the measurements, which belong to the whole vector.
     pub(crate) fn of_a_part(&self) -> AgreedStep {
         let previous = self.previous.map(|previous| LastExchange { measured: Measured::default(), ..previous });
         AgreedStep { previous, ..*self }
     }
 }
 
-/// What became of the exchange before this one, equal on all ranks.
+/// Statistics of the previous exchange, equal on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LastExchange {
-    /// Samples behind that step.
+    /// Samples in that step.
     pub samples: u64,
-    /// The slowest rank's compute seconds before it.
+    /// Compute time before it on the slowest rank, in seconds.
     pub compute_seconds: f64,
     /// Seconds a rank spent probing, encoding and decoding.
     pub compress_seconds: f64,
     /// Seconds a rank spent in communication.
     pub exchange_seconds: f64,
-    /// Bytes, all ranks together.
+    /// Bytes, summed over all ranks.
     pub traffic: Traffic,
-    /// What entered the ranks' memories of what was not sent, and what waits in them, all ranks together; zeros without one.
+    /// Energies that entered the ranks' residuals and that the residuals hold, summed over all ranks; zeros without a residual.
     pub waiting: Waiting,
-    /// What a controller needed measured of that step's vector, all ranks together; see [`Adaptive`](crate::wrapper::Adaptive).
+    /// Measurements of that step's vector that a controller requested, summed over all ranks; see [`Adaptive`](crate::wrapper::Adaptive).
     pub measured: Measured,
 }
 
@@ -116,18 +115,18 @@ pub struct Round<'a> {
     pub key: Key,
     /// The tensors inside `input`; their ranges tile it.
     pub slots: &'a [Slot],
-    /// What all ranks agree on.
+    /// Replicated step information.
     pub agreed_step: &'a AgreedStep,
-    /// What this rank wants to contribute.
+    /// This rank's contribution.
     pub input: &'a [f32],
-    /// Out: the average, bit-identical on every rank unless [declared otherwise](crate::config::ReducerSettings::averages_equal).
+    /// Output: the average, bit-identical on every rank unless [declared otherwise](crate::config::ReducerSettings::averages_equal).
     pub average: &'a mut [f32],
-    /// Out: what this rank effectively contributed; requested only by wrappers that need it.
+    /// Output: this rank's effective contribution. Requested only by wrappers that need it.
     pub sent: Option<&'a mut [f32]>,
 }
 
 impl<'a> Round<'a> {
-    /// The same round over other vectors, for wrappers.
+    /// Returns the same round over other vectors, for wrappers.
     pub fn with<'b>(&self, input: &'b [f32], average: &'b mut [f32], sent: Option<&'b mut [f32]>) -> Round<'b>
     where
         'a: 'b,
@@ -136,19 +135,19 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Which coordinates took part in an exchange.
+/// Coordinates that took part in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// Every coordinate was exchanged, exactly or quantized.
     All,
-    /// A sparsifier chose some; the others were not exchanged.
+    /// A sparsifier selected some coordinates; the others were not exchanged.
     Some,
-    /// The slots differ: where this is true, a sparsifier chose.
+    /// Differs between slots: true for each slot in which a sparsifier selected coordinates.
     BySlot(Vec<bool>),
 }
 
 impl Selection {
-    /// Whether coordinates of this slot were chosen.
+    /// Returns whether a sparsifier selected coordinates of this slot.
     pub fn chose(&self, slot: usize) -> bool {
         match self {
             Selection::All => false,
@@ -158,17 +157,17 @@ impl Selection {
     }
 }
 
-/// Puts the selections of parts together.
+/// Merges the selections of the parts of a vector.
 #[derive(Debug)]
 pub(crate) struct Selections(Vec<bool>);
 
 impl Selections {
-    /// For this many slots.
+    /// Returns an empty selection for this many slots.
     pub(crate) fn of(slots: usize) -> Self {
         Selections(vec![false; slots])
     }
 
-    /// What was said of a part that holds these slots.
+    /// Records the selection of a part that holds these slots.
     pub(crate) fn put(&mut self, slots: impl Iterator<Item = usize>, selection: &Selection) {
         slots.enumerate().for_each(|(inside, slot)| self.0[slot] = selection.chose(inside));
     }
@@ -182,12 +181,12 @@ impl Selections {
     }
 }
 
-/// What an exchange did.
+/// Outcome of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Bytes it moved through this rank.
+    /// Bytes moved through this rank.
     pub traffic: Traffic,
-    /// Whether coordinates were chosen; momentum factor masking depends on it.
+    /// Coordinates that a sparsifier selected; momentum factor masking depends on it.
     pub selection: Selection,
 }
 
@@ -204,9 +203,9 @@ impl Exchanged {
     }
 }
 
-/// A sum of finite vectors may have become infinite. Every reducer that makes an average looks at it before it returns, and
-/// after all that it sends: the ranks hold the same bits and return the same error. So the wrappers around it learn of it before they
-/// change a memory; only one that adds to the average ([`Shifted`](crate::wrapper::Shifted)) looks again.
+/// Checks that the average is finite: a sum of finite vectors may overflow to infinity. Every reducer that computes an average calls this
+/// after its last send and before it returns, so the ranks, which hold the same bits, return the same error. Wrappers around it therefore
+/// see the error before they change state. Only a wrapper that adds to the average ([`Shifted`](crate::wrapper::Shifted)) checks again.
 pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {
         Some(slot) => Err(ReduceError::Overflow { slot }),
@@ -214,7 +213,7 @@ pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), Reduc
     }
 }
 
-/// The first slot with a value that is not finite.
+/// Returns the path of the first slot with a value that is not finite.
 pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
     if all_finite(x) {
         return None;
@@ -223,24 +222,24 @@ pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
     Some(slot.map_or_else(String::new, |slot| slot.path().to_owned()))
 }
 
-/// Vector in, agreed average out: compute → communicate → commit.
+/// Combines one vector per rank into an agreed average: compute → communicate → commit.
 pub trait Reducer: Stateful + Send {
-    /// Exchanges one vector, and stages what is to be remembered of it: [`save`](Stateful::save) gives the same before and
-    /// after. The caller ends the exchange: with [`commit`](Stateful::commit) after all of the step has succeeded on this rank, else
-    /// with [`discard`](Stateful::discard). [`exchange`](Reducer::exchange) does so at once.
+    /// Exchanges one vector and stages the new state: [`save`](Stateful::save) returns the same before and after. The caller ends the
+    /// exchange: with [`commit`](Stateful::commit) once the whole step has succeeded on this rank, otherwise with
+    /// [`discard`](Stateful::discard). [`exchange`](Reducer::exchange) does all of this at once.
     ///
     /// # Errors
-    /// [`ReduceError`] when the transport fails or a message cannot be used. The other ranks learn of it when the
-    /// caller aborts the session.
+    /// [`ReduceError`] if the transport fails or a message cannot be used. The other ranks receive the error when the caller aborts the
+    /// session.
     ///
-    /// [`ReduceError::Overflow`] when the ranks' finite vectors have no finite average. It comes back the same on every rank,
-    /// as all look at the same bits, where [averages are equal](crate::config::ReducerSettings::averages_equal). A reducer that
-    /// makes an average looks; wrappers need not.
+    /// [`ReduceError::Overflow`] if the ranks' finite vectors have no finite average. All ranks check the same bits and return the same
+    /// error where [averages are equal](crate::config::ReducerSettings::averages_equal). A reducer that computes an average must check it;
+    /// wrappers need not.
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError>;
 
-    /// The same while the vector is still being computed: `input` has what `round.input`, which is empty, would have, and bits, state
-    /// and errors are those of [`reduce`](Reducer::reduce). By default all of it is waited for first; a reducer that works part by
-    /// part begins with the part that is there.
+    /// Exchanges a vector that is still being computed. `round.input` is empty and `input` delivers its values. Result bits, state and
+    /// errors are those of [`reduce`](Reducer::reduce). By default this waits for the whole vector first; a reducer that works part by part
+    /// starts with the parts that have arrived.
     ///
     /// # Errors
     /// As [`reduce`](Reducer::reduce).
@@ -255,10 +254,10 @@ pub trait Reducer: Stateful + Send {
         self.reduce(Round { input, ..round }, comm)
     }
 
-    /// An exchange that is a step of its own: reduces, then commits or, on an error, discards.
+    /// Runs an exchange that is a complete step: reduces, then commits, or discards on an error.
     ///
     /// # Errors
-    /// As [`reduce`](Reducer::reduce); this reducer's state is then as before.
+    /// As [`reduce`](Reducer::reduce); this reducer's state is then unchanged.
     fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let exchanged = self.reduce(round, comm);
         if exchanged.is_ok() {
@@ -269,33 +268,33 @@ pub trait Reducer: Stateful + Send {
         exchanged
     }
 
-    /// Whether [`take_off`](Reducer::take_off) works after every exchange, so that the round need not ask for `sent`.
+    /// Returns whether [`take_off`](Reducer::take_off) works after every exchange, so that the round need not request `sent`.
     fn can_take_off(&self) -> bool {
         false
     }
 
-    /// Takes what the last exchange sent off the vector that it was given, and writes what that was; whether everything that
-    /// stays behind is finite. Called at most once an exchange, before it is committed.
+    /// Subtracts the contribution sent in the last exchange from that exchange's input, and writes statistics of the contribution. Returns
+    /// whether the remaining residual is finite. Called at most once per exchange, before the commit.
     fn take_off(&mut self, _unsent: &mut Unsent<'_>) -> bool {
         unreachable!("asked of a reducer that cannot")
     }
 
-    /// Whether a controller inside [gives up](crate::control::Controller::gives_up_memory), after the last exchange, what a memory around
-    /// this reducer keeps of it.
+    /// Returns whether a controller inside [gives up](crate::control::Controller::gives_up_memory), after the last exchange, the residual
+    /// that a wrapper around this reducer keeps.
     fn gives_up_memory(&self) -> bool {
         false
     }
 
-    /// Takes back what the last exchange has staged for these places, in order: slots that no rank has a gradient for, whose average is
-    /// not applied. What is remembered of them is afterwards what it was before. Called at most once an exchange, before it is
-    /// committed. A reducer that remembers something of coordinates must do it, a wrapper must pass it on; by default nothing is
-    /// remembered.
+    /// Reverts the state that the last exchange staged for these ranges, given in order. They are slots for which no rank has a
+    /// gradient and whose average is not applied; their state afterwards is what it was before the exchange. Called at most once per
+    /// exchange, before the commit. A reducer with per-coordinate state must implement it and a wrapper must forward it. By default there
+    /// is no such state.
     fn hold(&mut self, _absent: &[Range<usize>]) {}
 
-    /// Adds what this reducer knows of the last exchange; wrappers add theirs and pass on.
+    /// Adds this reducer's statistics of the last exchange. Wrappers add theirs and forward the call.
     fn report(&self, _report: &mut Report) {}
 
-    /// Its knob, where a [controller](crate::control::Controller) may set the compression ratio.
+    /// Returns the reducer's knob, if a [controller](crate::control::Controller) may set its compression ratio.
     fn knob(&mut self) -> Option<&mut dyn Knob> {
         None
     }

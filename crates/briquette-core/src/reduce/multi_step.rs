@@ -1,37 +1,36 @@
-//! Sends the same vector in several rounds, each the compression of what the rounds before left: NEOLITHIC's MSC.
+//! Multi-step compression (MSC of NEOLITHIC): sends a vector in several rounds, each compressing the remainder of the previous ones.
 //!
-//! **Why, and when not.** `R` rounds of a compressor make a better compressor of `R` times the bytes: the error shrinks
-//! geometrically in `R`, where a single round with a finer setting may not exist (one sign bit a value) or may improve more
-//! slowly. With an `R` times larger batch per step it reaches the lower bounds of compressed optimization. For sparsifiers
-//! it buys nothing: `R` rounds of top-k *are* one top-(Rk), in `R` latencies. Not for fast changes of direction: every
-//! round waits for the one before.
+//! **Why, and when not.** `R` rounds of a compressor make a better compressor with `R` times the bytes: the error shrinks geometrically in
+//! `R`. A single round with a finer setting may not exist (one sign bit a value) or may improve more slowly. With an `R` times larger batch
+//! per step it reaches the lower bounds of compressed optimization. It does not help sparsifiers: `R` rounds of top-k *are* one top-(Rk),
+//! with `R` latencies. Do not use it where latency matters: every round waits for the previous one.
 //!
 //! **Method.** From `v = 0`, for `R` rounds:
 //!
 //! | paper | here |
 //! |---|---|
-//! | `cʳ = C(x − vʳ)` | the round's reducer on `remaining`, with a key of its own |
+//! | `cʳ = C(x − vʳ)` | the round's reducer on `remaining`, with a separate key |
 //! | contractive: `vʳ⁺¹ = vʳ + cʳ` | `damping` 1 |
 //! | unbiased: `vʳ⁺¹ = vʳ + cʳ/(1+ω)` | `damping` `1/(1+ω)` |
 //! | output `v^R`; unbiased: `v^R/(1 − q^R)`, `q = ω/(1+ω)` | `weight` times the sum of the rounds |
 //!
-//! The receiver's sum is the sum of the rounds' averages, and `sent` that of the rounds' `sent`, with the same weight.
-//! Round 0 uses the exchange's own key, so one round is the inner reducer to the bit.
+//! The receiver's sum is the sum of the rounds' averages, and `sent` is the sum of the rounds' `sent`, with the same weight. Round 0 uses
+//! the exchange's own key, so one round is bit-identical to the inner reducer.
 //!
-//! **On the wire.** The inner reducer's bytes, once a round: `R` times, one after another.
+//! **On the wire.** The inner reducer's bytes in each round: `R` times, one after another.
 //!
 //! **Properties.** Contractive δ: contractive with `1 − (1−δ)^R`. Unbiased ω: unbiased with `q^R/(1 − q^R)`, at most
 //! `ω·q^(R−1)`. Both hold for any `ω` at least the compressor's own.
 //!
-//! **State.** That of the rounds' reducers: each round has its own, so that PowerSGD finds its warm start again. While exchanging
+//! **State.** That of the rounds' reducers: each round has a separate one, so that PowerSGD finds its warm start again. During an exchange,
 //! three vectors.
 //!
-//! **Knobs.** `rounds`, at least 1; the paper takes about `1/δ` or `1+ω` times a logarithm, its experiments 2 to 4.
-//! `ω` comes from the compressor's class.
+//! **Knobs.** `rounds`, at least 1. The paper uses about `1/δ` or `1+ω` times a logarithm; its experiments use 2 to 4. `ω` comes from the
+//! compressor's error bound.
 //!
-//! **Deviations.** The paper compresses in both directions and averages `R` mini-batches; an all-gather has no second
-//! direction, and the batch is the training loop's. The factor `1/(1 − q^R)`, which makes the unbiased form unbiased, is
-//! the paper's analysis, not its algorithm.
+//! **Deviations.** The paper compresses in both directions and averages `R` mini-batches. An all-gather has no second direction, and the
+//! batch is up to the training loop. The factor `1/(1 − q^R)`, which makes the unbiased form unbiased, is from the paper's analysis, not
+//! its algorithm.
 //!
 //! **Reference.** X. Huang, Y. Chen, W. Yin, K. Yuan, *Lower Bounds and Nearly Optimal Algorithms in Distributed Learning
 //! with Communication Compression*, NeurIPS 2022 (arXiv 2206.03665), the multi-step compression module (MSC).
@@ -59,16 +58,16 @@ use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{CompressionFactor, Layout, Session, Traffic};
 
-/// Each round is an exchange of its own, with a reducer of its own.
+/// Limit on the number of rounds: each round is a separate exchange with a separate reducer.
 pub(super) const MOST_ROUNDS: usize = 1000;
 
-/// Several rounds, each on what the ones before left; see the [module](self).
+/// Several rounds, each on the remainder of the previous ones; see the [module](self).
 #[derive(Debug)]
 pub struct MultiStep<R> {
     rounds: Vec<R>,
-    /// What of a round's message is taken off the remaining vector.
+    /// Share of a round's message that is subtracted from the remaining vector.
     damping: f32,
-    /// What of a round's message goes into the result.
+    /// Share of a round's message that is added to the result.
     weight: f32,
     remaining: Vec<f32>,
     round_average: Vec<f32>,
@@ -76,18 +75,18 @@ pub struct MultiStep<R> {
 }
 
 impl<R: Reducer> MultiStep<R> {
-    /// Around contractive reducers, one a round.
+    /// Creates a reducer around contractive reducers, one per round.
     ///
     /// # Errors
-    /// [`ConfigError`] when there are none.
+    /// [`ConfigError`] if there are none.
     pub fn contractive(rounds: Vec<R>) -> Result<Self, ConfigError> {
         MultiStep::unbiased(rounds, 0.0)
     }
 
-    /// Around unbiased reducers with `E‖x − C(x)‖² ≤ omega·‖x‖²`, one a round; the result is unbiased too.
+    /// Creates a reducer around unbiased reducers with `E‖x − C(x)‖² ≤ omega·‖x‖²`, one per round; the result is unbiased too.
     ///
     /// # Errors
-    /// [`ConfigError`] when there are none, or `omega` is negative or not finite.
+    /// [`ConfigError`] if there are none, or `omega` is negative or not finite.
     pub fn unbiased(rounds: Vec<R>, omega: f64) -> Result<Self, ConfigError> {
         let [damping, weight] = weights(rounds.len(), omega)?;
         let empty = Vec::new;
@@ -95,8 +94,8 @@ impl<R: Reducer> MultiStep<R> {
     }
 }
 
-/// What of a round's message is taken off what remains, and what of it goes into the result: of `rounds` rounds of a compressor whose
-/// error is `omega` where it is unbiased, and 0 where it contracts.
+/// Returns the share of a round's message that is subtracted from the remainder, and the share that is added to the result, for `rounds`
+/// rounds. `omega` is the error of an unbiased compressor, and 0 for a contractive one.
 pub(super) fn weights(rounds: usize, omega: f64) -> Result<[f32; 2], ConfigError> {
     let wrong = || ConfigError::range("rounds of multi-step compression", "at least 1 and below 2^31", rounds);
     let power = i32::try_from(rounds).ok().filter(|&rounds| rounds > 0).ok_or_else(wrong)?;
@@ -107,7 +106,7 @@ pub(super) fn weights(rounds: usize, omega: f64) -> Result<[f32; 2], ConfigError
     Ok([damping as f32, (damping / (1.0 - (omega * damping).powi(power))) as f32])
 }
 
-/// The class of `rounds` rounds of a compressor of this class.
+/// Returns the error bound of `rounds` rounds of a compressor with this bound.
 pub(super) fn class_of(rounds: usize, class: ErrorBound) -> ErrorBound {
     let power = |error: f64| error.powf(rounds as f64);
     match class {
@@ -187,9 +186,9 @@ fn add(weight: f32, x: &[f32], out: &mut [f32]) {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MultiStepConfig {
-    /// How many, at least 1.
+    /// The number of rounds, at least 1.
     pub rounds: usize,
-    /// What a round is.
+    /// The reducer of each round.
     pub inner: Box<ReducerConfig>,
 }
 

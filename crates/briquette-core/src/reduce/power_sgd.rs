@@ -1,29 +1,29 @@
-//! Low-rank approximation of each matrix, summed on the way.
+//! PowerSGD: low-rank approximation of each matrix, with all-reduced factors.
 //!
-//! **Why, and when not.** One power-iteration step per exchange, warm-started, captures most of a gradient matrix in `r`
-//! columns, and the factors are *linear* in the input: they all-reduce, so bytes do not grow with the world. Useless for
-//! vectors (biases, BatchNorm), which travel dense. Needs error feedback.
+//! **Why, and when not.** One warm-started power-iteration step per exchange captures most of a gradient matrix in `r` columns. The factors
+//! are *linear* in the input: they can be all-reduced, so bytes do not grow with the world. Useless for vectors (biases, BatchNorm), which
+//! are sent dense. Needs error feedback.
 //!
 //! **Method.** For each slot that is a matrix `M` of `n × m` with `r·(n+m) < n·m`; all slots in two all-reduces:
 //!
 //! | paper | here |
 //! |---|---|
-//! | `P ← M Q`, all-reduce mean | `left`; the dense slots travel in the same all-reduce |
+//! | `P ← M Q`, all-reduce mean | `left`; the dense slots share the same all-reduce |
 //! | `P̂ ← orthogonalize(P)` | modified Gram–Schmidt, f64 sums |
 //! | `Q ← Mᵀ P̂`, all-reduce mean | `right`, kept as the next step's warm start |
 //! | `M̂ = P̂ Qᵀ` | the average |
 //!
 //! **On the wire.** All-reduces of `Σ r·n + Σ dense` and of `Σ r·m` values.
 //!
-//! **Properties.** A projection: contractive, exact when the mean matrix has rank ≤ `r` and `Q` has met its row space.
-//! Linear: the same as single-process PowerSGD on the mean gradient.
+//! **Properties.** A projection: contractive, and exact if the mean matrix has rank ≤ `r` and `Q` spans its row space. Linear: the same as
+//! single-process PowerSGD on the mean gradient.
 //!
-//! **State.** `Q`, equal on all ranks. **Knobs.** `rank` 1…, the literature uses 1, 2, 4; default 2.
+//! **State.** `Q`, equal on all ranks. **Knobs.** `rank`, at least 1; the literature uses 1, 2, 4; default 2.
 //!
-//! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, this rank's own projection, where the paper's residual uses the average; the
-//! mean residual is the same, each rank's is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column space
-//! matters. A column of `P` of which orthogonalization leaves less than 1e-12 of the energy counts as dependent on those
-//! before it and becomes zero; so does its column of `Q`, which is drawn anew at the next exchange.
+//! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, this rank's own projection, while the paper's residual uses the average. The mean residual is
+//! the same; each rank's is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column space matters. A column of `P` of
+//! which orthogonalization leaves less than 1e-12 of the energy counts as linearly dependent and becomes zero. Its column of `Q` also
+//! becomes zero and is drawn again at the next exchange.
 //!
 //! **Reference.** T. Vogels, S. P. Karimireddy, M. Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for
 //! Distributed Optimization*, NeurIPS 2019 (arXiv 1905.13727), algorithm 1.
@@ -56,7 +56,7 @@ use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
 use crate::{CompressionFactor, Key, Layout, Session, Slot};
 
-/// One matrix slot and its places in the packed factors.
+/// One matrix slot and its position in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
 struct Matrix {
     range: Range<usize>,
@@ -66,13 +66,13 @@ struct Matrix {
     right: Range<usize>,
 }
 
-/// Where everything lies; made from the slots at first use.
+/// Layout of the packed factors; computed from the slots at first use.
 #[derive(Debug, Default)]
 struct Plan {
     rank: usize,
     len: usize,
     matrices: Vec<Matrix>,
-    /// Slots that travel dense, behind the left factors.
+    /// Slots that are sent dense, after the left factors.
     dense: Vec<Range<usize>>,
     left_len: usize,
     right_len: usize,
@@ -96,7 +96,7 @@ impl Plan {
         plan
     }
 
-    /// `P = M Q` for every matrix, then the dense slots.
+    /// Computes `P = M Q` for every matrix, then appends the dense slots.
     fn project_left(&self, input: &[f32], q: &[f32], left: &mut Vec<f32>, columns: &mut Vec<f32>) {
         left.clear();
         left.resize(self.left_len, 0.0);
@@ -109,7 +109,7 @@ impl Plan {
         }
     }
 
-    /// `Q = Mᵀ P̂` for every matrix.
+    /// Computes `Q = Mᵀ P̂` for every matrix.
     fn project_right(&self, input: &[f32], left: &[f32], right: &mut [f32], columns: &mut Vec<f32>) {
         for matrix in &self.matrices {
             columns.resize(matrix.right.len(), 0.0);
@@ -118,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// `P̂ Qᵀ`.
+    /// Computes `P̂ Qᵀ`.
     fn expand(&self, left: &[f32], right: &[f32], out: &mut [f32], columns: &mut Vec<f32>) {
         for matrix in &self.matrices {
             columns_of(&right[matrix.right.clone()], self.rank, columns);
@@ -132,18 +132,18 @@ impl Plan {
 pub struct PowerSgd {
     rank: usize,
     plan: Plan,
-    /// The warm start, `m × r` a matrix, row-major; the next one is the right factor.
+    /// The warm start, `m × r` per matrix, row-major. The next one is the right factor.
     q: Staged<Vec<f32>>,
     left: Vec<f32>,
-    /// One matrix's factor, its columns side by side.
+    /// One matrix's factor, column by column.
     columns: Vec<f32>,
 }
 
 impl PowerSgd {
-    /// Keeps `rank` columns a matrix.
+    /// Creates a reducer that keeps `rank` columns per matrix.
     ///
     /// # Errors
-    /// [`ConfigError`] when `rank` is 0.
+    /// [`ConfigError`] if `rank` is 0.
     pub fn new(rank: usize) -> Result<Self, ConfigError> {
         if rank == 0 {
             return Err(ConfigError::range("PowerSGD rank", "at least 1", rank));
@@ -168,7 +168,7 @@ impl PowerSgd {
     }
 }
 
-/// A zero column would stay zero forever.
+/// Redraws zero columns, which would otherwise stay zero.
 fn refill_zero_columns(q: &mut [f32], rank: usize, key: Key) {
     for column in 0..rank {
         if q.iter().skip(column).step_by(rank).all(|v| *v == 0.0) {
@@ -178,7 +178,7 @@ fn refill_zero_columns(q: &mut [f32], rank: usize, key: Key) {
     }
 }
 
-/// Modified Gram–Schmidt over the columns of a row-major `n × rank` matrix; a dependent column becomes zero.
+/// Runs modified Gram–Schmidt over the columns of a row-major `n × rank` matrix; a dependent column becomes zero.
 fn orthonormalize(p: &mut [f32], rank: usize) {
     let dot = |p: &[f32], a: usize, b: usize| -> f64 {
         p.chunks_exact(rank).map(|row| f64::from(row[a]) * f64::from(row[b])).sum()
@@ -190,8 +190,8 @@ fn orthonormalize(p: &mut [f32], rank: usize) {
             p.chunks_exact_mut(rank).for_each(|row| row[column] -= along * row[earlier]);
         }
         let norm2 = dot(p, column, column);
-        // What is left below rounding of the original is noise, not direction; and a column of denormal numbers has a
-        // length whose inverse is infinite.
+        // A remainder below the rounding error of the original is noise, not direction; and a column of denormal numbers has a length whose
+        // inverse is infinite.
         let scale = if norm2 > original * 1e-12 { (1.0 / norm2.sqrt()) as f32 } else { 0.0 };
         let scale = if scale.is_finite() { scale } else { 0.0 };
         p.chunks_exact_mut(rank).for_each(|row| row[column] *= scale);
@@ -268,7 +268,7 @@ impl Reducer for PowerSgd {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PowerSgdConfig {
-    /// Columns kept of each matrix.
+    /// Columns kept per matrix.
     pub rank: usize,
 }
 
@@ -301,7 +301,7 @@ impl ReducerSettings for PowerSgdConfig {
         ReducerTraits { needs_feedback: true, multiplies_matrices: true, ..ReducerTraits::default() }
     }
 
-    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    /// The projection is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

@@ -1,22 +1,22 @@
-//! A ring whose partial sums travel in 16 or 8 bits.
+//! Ring all-reduce with partial sums in 16 or 8 bits.
 //!
-//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training
-//! needs no feedback: the level between dense and sparse. The same formats [gathered](super::Gather) move `W/2` times as much. Each
-//! rank adds a rounding, so the error grows with the world; sparse messages save far more where the network is slow.
+//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training needs no
+//! feedback: the level between dense and sparse. The same formats [gathered](super::Gather) move `W/2` times as much. Each rank adds a
+//! rounding, so the error grows with the world. Sparse messages save far more on a slow network.
 //!
-//! **Method.** Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`. With `d` the sum that a rank received (0
-//! at the first), `x` its own values and `Q` the rounding of the format:
+//! **Method.** Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`. Let `d` be the sum that a rank received (0 at
+//! the first), `x` its own values and `Q` the rounding of the format:
 //!
 //! | step | here |
 //! |---|---|
-//! | every rank but the last: sum and forward | `s = d + x` in f32; `Q(s)` travels |
-//! | the last rank | `Q(s)` is what *all* ranks take, this one included: the same bits everywhere |
-//! | `sent` | `Q(s) − d`: what this rank changed |
+//! | every rank but the last: sum and forward | `s = d + x` in f32; sends `Q(s)` |
+//! | the last rank | `Q(s)` is the result on *all* ranks, this one included: the same bits everywhere |
+//! | `sent` | `Q(s) − d`: the change made by this rank |
 //!
-//! Each rank rounds each value once, and the changes of all telescope to the sum that ranks take. So the mean of `sent` is the
-//! average whatever was lost, and `x − sent = s − Q(s)` is the loss of this rank's own rounding: what error feedback keeps is exact.
+//! Each rank rounds each value once, and the changes of all ranks telescope to the final sum. So the mean of `sent` equals the average
+//! exactly, and `x − sent = s − Q(s)` is the loss of this rank's own rounding. The residual of error feedback is therefore exact.
 //!
-//! Up to [`SMALL_ALL_REDUCE`] values each rank's `Q(x)` goes to every rank and is summed in f32, in rank order; `sent` is `Q(x)`.
+//! Up to [`SMALL_ALL_REDUCE`] values, each rank's `Q(x)` is sent to every rank and summed in f32, in rank order; `sent` is `Q(x)`.
 //!
 //! | format | `Q` |
 //! |---|---|
@@ -24,25 +24,24 @@
 //! | `f16` | the same; a block of 256 values whose largest magnitude is not within 7.6e-6 and 65504 is scaled by a power of two |
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
 //!
-//! *Random bits.* `key.purpose("ring").rank(rank)` at the value's place: a rank draws once for a place.
+//! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index: a rank draws once for each index.
 //!
-//! **On the wire.** On the ring `2·(W−1)/W·2d` bytes each way in 16 bits, exactly half of the dense ring's, and a byte for each block of a
-//! frame in which any is scaled (the exponent, before the block's values); in 8 bits `2·(W−1)/W·d·(1 + 4/256)`, and at most 4 bytes a frame.
-//! Gathered, as many bytes of the vector to each other rank.
+//! **On the wire.** On the ring in 16 bits, `2·(W−1)/W·2d` bytes each way, exactly half of the dense ring's. In a frame with any scaled
+//! block, each block adds one byte (the exponent, before the block's values). In 8 bits, `2·(W−1)/W·d·(1 + 4/256)` and at most 4 bytes a
+//! frame. Gathered vectors take as many bytes for each other rank.
 //!
-//! **Properties.** A hop errs by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on, in a scaled block from `2⁻²⁹` of its largest on) a
-//! value, or half a step of the block's `max|s|/127` (int8, the largest value exact). That depends on other ranks' values: no class of this rank's vector alone holds,
-//! so EF21 and DIANA are refused. `stochastic` is unbiased.
+//! **Properties.** A hop errs per value by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on, in a scaled block from `2⁻²⁹` of its
+//! largest on), or half a step of the block's `max|s|/127` (int8, the largest value exact). The error depends on other ranks' values, so no
+//! error bound holds for this rank's vector alone, and EF21 and DIANA are refused. `stochastic` is unbiased.
 //!
-//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 alone), default off: its error is twice as large in energy,
-//! without a mean.
+//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 only), default off: its error has twice the energy and mean zero.
 //!
-//! **Deviations.** PyTorch's hooks divide by `W` before they round, which keeps f16 from overflowing and flushes more small values;
-//! they add in 16 bits where the collective does. Here sums travel, and blocks beyond the range of f16 are scaled. A sum beyond the range of
+//! **Deviations.** PyTorch's hooks divide by `W` before they round, which keeps f16 from overflowing and flushes more small values. They
+//! add in 16 bits where the collective does. Here sums are sent, and blocks beyond the range of f16 are scaled. A sum beyond the range of
 //! `f32` is an [error](ReduceError::Overflow) on every rank.
 //!
 //! **Reference.** `bf16_compress_hook` and `fp16_compress_hook` of PyTorch's `torch.distributed.algorithms.ddp_comm_hooks`; Horovod's
-//! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the account by rank is this crate's.
+//! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the accounting of `sent` per rank is this crate's.
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, Reducer, Ring, Round, Wire}};
@@ -70,7 +69,7 @@ mod wire;
 pub use wire::Wire;
 use wire::{BLOCK, SCALED};
 
-/// A ring of narrow sums; see the [module](self).
+/// A ring all-reduce with narrow partial sums; see the [module](self).
 #[derive(Debug)]
 pub struct Ring {
     wire: Wire,
@@ -79,13 +78,13 @@ pub struct Ring {
     frames: Vec<Frame>,
 }
 
-/// One vector on its way.
+/// State of one exchange in progress.
 struct Vectors<'a> {
     wire: Wire,
-    /// Where rounding is random.
+    /// Key for stochastic rounding, if enabled.
     key: Option<Key>,
     input: &'a [f32],
-    /// What was received: the sum before this rank, then the sum of all.
+    /// Received values: the sum before this rank, then the sum of all.
     average: &'a mut [f32],
     sent: Option<&'a mut [f32]>,
 }
@@ -172,17 +171,17 @@ impl Vectors<'_> {
 }
 
 impl Ring {
-    /// Rounds to nearest.
+    /// Creates a ring that rounds to nearest.
     pub fn new(wire: Wire) -> Self {
         Ring { wire, stochastic: false, own: Frame::new(), frames: Vec::new() }
     }
 
-    /// In 8 bits, rounds at random: unbiased.
+    /// Creates a ring with 8-bit sums and unbiased stochastic rounding.
     pub fn stochastic() -> Self {
         Ring { stochastic: true, ..Ring::new(Wire::Int8) }
     }
 
-    /// All ranks' values to every rank: one latency, for short vectors. With one rank, however long.
+    /// Sends all ranks' values to every rank: one latency, for short vectors. With one rank, vectors of any length.
     fn gather(&mut self, mut vectors: Vectors<'_>, comm: &mut Session) -> Result<(), CommError> {
         let (rank, len) = (comm.rank(), vectors.input.len());
         vectors.send(0..len, Hop::Start, &mut self.own);
@@ -190,7 +189,7 @@ impl Ring {
         vectors.average.fill(0.0);
         let mut values = [0.0; BLOCK];
         for (from, frame) in self.frames.iter().enumerate() {
-            // The session leaves this rank's own place empty.
+            // The session leaves this rank's own frame empty.
             let frame = if from == rank { &self.own } else { frame };
             let (plain, scaled) = (self.wire.bytes(len), self.wire.scaled_bytes(len));
             let is_scaled = frame.len() == scaled && plain != scaled;
@@ -238,9 +237,9 @@ impl Reducer for Ring {
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RingConfig {
-    /// How sums travel.
+    /// The number format of partial sums.
     pub format: Wire,
-    /// Round at random.
+    /// Enables stochastic rounding.
     pub stochastic: bool,
 }
 
@@ -274,7 +273,7 @@ impl ReducerSettings for RingConfig {
         ReducerTraits::default()
     }
 
-    /// What a rank loses is of a sum that other ranks' values are in.
+    /// A rank's loss depends on a sum that includes other ranks' values.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

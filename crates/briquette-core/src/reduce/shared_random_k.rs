@@ -1,7 +1,7 @@
-//! Random-k with a seed all ranks share: an all-reduce of `k` numbers, and no indices.
+//! Random-k with a shared seed: an all-reduce of `k` values, without indices.
 //!
-//! **Why, and when not.** The chosen coordinates follow from the key, so nothing but values travels and they sum on
-//! the way: bytes do not grow with the world. It keeps only `k/d` of the energy, far less than the largest `k`.
+//! **Why, and when not.** All ranks derive the selected coordinates from the key, so only values are sent and they are summed in transit:
+//! bytes do not grow with the world. It keeps only `k/d` of the energy, far less than the largest `k` coordinates.
 //!
 //! **Method.** `S` = `k` of `d` positions without replacement, equal on all ranks; the average is
 //! `s·mean(x_S)` on `S`, 0 elsewhere. Unscaled `s = 1` (use error feedback); scaled `s = d/k`.
@@ -37,9 +37,9 @@ use crate::{CompressionFactor, Key, Layout, Session};
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
 pub struct SharedRandomK {
-    /// Its own setting.
+    /// The configured ratio.
     own: CompressionFactor,
-    /// What is in force.
+    /// The ratio in use.
     factor: CompressionFactor,
     scaled: bool,
     indices: Vec<u32>,
@@ -47,18 +47,18 @@ pub struct SharedRandomK {
 }
 
 impl SharedRandomK {
-    /// Values as they are: for use under error feedback.
+    /// Creates a reducer that sends unscaled values, for use under error feedback.
     pub fn new(factor: CompressionFactor) -> Self {
         SharedRandomK { own: factor, factor, scaled: false, indices: Vec::new(), values: Vec::new() }
     }
 
-    /// Values times `d/k`: unbiased, for use without error feedback.
+    /// Creates a reducer that scales values by `d/k`: unbiased, for use without error feedback.
     pub fn scaled(factor: CompressionFactor) -> Self {
         SharedRandomK { scaled: true, ..SharedRandomK::new(factor) }
     }
 
-    /// `k` of `len` positions in ascending order, each subset equally likely; [`RandomK`](crate::compress::RandomK)
-    /// draws alike.
+    /// Draws `k` of `len` positions in ascending order, each subset equally likely. [`RandomK`](crate::compress::RandomK) draws the same
+    /// way.
     pub fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
         random_k::choose(key, len, k, out);
     }
@@ -83,7 +83,7 @@ impl Knob for SharedRandomK {
         };
     }
 
-    /// Draws the positions a factor would choose; nothing is worth keeping for the exchange.
+    /// Draws the positions that a factor would select. Nothing is cached for the exchange.
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         let x = probe.input;
         out.clear(probe.factors.len());
@@ -91,7 +91,7 @@ impl Knob for SharedRandomK {
         for (factor, kept) in probe.factors.iter().zip(out.kept_mut(0)) {
             SharedRandomK::choose(probe.key, x.len(), factor.keep(x.len()), &mut self.indices);
             let chosen: f64 = self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum();
-            // Of a value x sent as s·x, x² − (x − s·x)² = s(2 − s)·x².
+            // For a value x sent as s·x, x² − (x − s·x)² = s(2 − s)·x².
             let scale = self.scale(x.len(), self.indices.len());
             *kept = scale * (2.0 - scale) * chosen;
         }
@@ -137,7 +137,7 @@ impl Reducer for SharedRandomK {
 pub struct SharedRandomKConfig {
     /// `d/k`.
     pub factor: CompressionFactor,
-    /// Scale by `d/k` (unbiased, without feedback).
+    /// Scales values by `d/k` (unbiased, without feedback).
     pub scaled: bool,
 }
 
@@ -204,7 +204,7 @@ mod tests {
             reducer.reduce(round, &mut Local::world(1).remove(0)).unwrap();
             let kept = norm2(&x) - distance2(&x, average);
             assert!((energies.kept(0)[0] - kept).abs() < 1e-4, "{energies:?}, {kept}");
-            // Ten times too large, a value does more harm than its absence: 10·(2 − 10) = −80 of its energy.
+            // A value that is ten times too large does more harm than its absence: 10·(2 − 10) = −80 of its energy.
             assert_eq!(kept < 0.0, reducer.scaled);
         }
     }

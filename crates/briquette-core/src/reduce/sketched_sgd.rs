@@ -1,12 +1,12 @@
-//! Finds the largest coordinates of the *sum* with a linear sketch, then exchanges exactly those.
+//! SketchedSGD: finds the largest coordinates of the *sum* with a linear sketch, then exchanges their exact values.
 //!
-//! **Why, and when not.** Top-k of each rank's vector misses coordinates that are middling everywhere and large together. A
-//! Count-Sketch is linear, so it all-reduces: from the sum of the sketches every rank reads the heavy coordinates of the
-//! sum, and a second, short all-reduce makes their values exact. Bytes do not grow with the world. The sketch costs several
-//! times `k` values, and hashing every coordinate `rows` times twice: for slow networks and many ranks. Needs a vector with
-//! heavy coordinates; a flat one has none to find.
+//! **Why, and when not.** Top-k of each rank's vector misses coordinates that are moderate on every rank but large in the sum. A
+//! Count-Sketch is linear, so it can be all-reduced: every rank reads the heavy coordinates of the sum from the sum of the sketches, and a
+//! second, short all-reduce makes their values exact. Bytes do not grow with the world. The sketch costs several times `k` values, and
+//! every coordinate is hashed `rows` times twice: use it on slow networks with many ranks. It needs a vector with heavy coordinates; a flat
+//! vector has none to find.
 //!
-//! **Method.** Once an exchange, with `k = round(d/factor)`:
+//! **Method.** Per exchange, with `k = round(d/factor)`:
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,30 +17,29 @@
 //! | second round: exact values there | an all-reduce of the ranks' values |
 //! | top-k of the exact sum | the average; `sent` is the rank's own values there |
 //!
-//! `u` and `v` of the paper's algorithm 3 are [`MomentumCorrection`](crate::wrapper::MomentumCorrection) around this reducer;
-//! [`ErrorFeedback`](crate::wrapper::ErrorFeedback) makes its algorithm 2.
+//! `u` and `v` of the paper's algorithm 3 are [`MomentumCorrection`](crate::wrapper::MomentumCorrection) around this reducer.
+//! [`ErrorFeedback`](crate::wrapper::ErrorFeedback) around it gives its algorithm 2.
 //!
-//! *Hashes.* One polynomial of degree 3 over `p = 2⁶¹ − 1` per row: its lowest bit is the sign, the others are scaled to a
-//! column. So both are 4-wise independent (up to `c/2⁶⁰`). The coefficients come from a fixed key, without rank, step or
-//! seed: ranks agree, and sketches of different steps may be added.
+//! *Hashes.* One polynomial of degree 3 over `p = 2⁶¹ − 1` per row: its lowest bit is the sign, and the other bits are scaled to a column.
+//! So both are 4-wise independent (up to `c/2⁶⁰`). The coefficients come from a fixed key, without rank, step or seed: ranks agree, and
+//! sketches of different steps may be added.
 //!
-//! **On the wire.** All-reduces of `rows·columns` and of `min(P·k, d)` values of 4 bytes. Where `P·k ≥ d` everything is
-//! a candidate and there is no sketch.
+//! **On the wire.** All-reduces of `rows·columns` and of `min(P·k, d)` values of 4 bytes. If `P·k ≥ d`, every coordinate is a candidate and
+//! there is no sketch.
 //!
-//! **Properties.** Each row's estimate is unbiased with variance `(‖x‖² − x_i²)/c`, so it is off by more than `√(8/c)·‖x‖`
-//! with probability 1/8 at most, and the median of five with 1.6 %. What is sent is exact; a miss only delays. No constant
-//! bounds a single rank's loss: needs error feedback or momentum correction. With `k = d` it is
-//! [`Dense`](super::Dense), to the bit.
+//! **Properties.** Each row's estimate is unbiased with variance `(‖x‖² − x_i²)/c`, so its error exceeds `√(8/c)·‖x‖` with probability 1/8
+//! at most, and the error of the median of five with 1.6 %. Values that are sent are exact; a miss only delays a coordinate. No constant
+//! bounds a single rank's loss: needs error feedback or momentum correction. With `k = d` it is bit-identical to [`Dense`](super::Dense).
 //!
 //! **State.** None.
 //!
-//! **Knobs.** `factor` (`d/k`), default 1000; `rows`, odd, default 5; `width`, columns per kept value, at least 1, default
-//! 10; `candidates` (`P`), at least 1, default 4. An exchange all-reduces `rows·width + P` values for each that is kept,
-//! with the defaults 54, so `d/18`. They are not tuned. Hashing takes `6·rows` multiplications of 64 bits a coordinate.
+//! **Knobs.** `factor` (`d/k`), default 1000; `rows`, odd, default 5; `width`, columns per kept value, at least 1, default 10; `candidates`
+//! (`P`), at least 1, default 4. An exchange all-reduces `rows·width + P` values per kept value: 54 with the defaults, so `d/18`. The
+//! defaults are not tuned. Hashing takes `6·rows` multiplications of 64 bits per coordinate.
 //!
-//! **Deviations.** Averages in place of sums. All coordinates are sketched, biases too. Heavy coordinates are the `P·k`
-//! largest estimates, as in the paper's experiments, in place of HEAVYMIX's threshold and random fill. The paper's bucket
-//! hash is 2-wise; a 4-wise one costs nothing extra here. Coordinates whose estimate or mean is 0 are never sent.
+//! **Deviations.** Averages instead of sums. All coordinates are sketched, including biases. Heavy coordinates are the `P·k` largest
+//! estimates, as in the paper's experiments, instead of HEAVYMIX's threshold and random fill. The paper's bucket hash is 2-wise; a 4-wise
+//! one costs nothing extra here. Coordinates whose estimate or mean is 0 are never sent.
 //!
 //! **Reference.** N. Ivkin, D. Rothchild, E. Ullah, V. Braverman, I. Stoica, R. Arora, *Communication-efficient Distributed
 //! SGD with Sketching*, NeurIPS 2019 (arXiv 1903.04488), algorithms 2 and 3; M. Charikar, K. Chen, M. Farach-Colton,
@@ -79,7 +78,7 @@ use crate::{CompressionFactor, Key, Layout, Message, Session};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sketch {
-    /// `d/k`: one value in this many is exchanged.
+    /// Compression ratio `d/k`: one value in this many is exchanged.
     pub factor: CompressionFactor,
     /// Rows of the sketch, odd.
     pub rows: usize,
@@ -95,7 +94,7 @@ impl Default for Sketch {
     }
 }
 
-/// A sketch of more is larger than what it is a sketch of.
+/// Limit on `rows`: a sketch with more rows is larger than the vector.
 const MOST_ROWS: usize = 99;
 const MOST_WIDTH: f64 = 1000.0;
 
@@ -112,10 +111,10 @@ pub struct SketchedSgd {
 }
 
 impl SketchedSgd {
-    /// Checks the settings.
+    /// Creates a reducer after checking the settings.
     ///
     /// # Errors
-    /// [`ConfigError`] when `rows` is even, `width` or `candidates` below 1, or a size beyond what a sketch can use.
+    /// [`ConfigError`] if `rows` is even, `width` or `candidates` is below 1, or a size is beyond the range of a sketch.
     pub fn new(settings: Sketch) -> Result<Self, ConfigError> {
         if settings.rows.is_multiple_of(2) || settings.rows > MOST_ROWS {
             return Err(ConfigError::range("rows of a sketch", "odd, for the median, and at most 99", settings.rows));
@@ -138,7 +137,7 @@ impl SketchedSgd {
         })
     }
 
-    /// Fills `indices` with the candidates, alike on every rank; `scratch` holds a value a coordinate.
+    /// Fills `indices` with the candidates, equal on every rank; `scratch` holds one value per coordinate.
     fn find(&mut self, input: &[f32], scratch: &mut [f32], comm: &mut Session) -> Result<(), ReduceError> {
         let k = self.settings.factor.keep(input.len());
         let most = self.settings.candidates.saturating_mul(k);
@@ -191,7 +190,7 @@ impl Reducer for SketchedSgd {
     }
 }
 
-/// The `k` largest of `x` by magnitude, without zeros.
+/// Writes the `k` largest values of `x` by magnitude, without zeros.
 fn largest(x: &[f32], k: usize, out: &mut Message) {
     let factor = CompressionFactor::new(x.len() as f64 / k.max(1) as f64);
     TopK::factor(factor.unwrap_or(CompressionFactor::DENSE)).compress_into(x, Key::new(0), out);
@@ -200,7 +199,7 @@ fn largest(x: &[f32], k: usize, out: &mut Message) {
 /// The Mersenne prime 2⁶¹ − 1: reducing by it takes a shift and an addition.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Signs and columns of every coordinate, a polynomial a row.
+/// Signs and columns of every coordinate, from one polynomial per row.
 #[derive(Debug)]
 struct Hashes {
     /// Coefficients of degree 0, 1, 2, 3.
@@ -213,7 +212,7 @@ impl Hashes {
         Hashes { rows: (0..rows).map(|_| std::array::from_fn(|_| rng.random_range(0..PRIME))).collect() }
     }
 
-    /// The sketch of `x`, row after row.
+    /// Writes the sketch of `x`, row by row.
     fn sketch(&self, x: &[f32], columns: usize, table: &mut Vec<f32>) {
         table.clear();
         table.resize(self.rows.len() * columns, 0.0);
@@ -225,7 +224,7 @@ impl Hashes {
         }
     }
 
-    /// The median over rows of what each says of a coordinate.
+    /// Writes the estimate of each coordinate: the median of its estimates over rows.
     fn estimate(&self, table: &[f32], out: &mut [f32]) {
         let columns = table.len() / self.rows.len();
         let mut said = vec![0.0_f32; self.rows.len()];
@@ -241,17 +240,17 @@ impl Hashes {
     }
 }
 
-/// Column and sign of coordinate `i` in a row.
+/// Returns the column and sign of coordinate `i` in a row.
 fn place([a, b, c, d]: &[u64; 4], i: u64, columns: usize) -> (usize, f32) {
     let hash = multiply_add(multiply_add(multiply_add(*d, i, *c), i, *b), i, *a);
     let column = (u128::from(hash >> 1) * columns as u128) >> 60;
     (column as usize, if hash & 1 == 0 { 1.0 } else { -1.0 })
 }
 
-/// `x·y + z` modulo [`PRIME`], for arguments below it.
+/// Returns `x·y + z` modulo [`PRIME`], for arguments below it.
 fn multiply_add(x: u64, y: u64, z: u64) -> u64 {
     let value = u128::from(x) * u128::from(y) + u128::from(z);
-    // 2⁶¹ is 1 modulo the prime; what is folded stays below 2⁶².
+    // 2⁶¹ is 1 modulo the prime; the folded value stays below 2⁶².
     let folded = (value as u64 & PRIME) + (value >> 61) as u64;
     if folded >= PRIME { folded - PRIME } else { folded }
 }
@@ -279,7 +278,7 @@ impl ReducerSettings for Sketch {
         ReducerTraits { needs_feedback: true, is_exact: true, searches: true, ..ReducerTraits::default() }
     }
 
-    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    /// The selection is made for the mean: it never lengthens a rank's error, and may leave all of it.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

@@ -1,38 +1,39 @@
-//! Compression noise in the shape of the loss: DCGD+ and, with a memory, DIANA+.
+//! DCGD+ and, with a memory, DIANA+: compression noise shaped by the smoothness of the loss.
 //!
-//! **Why, and when not.** A compressor errs alike in all coordinates. Where the loss curves steeply in some and hardly in others, the steep ones
-//! bound the learning rate, and noise in them costs most. Here each rank compresses its gradient divided by `√L`, coordinate by coordinate, and
-//! receivers multiply by it again: in units of the loss the noise is the same everywhere. Gains are those of ill-conditioned problems. For
-//! networks the diagonal is an estimate, and the paper makes no claim.
+//! **Why, and when not.** A compressor's error is the same in all coordinates. If the loss curves steeply in some and hardly in others, the
+//! steep ones bound the learning rate, and noise in them costs most. Here each rank compresses its gradient divided by `√L`, coordinate by
+//! coordinate, and receivers multiply by it again: in units of the loss the noise is the same everywhere. The gains are those of
+//! ill-conditioned problems. For networks the diagonal is an estimate, and the paper makes no claim.
 //!
-//! **Method.** `Lᵢ` is rank `i`'s smoothness, a diagonal; or one for all ranks.
+//! **Method.** `Lᵢ` is rank `i`'s smoothness, a diagonal; or one diagonal for all ranks.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `Δᵢ = Cᵢ(Lᵢ^{†½}(gᵢ − hᵢ))` | the message of `(x − h)/w`, with `w = √Lᵢ` |
 //! | `g = mean(hᵢ + Lᵢ^{½}Δᵢ)`, `hᵢ ← hᵢ + αLᵢ^{½}Δᵢ` | decoded, times `wᵢ`; `memory`, and the mean of all ranks' |
 //! | DCGD+: no `hᵢ` | `alpha=0` |
-//! | sampling by importance: coordinate `j` with `pⱼ = Lⱼ/(Lⱼ + ρ)`, sent as `xⱼ/pⱼ` | `importance`: one in so many values in the mean, instead of a compressor |
+//! | importance sampling: coordinate `j` with `pⱼ = Lⱼ/(Lⱼ + ρ)`, sent as `xⱼ/pⱼ` | `importance`: mean sampling ratio, instead of a compressor |
 //!
-//! `Lᵢ` is [given](SmoothConfig::given) in code, or estimated: for `warm_up` steps gradients are exchanged dense, and the steepest
-//! `|gⱼ(t) − gⱼ(t−1)|/(γ|aⱼ(t−1)|)` counts, as plain SGD has moved by `γ` times the average `a`. What is below the largest by more than
-//! `condition` counts as that far below it.
+//! `Lᵢ` is [given](SmoothConfig::given) in code, or estimated. For the estimate, gradients are exchanged dense for `warm_up` steps, and the
+//! largest `|gⱼ(t) − gⱼ(t−1)|/(γ|aⱼ(t−1)|)` counts, because plain SGD has moved by `γ` times the average `a`. Values below the largest
+//! divided by `condition` are raised to it.
 //!
-//! **On the wire.** As [`Gather`](super::Gather): a length (4 bytes) and a [message](crate::Message) to each other rank. With `per_rank`, once,
-//! after the warm-up, `4d` bytes of weights to each.
+//! **On the wire.** As [`Gather`](super::Gather): a length (4 bytes) and a [message](crate::Message) to each other rank. With `per_rank`,
+//! once, after the warm-up, `4d` bytes of weights to each other rank.
 //!
-//! **Properties.** Linear in `sent` (law 2), unbiased where the compressor is; `sent` is `h + w·message`. `α` is at most `1/(1+ω)`. With `L` the
-//! same in all coordinates it is DIANA, or the gather of the compressor, to rounding.
+//! **Properties.** Linear in `sent` (law 2), unbiased if the compressor is; `sent` is `h + w·message`. `α` is at most `1/(1+ω)`. If `L` is
+//! the same in all coordinates it is DIANA, or the gather of the compressor, to rounding.
 //!
-//! **State.** `w`: one vector on every rank, or with `per_rank` one of every rank's; those of [`Shifted`]. During the warm-up instead: the
-//! estimate, the gradient before, and how far the step went. In a world of another size ranks have the means.
+//! **State.** `w`: one vector on every rank, or with `per_rank` the vectors of all ranks; and the state of [`Shifted`]. During the warm-up
+//! instead: the estimate, the previous gradient, and the previous step. After a change of the world size, ranks use the means.
 //!
-//! **Deviations.** Diagonals only. The paper's blocks are the bucket of [`Qsgd`](crate::compress::Qsgd), and its steps `hⱼ ∝ 1/√Lⱼ` behind
-//! `L^{−½}` are one step for the gradient itself. The estimate is this project's; it takes plain SGD.
+//! **Deviations.** Diagonals only. The paper's blocks are the bucket of [`Qsgd`](crate::compress::Qsgd), and its steps `hⱼ ∝ 1/√Lⱼ` after
+//! `L^{−½}` are one step for the gradient itself. The estimate is this project's; it requires plain SGD.
 //!
-//! *Blocks.* The paper has an `O(n)` factor in bits for `n` blocks on `n` ranks relative to one block. Blocks of one number of levels do not show it:
-//! on 1024 values, in Elias codes, 4 and 16 blocks need 1.6 and 1.55 times fewer bits at one level each, 1.3 times fewer and 1.3 times *more* where
-//! each has its best number of levels (`claims two-way` in `benches/`). We had the abstract, not the theorem; levels for each block are not here.
+//! *Blocks.* The paper has an `O(n)` factor in bits for `n` blocks on `n` ranks relative to one block. Blocks with the same number of
+//! levels do not show it: on 1024 values, in Elias codes, 4 and 16 blocks need 1.6 and 1.55 times fewer bits at one level each, and 1.3
+//! times fewer and 1.3 times *more* if each has its best number of levels (`claims two-way` in `benches/`). We had the abstract, not the
+//! theorem; levels per block are not implemented here.
 //!
 //! **Reference.** B. Wang, M. Safaryan, P. Richtárik, *Theoretically Better and Numerically Faster Distributed Optimization with
 //! Smoothness-Aware Quantization Techniques*, NeurIPS 2022 (arXiv 2106.03524), algorithms 1 and 2; importance sampling: M. Safaryan,
@@ -69,15 +70,15 @@ use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::wrapper::Shifted;
 use crate::{CompressionFactor, Session};
 
-/// Compresses in the norm of the loss; see the [module](self).
+/// Compression in the norm of the loss; see the [module](self).
 pub struct SmoothnessAware {
     settings: SmoothConfig,
     warm_up: WarmUp,
-    /// Differences to a memory, each rank's in its own norm.
+    /// Compresses differences to a memory, each rank in its own norm.
     shifted: Shifted<Norm>,
 }
 
-/// What the estimate is made of.
+/// State of the smoothness estimate.
 #[derive(Debug, Default)]
 struct WarmUp {
     steepest: Staged<Vec<f32>>,
@@ -92,7 +93,7 @@ impl fmt::Debug for SmoothnessAware {
 }
 
 impl WarmUp {
-    /// One step: the gradient now, of a rank or of all, and the average that is stepped with.
+    /// Records one step: the current gradient, of this rank or of all, and the average that the optimizer applies.
     fn observe(&mut self, gradient: &[f32], average: &[f32], rate: f32) -> Result<(), ReduceError> {
         let is_first = self.before.now().is_empty();
         [&mut self.steepest, &mut self.before, &mut self.moved].into_iter().try_for_each(|m| m.fit(gradient.len()))?;
@@ -115,7 +116,7 @@ impl WarmUp {
         [&mut self.steepest, &mut self.before, &mut self.moved].into_iter().for_each(act);
     }
 
-    /// `√L`, from what is staged.
+    /// Returns `√L`, from the staged estimate.
     fn weights(&self, condition: f64) -> Vec<f32> {
         let steepest = self.steepest.latest();
         let largest = steepest.iter().copied().fold(0.0, f32::max);
@@ -126,7 +127,7 @@ impl WarmUp {
 }
 
 impl SmoothnessAware {
-    /// A dense exchange that the estimate learns from; the last one ends in weights.
+    /// Runs a dense exchange and updates the estimate; the last one computes the weights.
     fn warm_up(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let rate = round.agreed_step.rate()?;
         let Round { key, slots, agreed_step, input, average, sent } = round;
@@ -186,7 +187,7 @@ impl Reducer for SmoothnessAware {
 
     fn report(&self, report: &mut Report) {
         self.shifted.report(report);
-        // Norms are not known: what was sent was dense.
+        // Norms are not known yet: the exchange was dense.
         report.factor = report.factor.or(Some(CompressionFactor::DENSE));
     }
 }

@@ -1,11 +1,11 @@
-//! Sums sparse messages on the way: bytes per rank that do not grow with the world.
+//! Sparse all-reduce (Ok-Topk): sums sparse messages in transit, so that bytes per rank do not grow with the world.
 //!
-//! **Why, and when not.** [`Gather`](super::Gather) brings every rank's `k` values to every rank: `W − 1` messages. Here each
-//! rank owns a range of the vector, sums what the others selected there, keeps the largest sums, and only those travel
-//! to all: about two messages, whatever the world. The price: what was selected but is not among the `k` largest of the sum
-//! waits in the residual, and there are three exchanges in a row instead of one. Below the crossover, gather.
+//! **Why, and when not.** [`Gather`](super::Gather) brings every rank's `k` values to every rank: `W − 1` messages. Here each rank owns a
+//! range of the vector, sums the entries that the others selected there, and keeps the largest sums. Only those are sent to all: about two
+//! messages, whatever the world size. The price: an entry that was selected but is not among the `k` largest of the sum stays in the
+//! residual, and there are three consecutive exchanges instead of one. Below the crossover, gather.
 //!
-//! **Method.** With ranges `[bᵣ, bᵣ₊₁)`, one a rank:
+//! **Method.** With ranges `[bᵣ, bᵣ₊₁)`, one per rank:
 //!
 //! | paper | here |
 //! |---|---|
@@ -13,21 +13,20 @@
 //! | balanced split of the index space, reused for some steps | `bounds`, from quantiles of every rank's selected indices |
 //! | split and reduce | every rank sends each owner its entries; the owner averages them in rank order |
 //! | global top-k by a threshold, balance and allgatherv | the owner keeps the `⌈k/W⌉` largest of its range; all-gather |
-//! | residual: what is not in the intersection | `sent` is the own value where both selections have it, else 0 |
+//! | residual: entries not in the intersection | `sent` is the rank's own value where both selections have it, else 0 |
 //!
-//! *Splits.* Rank `r` sends its selected indices at the places `n·(j + (r+½)/W)/q`, `j < q`: together about
-//! `P = min(4096, ⌈k/8⌉)` indices (at least one a rank), staggered so that they do not repeat each other. Sorted, every
-//! `1/W` of them ends a range. Equal splits would leave most of the work, and of the quota, to the owners of the layers
-//! with the large gradients.
+//! *Splits.* Rank `r` sends its selected indices at positions `n·(j + (r+½)/W)/q`, `j < q`: together about `P = min(4096, ⌈k/8⌉)` indices
+//! (at least one per rank), staggered so that they do not repeat each other. In the sorted pool, every `1/W` of them ends a range. Equal
+//! splits would leave most of the work, and of the quota, to the owners of the layers with the large gradients.
 //!
-//! **On the wire.** With `m(n)` the bytes of a sparse message of `n` f32 values without its 17 bytes of header,
-//! `⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n`, a rank sends
-//! `4(W−1)⌈P/W⌉ + Σ_{c≠rank}(17 + m(n_c)) + (W−1)(17 + m(⌈k/W⌉))`: about `2·(W−1)/W·m(k) + 4P + 34W`. An owner whose mean is
-//! not finite sends its place instead of the last message, 4 bytes: the same [`ReduceError::Overflow`] on every rank.
+//! **On the wire.** Let `m(n)` be the bytes of a sparse message of `n` f32 values without its 17 bytes of header,
+//! `⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 4n`. A rank sends `4(W−1)⌈P/W⌉ + Σ_{c≠rank}(17 + m(n_c)) + (W−1)(17 + m(⌈k/W⌉))`: about
+//! `2·(W−1)/W·m(k) + 4P + 34W`. An owner whose mean is not finite sends the index of that value, 4 bytes, instead of the last message: the
+//! same [`ReduceError::Overflow`] on every rank.
 //!
-//! **Crossover.** Counted from index sets (8 192 of 524 288 values, hot regions, half of each selection shared by all; the
-//! tests print this table): bytes of payload that a rank sends, of them the quantiles, headers, what the busiest owner
-//! receives over the mean, and what a gather sends.
+//! **Crossover.** Counted from index sets (8 192 of 524 288 values, hot regions, half of each selection shared by all; the tests print this
+//! table). Columns: payload bytes that a rank sends, the quantiles contained in them, headers, the bytes received by the busiest owner
+//! relative to the mean, and the bytes that a gather sends.
 //!
 //! | ranks | payload | quantiles | headers | busiest | `Gather` |
 //! |---|---|---|---|---|---|
@@ -39,20 +38,20 @@
 //! | 256 | 82 892 | 4 080 | 8 670 | 2.17 | 10 339 230 |
 //! | 1024 | 80 796 | 4 092 | 34 782 | 5.50 | 41 478 558 |
 //!
-//! In bytes it is ahead from three ranks on. Its three exchanges cost two latencies `α` more than a gather, so at `B` bits a
-//! second it is faster where `(W−1)(1 − 2/W)·8m(k)/B > 2α`: at 1 Gbit/s and 50 µs from 3 ranks on with messages of 40 kB,
-//! from 6 on with 4 kB. Beyond some hundred ranks a range holds few quantiles and the busiest owner pays. At equal `k` a
-//! gather also delivers up to `W·k` coordinates, and this about `k`.
+//! In bytes it is ahead from three ranks on. Its three exchanges cost two latencies `α` more than a gather, so at `B` bits a second it is
+//! faster if `(W−1)(1 − 2/W)·8m(k)/B > 2α`: at 1 Gbit/s and 50 µs from 3 ranks on with messages of 40 kB, from 6 on with 4 kB. Beyond some
+//! hundred ranks a range holds few quantiles, and load imbalance slows the busiest owner. At equal `k` a gather also delivers up to `W·k`
+//! coordinates, and this about `k`.
 //!
-//! **Properties.** Every value sent is the rank's own, so conservation holds to the bit. No constant bounds a single rank's
-//! loss (its selection may lose in every range): needs error feedback, which leaves no coordinate waiting forever, as a
-//! residual that grows is selected at last. `W = 1` is top-k.
+//! **Properties.** Every value sent is the rank's own, so conservation holds to the bit. No constant bounds a single rank's loss (its
+//! selection may lose in every range): needs error feedback. Under error feedback no coordinate waits forever, because a growing residual
+//! is selected eventually. `W = 1` is top-k.
 //!
 //! **Knobs.** The factor `d/k`. Below `k = W` every rank still keeps one value.
 //!
-//! **Deviations.** Exact selections in place of estimated thresholds; splits from this step's indices in place of kept ones,
-//! so there is no state; a quota a range in place of a global threshold, so results need no balancing before they travel.
-//! Pieces go straight to their owners.
+//! **Deviations.** Exact selections instead of estimated thresholds. Splits from this step's indices instead of reused ones, so there is no
+//! state. One quota per range instead of a global threshold, so results need no balancing before they are sent. Pieces go directly to their
+//! owners.
 //!
 //! **Reference.** S. Li, T. Hoefler, *Near-Optimal Sparse Allreduce for Distributed Deep Learning*, PPoPP 2022
 //! (arXiv 2201.07598), algorithms 1 and 2 (Ok-Topk).
@@ -88,10 +87,10 @@ use crate::report::Report;
 use crate::state::Stateful;
 use crate::{CompressionFactor, Frame, Key, Layout, Message, Session, Slot};
 
-/// Indices from which splits are taken, all ranks together, at most.
+/// Maximum number of indices from which splits are taken, over all ranks.
 const POOL: usize = 4096;
 
-/// Bytes of an owner's frame in place of a message, which is longer, where its mean is not finite: the place, a `u32`.
+/// Bytes of an owner's frame if its mean is not finite: the index of that value, a `u32`. A regular message is longer.
 const OVERFLOW: usize = 4;
 
 /// A sparse all-reduce; see the [module](self).
@@ -100,9 +99,9 @@ pub struct SparseAllReduce {
     factor: CompressionFactor,
     /// This rank's selection.
     local: Message,
-    /// What is being sent or read.
+    /// The message being sent or read.
     piece: Message,
-    /// What this rank keeps of its range.
+    /// The entries of this rank's range that it keeps.
     result: Message,
     pool: Vec<u32>,
     /// Range `r` is `bounds[r]..bounds[r + 1]`.
@@ -113,7 +112,7 @@ pub struct SparseAllReduce {
 }
 
 impl SparseAllReduce {
-    /// Keeps one value in `factor`, of every rank and of the average.
+    /// Creates a reducer that keeps one value in `factor`, of every rank and of the average.
     pub fn new(factor: CompressionFactor) -> Self {
         SparseAllReduce {
             factor,
@@ -128,7 +127,7 @@ impl SparseAllReduce {
         }
     }
 
-    /// Fills `bounds`, alike on every rank.
+    /// Computes `bounds`, equal on every rank.
     fn agree_on_splits(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let (rank, world, len) = (comm.rank(), comm.world(), self.local.len());
         let k = self.factor.keep(len);
@@ -164,7 +163,7 @@ impl SparseAllReduce {
         Ok(())
     }
 
-    /// Averages this rank's range, with `own` as scratch, and writes what the others are sent: the largest, or the place of a
+    /// Averages this rank's range, with `own` as scratch, and writes the result for the other ranks: the largest entries, or the index of a
     /// mean that is not finite.
     fn combine(&mut self, rank: usize, own: &mut [f32]) -> Result<(), AggregateError> {
         let world = self.frames.len();
@@ -189,7 +188,7 @@ impl SparseAllReduce {
         Ok(())
     }
 
-    /// An owner's mean that is not finite is the same error on every rank.
+    /// Returns the same error on every rank if an owner's mean is not finite.
     fn check_overflow(&self, rank: usize, slots: &[Slot]) -> Result<(), ReduceError> {
         let sent = |from: usize| if from == rank { &self.bytes } else { &self.frames[from] };
         for from in 0..self.frames.len() {
@@ -207,7 +206,7 @@ impl SparseAllReduce {
         Ok(())
     }
 
-    /// Puts every owner's result in its place; afterwards `chosen` holds the coordinates of the average.
+    /// Writes every owner's result to its range; afterwards `chosen` holds the coordinates of the average.
     fn collect(&mut self, rank: usize, average: &mut [f32]) -> Result<(), AggregateError> {
         average.fill(0.0);
         self.chosen.clear();
@@ -227,7 +226,7 @@ impl SparseAllReduce {
         Ok(())
     }
 
-    /// This rank's own values where both selections have them.
+    /// Writes this rank's own values where both selections have them.
     fn write_sent(&self, sent: &mut [f32]) {
         sent.fill(0.0);
         let (indices, values) = selected(&self.local);
@@ -268,7 +267,7 @@ impl Reducer for SparseAllReduce {
     }
 }
 
-/// What a rank with `n` of at most `k` selected indices gives to the pool.
+/// Returns the number of indices that a rank with `n` of at most `k` selected indices adds to the pool.
 fn point_count(n: usize, k: usize, world: usize) -> usize {
     let full = POOL.min(k.div_ceil(8)).div_ceil(world);
     (full * n).div_ceil(k.max(1))
@@ -277,7 +276,7 @@ fn point_count(n: usize, k: usize, world: usize) -> usize {
 /// Appends this rank's quantiles, staggered by rank.
 fn points(indices: &[u32], k: usize, (rank, world): (usize, usize), out: &mut Vec<u32>) {
     let (n, count) = (indices.len(), point_count(indices.len(), k, world));
-    // n·(j + (rank + ½)/world)/count, in whole numbers: the same on every machine.
+    // n·(j + (rank + ½)/world)/count, in integer arithmetic: the same on every machine.
     out.extend((0..count).map(|j| indices[n * (2 * (j * world + rank) + 1) / (2 * world * count)]));
 }
 
@@ -295,7 +294,7 @@ fn read_points(frame: &[u8], most: usize, len: usize, out: &mut Vec<u32>) -> Res
     Ok(())
 }
 
-/// Cuts `0..len` into a range a rank, with about as many of the pooled points in each.
+/// Splits `0..len` into one range per rank, with about the same number of pooled points in each.
 fn split(pool: &mut [u32], len: usize, world: usize, bounds: &mut Vec<usize>) {
     pool.sort_unstable();
     bounds.clear();
@@ -307,7 +306,7 @@ fn split(pool: &mut [u32], len: usize, world: usize, bounds: &mut Vec<usize>) {
     bounds.push(len);
 }
 
-/// The part of a selection inside `range`, as a message of its own.
+/// Writes the part of a selection inside `range` as a separate message.
 fn cut(selection: &Message, range: Range<usize>, out: &mut Message) {
     let (indices, values) = selected(selection);
     let place = |position: usize| indices.partition_point(|&index| (index as usize) < position);
@@ -318,13 +317,13 @@ fn cut(selection: &Message, range: Range<usize>, out: &mut Message) {
     kept_values.extend_from_slice(&values[from..to]);
 }
 
-/// The `quota` largest of `x`, without zeros.
+/// Writes the `quota` largest values of `x`, without zeros.
 fn keep_largest(x: &[f32], quota: usize, out: &mut Message) {
     let factor = CompressionFactor::new(x.len() as f64 / quota.max(1) as f64);
     TopK::factor(factor.unwrap_or(CompressionFactor::DENSE)).compress_into(x, Key::new(0), out);
 }
 
-/// Indices and values of a selection that [`TopK`] made with f32 values.
+/// Returns the indices and values of a selection that [`TopK`] made with f32 values.
 fn selected(message: &Message) -> (&[u32], &[f32]) {
     match &message.payload {
         Payload::Sparse { indices, values: Values::F32(values) } => (indices, values),
@@ -369,7 +368,7 @@ impl ReducerSettings for SparseAllReduceConfig {
         ReducerTraits { needs_feedback: true, is_exact: true, searches: true, ..ReducerTraits::default() }
     }
 
-    /// What is kept is chosen for the mean: it never lengthens a rank's error, and may leave all of it.
+    /// The selection is made for the mean: it never lengthens a rank's error, and may leave all of it.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

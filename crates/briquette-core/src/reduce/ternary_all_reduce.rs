@@ -1,32 +1,31 @@
-//! TernGrad with one scale for all ranks, so that the three values are summed on the way.
+//! Ternary all-reduce: TernGrad with one scale for all ranks, so that the ternary codes are summed in transit.
 //!
-//! **Why, and when not.** Gathered, [`TernGrad`] costs 2 bits a value from every *other* rank: the
-//! bytes grow with the world. With one scale a layer the codes are whole numbers of one unit, and their sum is exact in
-//! `log₂(2W + 1)` bits. From three ranks on that is less than gathering; with two it is more. Noisier than gathering, because
-//! every rank rounds to the largest rank's scale.
+//! **Why, and when not.** Gathered, [`TernGrad`] costs 2 bits per value from every *other* rank: the bytes grow with the world. With one
+//! scale per layer the codes are integers in one unit, and their sum is exact in `log₂(2W + 1)` bits. From three ranks on that is less than
+//! gathering; with two it is more. It is noisier than gathering, because every rank rounds to the largest rank's scale.
 //!
 //! **Method.**
 //!
 //! | paper | here |
 //! |---|---|
 //! | clip to `±2.5σ` of the layer | each rank, each slot, as [`TernGrad`] |
-//! | `s = max over ranks of max|gᵢ|` (scaler sharing) | an all-gather of one scale a slot |
+//! | `s = max over ranks of max|gᵢ|` (scaler sharing) | an all-gather of one scale per slot |
 //! | `P(b = 1) = |gᵢ|/s`, send `sign(gᵢ)·b` | packed in 2 bits to the rank that owns the range |
-//! | sum in `log₂(2W + 1)` bits | owners sum whole numbers, and an all-gather brings the sums back |
+//! | sum in `log₂(2W + 1)` bits | owners sum integers, and an all-gather returns the sums |
 //!
 //! *Random bits.* `key.rank(rank).bucket(slot)`, block by block, as [`Qsgd`](crate::compress::Qsgd) draws them.
 //!
-//! **On the wire.** Per rank: 4 bytes a slot to each other rank, then `2·d·(W−1)/W` bits out and in for the codes, and
-//! `b·d/W` bits to each other rank for the sums, `b = ⌈log₂(2W + 1)⌉` (16 bits from 128 ranks on).
+//! **On the wire.** Per rank: 4 bytes per slot to each other rank, then `2·d·(W−1)/W` bits out and in for the codes, and `b·d/W` bits to
+//! each other rank for the sums, `b = ⌈log₂(2W + 1)⌉` (16 bits from 128 ranks on).
 //!
-//! **Properties.** Unbiased for the clipped vectors; without clipping unbiased, with the exact variance
-//! `Σᵢ (s‖xᵢ‖₁ − ‖xᵢ‖²)/W²`. The average has `2W + 1` values a slot. Sums are whole numbers: no order of ranks matters.
+//! **Properties.** Unbiased for the clipped vectors. Without clipping unbiased, with the exact variance `Σᵢ (s‖xᵢ‖₁ − ‖xᵢ‖²)/W²`. The
+//! average has `2W + 1` possible values per slot. Sums are integers, so the order of ranks does not matter.
 //!
 //! **State.** None.
 //!
 //! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's); infinite for none.
 //!
-//! **Deviations.** Ranks own ranges of the vector in the place of a parameter server. `σ` is taken around zero.
+//! **Deviations.** Ranks own ranges of the vector instead of a parameter server. `σ` is taken around zero.
 //!
 //! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
 //! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), § 3.2 (parameter localization and scaler
@@ -60,19 +59,19 @@ use crate::{CompressionFactor, Frame, Layout, Session};
 #[derive(Debug)]
 pub struct TernaryAllReduce {
     tern_grad: TernGrad,
-    /// The shared scale of each slot, and this rank's.
+    /// The shared scale of each slot, and this rank's scale.
     scales: Vec<(f32, f32)>,
-    /// This rank's codes: 0, 1 for plus, 3 for minus the scale.
+    /// This rank's codes: 0, 1 for plus the scale, 3 for minus the scale.
     codes: Vec<u8>,
-    /// What another rank sent, unpacked.
+    /// The codes received from another rank, unpacked.
     theirs: Vec<u8>,
-    /// Of this rank's range, from `-W` to `W`.
+    /// Sums of this rank's range, from `-W` to `W`.
     sums: Vec<i32>,
     bytes: Vec<u8>,
     frames: Vec<Frame>,
 }
 
-/// A code as the number it stands for.
+/// Returns the number that a code stands for.
 fn ternary(code: u8) -> i32 {
     match code {
         1 => 1,
@@ -81,13 +80,13 @@ fn ternary(code: u8) -> i32 {
     }
 }
 
-/// The range that a rank owns.
+/// Returns the range that a rank owns.
 fn owned(rank: usize, world: usize, len: usize) -> Range<usize> {
     let start = |rank: usize| (rank as u128 * len as u128 / world as u128) as usize;
     start(rank)..start(rank + 1)
 }
 
-/// Bits of a sum over `world` ranks.
+/// Returns the bits of a sum over `world` ranks.
 fn bits_of_sum(world: usize) -> u8 {
     match (2 * world).ilog2() + 1 {
         bits @ ..=8 => bits as u8,
@@ -104,7 +103,7 @@ fn check_len(rank: usize, frame: &[u8], expected: usize) -> Result<(), ReduceErr
 }
 
 impl TernaryAllReduce {
-    /// Clips as `tern_grad` does.
+    /// Creates a reducer that clips as `tern_grad` does.
     pub fn new(tern_grad: TernGrad) -> Self {
         TernaryAllReduce {
             tern_grad,
@@ -117,7 +116,7 @@ impl TernaryAllReduce {
         }
     }
 
-    /// Fills `scales`, alike on every rank.
+    /// Fills `scales`, equal on every rank.
     fn share_scales(&mut self, round: &Round<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         self.scales.clear();
         let own = round.slots.iter().map(|slot| self.tern_grad.scale(&round.input[slot.range()]));
@@ -146,7 +145,7 @@ impl TernaryAllReduce {
         }
     }
 
-    /// Sends every owner the codes of its range, and sums those of this rank's.
+    /// Sends every owner the codes of its range, and sums the codes of this rank's range.
     fn reduce_scatter(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let (rank, world, len) = (comm.rank(), comm.world(), self.codes.len());
         let mine = owned(rank, world, len);
@@ -178,7 +177,7 @@ impl TernaryAllReduce {
         Ok(())
     }
 
-    /// Brings every rank the sums of every range.
+    /// Sends every rank the sums of every range.
     fn gather_sums(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let (world, bits) = (comm.world() as i32, bits_of_sum(comm.world()));
         self.bytes.clear();
@@ -198,7 +197,7 @@ impl TernaryAllReduce {
     fn read_sums(&mut self, (rank, world): (usize, usize), average: &mut [f32]) -> Result<(), ReduceError> {
         let bits = bits_of_sum(world);
         for (from, frame) in self.frames.iter().enumerate() {
-            // The transport leaves this rank's own place empty.
+            // The transport leaves this rank's own frame empty.
             let frame = if from == rank { &self.bytes } else { frame };
             let range = owned(from, world, average.len());
             check_len(from, frame, packed_len(range.len(), bits))?;
@@ -233,7 +232,7 @@ impl Reducer for TernaryAllReduce {
         })?;
         self.read_sums((rank, world), round.average)?;
         for (slot, &(scale, _)) in round.slots.iter().zip(&self.scales) {
-            // Rounded once: all codes alike give the scale back.
+            // Rounded once: if all codes agree, the result is the scale.
             let share = |sum: f32| (f64::from(sum) * f64::from(scale) / world as f64) as f32;
             round.average[slot.range()].iter_mut().for_each(|value| *value = share(*value));
         }
@@ -256,12 +255,12 @@ impl Reducer for TernaryAllReduce {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TernaryAllReduceConfig {
-    /// Where to clip, in standard deviations; `inf` for nowhere.
+    /// Clipping limit in standard deviations; `inf` disables clipping.
     #[serde(deserialize_with = "clip")]
     pub clip: f32,
 }
 
-/// JSON has no infinity.
+/// Reads a missing number as infinity, which JSON cannot represent.
 fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let clip: Option<f32> = serde::Deserialize::deserialize(deserializer)?;
     Ok(clip.unwrap_or(f32::INFINITY))
@@ -298,12 +297,12 @@ impl ReducerSettings for TernaryAllReduceConfig {
         ReducerTraits::default()
     }
 
-    /// Another rank's values may set the scale.
+    /// The scale may depend on another rank's values.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }
 
-    /// At least what its quantizer does with a scale of its own.
+    /// At least the amplification of its quantizer with a rank-local scale.
     fn amplification(&self, len: usize) -> Option<f64> {
         probes(len).map(|x| TernGrad::new().error_bound(&x).error()).reduce(f64::max)
     }

@@ -1,37 +1,37 @@
-//! Both directions compressed, with error feedback at ranks and at servers: majority vote, DoubleSqueeze, NEOLITHIC.
+//! Compression in both directions, with error feedback at ranks and at servers: majority vote, DoubleSqueeze, NEOLITHIC.
 //!
-//! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them. Here every rank serves a share of the
-//! vector: it receives one message of it from each rank, combines them, compresses the result once more, and sends that to all. A rank
-//! moves about two compressed vectors, however many ranks there are. The second compression loses something, too: what a server does not
-//! send it adds to its next mean. Not for few ranks (of two, a gather moves less), and not for an aggregator that rates whole
-//! contributions, as a server sees only its share.
+//! **Why, and when not.** An all-gather of compressed messages costs a rank `W − 1` of them. Here every rank serves a share of the vector:
+//! it receives one message for it from each rank, combines them, compresses the result again, and sends that to all. A rank moves about two
+//! compressed vectors, whatever the number of ranks. The second compression also loses information; a server adds this residual to its next
+//! mean. Not for few ranks (with two, a gather moves less), and not for an aggregator that rates whole contributions, because a server sees
+//! only its share.
 //!
-//! **Method.** What is published under several names:
+//! **Method.** Published under several names:
 //!
 //! | source | settings |
 //! |---|---|
 //! | signSGD with majority vote: `V = sign(Σᵢ sign(gᵢ))` | `two-way:plain-sign,down=plain-sign` |
 //! | Signum with majority vote: `vᵢ ← βvᵢ + (1−β)gᵢ`, `V = sign(Σᵢ sign(vᵢ))` | the same, feedback [`rank-momentum:0.9`](crate::wrapper::RankMomentum) |
 //! | DoubleSqueeze: `δᵢ ← gᵢ + eᵢ − C(gᵢ + eᵢ)`; server `v = mean C(…) + e`, sends `C(v)`, `e ← v − C(v)` | `two-way:sign,down=sign,per-slot=true`, feedback `error` |
-//! | NEOLITHIC: `R` messages up, `R` messages down, each of what the ones before left | `rounds=R`, and `R` times the batch |
+//! | NEOLITHIC: `R` messages up, `R` messages down, each of the remainder of the previous ones | `rounds=R`, and `R` times the batch |
 //!
-//! For one range, of which a server receives the messages `cᵢ`: `m` is their aggregate (the mean, a median), `x = m + e`,
-//! `Ω = C_down(x)`, `e ← x − Ω`; the average is `Ω`. Ties of a vote are those of the compressor's `sign(0)`:
-//! [`plain-sign:random`](crate::compress::PlainSign) draws them, and the votes of a rank without samples, which are all ties.
+//! For one range, let `cᵢ` be the messages that a server receives and `m` their aggregate (the mean, a median). Then `x = m + e`,
+//! `Ω = C_down(x)`, `e ← x − Ω`, and the average is `Ω`. Ties of a vote are decided by the compressor's `sign(0)`:
+//! [`plain-sign:random`](crate::compress::PlainSign) draws them, and also draws the votes of a rank without samples, which are all ties.
 //!
-//! **On the wire.** To each server: per part and round a length (4 bytes) and a [message](crate::Message) (an all-to-all); back the same
-//! (an all-gather), behind `⌈W/8⌉` bytes that name excluded ranks where the aggregator is no mean. Signs of `d` values on `W` ranks: a rank
-//! sends `2(W − 1)/W · d/8` bytes and 24 a message.
+//! **On the wire.** To each server: per part and round a length (4 bytes) and a [message](crate::Message) (an all-to-all). The servers
+//! return the same (an all-gather), after `⌈W/8⌉` bytes that name excluded ranks if the aggregator is not a mean. For signs of `d` values
+//! on `W` ranks, a rank sends `2(W − 1)/W · d/8` bytes and 24 per message.
 //!
-//! **Properties.** `sent` is what a rank's messages hold; the average is off from its mean by the error of the way down (law 2), and with
-//! the servers' memory the sum over steps is off by what they keep: `Σ average + e = Σ mean of sent`, to rounding. The bits are the same
-//! whichever ranks serve: the vector is cut into as many shares as there are ranks, also where one rank serves them all.
+//! **Properties.** `sent` is the content of a rank's messages. The average differs from its mean by the error of the downlink (law 2). With
+//! server error feedback the sum over steps differs by the servers' residual: `Σ average + e = Σ mean of sent`, to rounding. The bits do
+//! not depend on which ranks serve: the vector is cut into as many shares as there are ranks, even if one rank serves them all.
 //!
-//! **State.** `e`: each server's share of a vector. Dropped in a world of another size.
+//! **State.** `e`: each server's share of a vector. Dropped after a change of the world size.
 //!
-//! **Deviations.** The memory is outside the learning rate, as in DoubleSqueeze. NEOLITHIC's sources differ about error feedback; here it is
-//! the exchange's for the way up and `server_memory` for the way down. Its `R` rounds depend on nothing that comes back in between, so
-//! their messages travel together. A share cuts tensors: with `per_slot` a scale is of one tensor's values within one share.
+//! **Deviations.** The residual is not scaled by the learning rate, as in DoubleSqueeze. NEOLITHIC's sources differ about error feedback;
+//! here the exchange's feedback applies to the uplink and `server_memory` to the downlink. Its `R` rounds do not depend on replies in
+//! between, so their messages are sent together. A share cuts tensors: with `per_slot` a scale covers one tensor's values within one share.
 //!
 //! **Reference.** J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, *signSGD with Majority Vote is Communication Efficient and
 //! Fault Tolerant*, ICLR 2019 (arXiv 1810.05291), algorithm 1; H. Tang, C. Yu, X. Lian, T. Zhang, J. Liu, *DoubleSqueeze: Parallel
@@ -73,18 +73,18 @@ use crate::state::{State, Stateful};
 use crate::wrapper::check_finite;
 use crate::{Frame, Key, Message, Session, Slot};
 
-/// Compressed both ways through servers; see the [module](self).
+/// Compression in both directions through servers; see the [module](self).
 pub struct TwoWay {
     settings: TwoWayConfig,
     aggregator: Box<dyn Aggregator>,
     up: Way,
     down: Downlink,
     incoming: Incoming,
-    /// This rank's messages of what it serves.
+    /// This rank's messages for the parts that it serves.
     mine: Vec<Message>,
-    /// By rank: the message at hand.
+    /// Decoded messages by rank.
     decoded: Vec<Vec<Message>>,
-    /// The mean of what this rank serves.
+    /// The mean of the range that this rank serves.
     mean: Vec<f32>,
     bytes: Vec<u8>,
     frames: Vec<Frame>,
@@ -97,7 +97,7 @@ impl fmt::Debug for TwoWay {
     }
 }
 
-/// What one message is of.
+/// The server and range of one message.
 #[derive(Debug, Clone)]
 struct Part {
     server: usize,
@@ -105,7 +105,7 @@ struct Part {
 }
 
 impl TwoWay {
-    /// The parts of a vector, in order: a share a rank, and where each slot has messages of its own, the slots' parts of it.
+    /// Returns the parts of a vector in order: one share per rank, or with `per_slot` the intersections of slots and shares.
     fn parts(&self, slots: &[Slot], len: usize, world: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for share in 0..world {
@@ -121,7 +121,7 @@ impl TwoWay {
         parts
     }
 
-    /// Writes the messages to all servers, and what they hold to `sent`.
+    /// Writes the messages to all servers, and their content to `sent`.
     fn send(&mut self, round: &mut Round<'_>, parts: &[Part], comm: &mut Session) -> Result<(), ReduceError> {
         let rank = comm.rank();
         let frames = &mut self.incoming.frames;
@@ -153,7 +153,7 @@ impl TwoWay {
         }
     }
 
-    /// Combines what came of this server's parts.
+    /// Aggregates the messages received for this server's parts.
     fn combine(&mut self, parts: &[Part], comm: &Session) -> Result<(), ReduceError> {
         let (rank, is_mean) = (comm.rank(), self.aggregator.is_mean());
         let mine = || parts.iter().filter(|part| part.server == rank).map(|part| part.range.len());
@@ -163,7 +163,7 @@ impl TwoWay {
         if is_mean { self.sum(mine(), comm) } else { self.apply(mine(), comm) }
     }
 
-    /// The mean of what came. Summed before it is divided: votes that cancel out come to 0.
+    /// Computes the mean of the received messages. Sums before dividing, so that votes that cancel out give 0.
     fn sum(&mut self, lengths: impl Iterator<Item = usize>, comm: &Session) -> Result<(), ReduceError> {
         let (rank, world) = (comm.rank(), comm.world());
         self.decoded.resize_with(world, || vec![Message::default()]);
@@ -184,7 +184,7 @@ impl TwoWay {
         Ok(self.incoming.end(rank)?)
     }
 
-    /// What another rule makes of it, for the ranks of which every part can be used.
+    /// Applies an aggregator other than the mean to the ranks of which every part can be used.
     fn apply(&mut self, lengths: impl Iterator<Item = usize>, comm: &Session) -> Result<(), ReduceError> {
         let (rank, world, lengths) = (comm.rank(), comm.world(), lengths.collect::<Vec<_>>());
         self.decoded.resize_with(world, Vec::new);
@@ -207,7 +207,7 @@ impl TwoWay {
         Ok(())
     }
 
-    /// Which ranks did not count, in front of a server's messages.
+    /// Writes the excluded ranks before a server's messages.
     fn mark(&mut self, world: usize) {
         self.excluded.clear();
         self.incoming.report(&mut self.excluded);
@@ -215,7 +215,7 @@ impl TwoWay {
         self.excluded.iter().for_each(|rank| self.bytes[rank / 8] |= 1 << (rank % 8));
     }
 
-    /// Writes the average from what all servers sent.
+    /// Writes the average from the messages of all servers.
     fn receive(&mut self, parts: &[Part], round: Round<'_>, rank: usize) -> Result<(), ReduceError> {
         let Round { slots, average, agreed_step, .. } = round;
         let world = self.frames.len();

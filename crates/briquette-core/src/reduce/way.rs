@@ -1,4 +1,5 @@
-//! One direction of an exchange through servers: a vector, sent in one message or in several, each of what the ones before left.
+//! One direction of an exchange through servers. A vector is sent in one message, or in several that each encode what the previous ones
+//! left.
 
 use super::incoming::next_message;
 use super::multi_step::{MOST_ROUNDS, class_of, weights};
@@ -7,23 +8,23 @@ use crate::config::{CompressorConfig, probes, worse};
 use crate::error::{ConfigError, WireError};
 use crate::{CompressionFactor, Frame, Key, Message};
 
-/// A compressor, and how often it is applied to what is left; see [`multi_step`](super::multi_step).
+/// A compressor and the number of rounds that it is applied to the remainder; see [`multi_step`](super::multi_step).
 pub(super) struct Way {
     compressor: Box<dyn Compressor>,
     rounds: usize,
-    /// What of a message is taken off what is left.
+    /// Share of a message that is subtracted from the remainder.
     damping: f32,
-    /// What of a message counts.
+    /// Share of a message that is added to the result.
     weight: f32,
     message: Message,
     left: Vec<f32>,
 }
 
 impl Way {
-    /// Vectors have at most `len` values.
+    /// Creates a direction for vectors of at most `len` values.
     ///
     /// # Errors
-    /// [`ConfigError`] for a number of rounds that is none.
+    /// [`ConfigError`] for an invalid number of rounds.
     pub(super) fn new(compressor: CompressorConfig, rounds: usize, len: usize) -> Result<Self, ConfigError> {
         ConfigError::unless(
             (1..=MOST_ROUNDS).contains(&rounds),
@@ -40,7 +41,7 @@ impl Way {
         Ok(Way { compressor, rounds, damping, weight, message, left })
     }
 
-    /// Messages a vector.
+    /// Returns the number of messages per vector.
     pub(super) fn rounds(&self) -> usize {
         self.rounds
     }
@@ -53,15 +54,15 @@ impl Way {
         self.compressor.selects()
     }
 
-    /// Dense size over that of all messages, nominal.
+    /// Returns the nominal compression ratio: dense size divided by the size of all messages.
     pub(super) fn nominal(&self) -> Option<CompressionFactor> {
         CompressionFactor::new((self.compressor.nominal().get() / self.rounds as f64).max(1.0)).ok()
     }
 
-    /// Gives `each` the messages of `x`, which it may keep.
+    /// Passes each message of `x` to `each`, which may keep it.
     ///
     /// # Errors
-    /// What `each` has met.
+    /// The error of `each`.
     pub(super) fn send(
         &mut self,
         x: &[f32],
@@ -86,10 +87,10 @@ impl Way {
         Ok(())
     }
 
-    /// Reads the messages of a vector as long as `out`, from `cursor` on, to `out`.
+    /// Decodes the messages of a vector as long as `out`, starting at `cursor`, into `out`.
     ///
     /// # Errors
-    /// [`WireError`] for what is no such message.
+    /// [`WireError`] for an invalid message.
     pub(super) fn read(&mut self, frame: &mut Frame, cursor: &mut usize, out: &mut [f32]) -> Result<(), WireError> {
         if self.rounds > 1 {
             out.fill(0.0);
@@ -106,7 +107,7 @@ impl Way {
     }
 }
 
-/// The class of `rounds` messages of at most `len` values each.
+/// Returns the error-bound class of `rounds` messages of at most `len` values each.
 pub(super) fn class(compressor: CompressorConfig, rounds: usize, len: usize) -> Option<ErrorBound> {
     let built = compressor.build();
     probes(len).map(|x| built.error_bound(&x)).reduce(worse).map(|class| class_of(rounds, class))

@@ -1,29 +1,33 @@
-//! Asynchronous local SGD: each rank takes some steps by itself, and how far they led is mixed into the model as it comes.
+//! Asynchronous local SGD: each rank takes some local steps, and the server mixes each rank's change into the model as it
+//! arrives.
 //!
-//! **Why, and when not.** As [`async_sgd`](super::async_sgd), a period of times fewer bytes. Ranks take their steps at their own speed. What is added is of an older model, and
-//! of a whole period: the mixing factor keeps one rank's excursion from moving the model too far.
+//! **Why, and when not.** As [`async_sgd`](super::async_sgd), with fewer bytes by a factor of the period. Ranks take their
+//! steps at their own speed. A contribution comes from an older model and a whole period; the mixing factor keeps one rank's
+//! excursion from moving the model too far.
 //!
-//! **Method.** A worker takes `H` steps of its own optimizer from `x_v`, to `y`. The server, at `x_t`:
+//! **Method.** A worker takes `H` steps of its own optimizer from `x_v` to `y`. The server, at `x_t`:
 //!
 //! ```text
 //! x_{t+1} = x_t − α·(x_v − y)
 //! ```
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one worker, `α = 1` | its optimizer alone |
 //!
-//! **On the wire.** As of [`async_sgd`](super::async_sgd), for each period.
+//! **On the wire.** As for [`async_sgd`](super::async_sgd), once per period.
 //!
-//! **State.** The model, on the server; a worker's optimizer is its own.
+//! **State.** The model, on the server; each worker's optimizer is rank-local.
 //!
-//! **Knobs.** `period` `H`, steps, default 8, at most 10 000; `mixing` `α` in (0, 1]; by default `1/W` of `W` workers, so that a round of all moves the model by their mean.
+//! **Knobs.** `period` `H`, steps, default 8, at most 10 000; `mixing` `α` in (0, 1], by default `1/W` for `W` workers, so that
+//! one contribution from each worker moves the model by their mean.
 //!
-//! **Deviations.** Stich's workers add to a shared model what they did since they last read it, `1/W` each; here the server does.
+//! **Deviations.** Stich's workers add their changes since their last read to a shared model, each with weight `1/W`; here the
+//! server does.
 //!
-//! **Reference.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), section 5 (asynchronous local
-//! SGD); H. Yu, S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), for ranks at
-//! their own speed.
+//! **Reference.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), section 5
+//! (asynchronous local SGD); H. Yu, S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*,
+//! AAAI 2019 (arXiv 1807.06629), for ranks at their own speed.
 //!
 //! ```
 //! use briquette_core::server::{AsyncLocalSgdConfig, PolicySettings, Task, Update};
@@ -42,7 +46,7 @@ use crate::error::ConfigError;
 pub struct AsyncLocalSgdConfig {
     /// Steps of a period.
     pub period: u32,
-    /// How much of a rank's steps counts; absent, one over the number of workers.
+    /// Factor of a worker's change. If absent, one over the number of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixing: Option<f32>,
 }
@@ -124,7 +128,8 @@ mod tests {
         assert_eq!(run.served.gradients, 40);
     }
 
-    /// Claim: the loss of asynchronous SGD at as many gradients, with a period of times fewer bytes; one rank three times slower.
+    /// Claim: it reaches the loss of asynchronous SGD with as many gradients and fewer bytes by a factor of the period; one
+    /// rank is three times slower.
     #[test]
     fn it_learns_with_a_period_of_times_fewer_bytes() {
         let noisy = Noisy { rate: 0.05, ..Noisy::default() };

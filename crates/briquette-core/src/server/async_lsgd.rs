@@ -1,38 +1,42 @@
-//! Asynchronous LSGD: ranks of their own at their own pace, each pulled towards the one that did best, as it comes.
+//! Asynchronous LSGD: workers train their own models at their own pace, each pulled towards the best worker when it
+//! contributes.
 //!
-//! **Why, and when not.** As [LSGD](crate::sync::lsgd): a leader is a place where a rank has been, an average of good places may be a bad one.
-//! Here no rank waits for another: a slow rank is pulled less often, and delays no other rank. On a convex loss with noise, average:
-//! [`async_local_sgd`](super::async_local_sgd).
+//! **Why, and when not.** As for [LSGD](crate::sync::lsgd): a leader is a point that a rank has reached, while an average of
+//! good points may be a bad one. Here no rank waits for another: a slow rank is pulled less often, and delays no other rank. On
+//! a convex loss with noise, average: [`async_local_sgd`](super::async_local_sgd).
 //!
-//! **Method.** A worker takes `τ` steps of its own optimizer, to `x`, and sends how far they led with the mean loss on the way. The server knows
-//! where each worker has come to last, and with what loss; the leader `x̃` is the one of the lowest. It answers with where the worker goes on from:
+//! **Method.** A worker takes `τ` steps of its own optimizer, to `x`, and sends its change with the mean loss over those steps.
+//! The server keeps each worker's latest parameters and loss; the leader `x̃` is the worker with the lowest loss. The server
+//! answers with the parameters from which the worker continues:
 //!
 //! ```text
 //! x ← x + λ·(x̃ − x)
 //! ```
 //!
-//! Of equal losses the lowest worker's leads. A worker that leads is not pulled. The server's model is the leader's.
+//! Among equal losses the lowest worker leads. The leader is not pulled. The server's model is the leader's.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one worker | its optimizer alone |
-//! | `pull` = 1 | every worker goes on from the leader's place |
-//! | `pull` = 0 | workers alone, of which the best is the model |
+//! | `pull` = 1 | every worker continues from the leader's parameters |
+//! | `pull` = 0 | workers train alone, and the best one is the model |
 //!
-//! **On the wire.** As of [`async_local_sgd`](super::async_local_sgd): the model that a worker goes on from, and a message of how far it got.
+//! **On the wire.** As for [`async_local_sgd`](super::async_local_sgd): the model from which a worker continues, and a message
+//! with its change.
 //!
-//! **Properties.** Where all workers are at one place nothing is pulled. Without gradients a worker's distance to the leader shrinks by `1 − λ` with
-//! each of its contributions.
+//! **Properties.** If all workers are at one point, nothing is pulled. Without gradients a worker's distance to the leader
+//! shrinks by a factor of `1 − λ` with each of its contributions.
 //!
-//! **State.** On the server, for every worker: where it came to, its loss, where it goes on from. A pause ends all of that, as everywhere: workers
-//! begin anew, at the leader's model. So checkpoint and evaluate seldom; a run that resumes is the one that paused there.
+//! **State.** On the server, for every worker: its latest parameters, its loss, and the parameters from which it continues. A
+//! pause discards all of that, as everywhere: workers restart at the leader's model. So checkpoint and evaluate rarely; a
+//! resumed run equals the run that paused there.
 //!
-//! **Knobs.** `period` `τ`, steps, default 16, at most 10 000; `pull` `λ` in [0, 1], default 0.1: the synchronous form's.
+//! **Knobs.** `period` `τ`, steps, default 16, at most 10 000; `pull` `λ` in [0, 1], default 0.1, as in the synchronous form.
 //!
-//! **Deviations.** The paper counts the steps of all workers together and then pulls all of them; here a worker is pulled after `τ` steps of its own,
-//! when it sends its contribution, as a message at another time would interrupt it. There is one group, whose leader is the world's. A leader's loss
-//! is the mean over its last period, where the paper has the expected loss. The authors' code pulls between two choices as well, towards what a
-//! worker knows; here workers step alone.
+//! **Deviations.** The paper counts the steps of all workers together and then pulls all of them. Here a worker is pulled after
+//! `τ` of its own steps, when it sends its contribution, because a message at another time would interrupt it. There is one
+//! group, whose leader is the world's. A leader's loss is the mean over its last period; the paper uses the expected loss. The
+//! authors' code also pulls between two choices, towards the leader that a worker knows; here workers step alone.
 //!
 //! **Reference.** Y. Teng, W. Gao, F. Chalus, A. Choromanska, D. Goldfarb, A. Weller, *Leader Stochastic Gradient Descent for Distributed Training
 //! of Deep Learning Models*, NeurIPS 2019 (arXiv 1905.10395), algorithm 1, the asynchronous form.
@@ -58,7 +62,7 @@ use crate::sync::lsgd::leader;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AsyncLsgdConfig {
-    /// Steps from one pull of a worker to the next.
+    /// Steps between pulls of a worker.
     pub period: u32,
     /// Fraction of its distance to the leader by which a worker is pulled, in [0, 1].
     pub pull: f32,
@@ -101,7 +105,7 @@ impl PolicySettings for AsyncLsgdConfig {
 #[derive(Debug)]
 struct AsyncLsgd {
     settings: AsyncLsgdConfig,
-    /// By worker: its last loss, and where it came to with it.
+    /// By worker: its last loss, and its parameters at that loss.
     ends: Vec<Option<(f64, Arc<Vec<f32>>)>>,
 }
 
@@ -162,8 +166,8 @@ mod tests {
         assert_eq!(run.served.gradients, 40);
     }
 
-    /// From 10 with a pull of ½, losses the values: 0 gets to 9 and leads. 1 gets to 6, is behind and goes on from 7.5. 0 gets to 2 with a loss
-    /// of 7, so 1 leads from 6, and 0 goes on from 4. 1 gets to 7, with 0.5.
+    /// From 10 with a pull of ½; each loss is given with its value. 0 reaches 9 and leads. 1 reaches 6, does not lead and
+    /// continues from 7.5. 0 reaches 2 with a loss of 7, so 1 leads from 6, and 0 continues from 4. 1 reaches 7, with 0.5.
     #[test]
     fn a_server_by_hand() {
         let policy = AsyncLsgdConfig { period: 2, pull: 0.5 }.build(2).unwrap();
@@ -181,8 +185,8 @@ mod tests {
         assert_eq!(says(1, 2, 0.5), (7.0, 7.0));
     }
 
-    /// `(x² − 1)²/4 + x/4`: a good well near −1.1, and one near .84 that is .5 worse. A worker begins on a side of its own, and has
-    /// its own speed.
+    /// `(x² − 1)²/4 + x/4`: a good well near −1.1, and one near .84 that is .5 worse. Each worker starts on its own side and
+    /// has its own speed.
     struct Wells;
 
     fn slope(x: f32) -> f32 {
@@ -206,7 +210,8 @@ mod tests {
         }
     }
 
-    /// Of four workers the first is pushed into the good well by a first step of its own; where the model ends, and each worker.
+    /// Runs four workers, of which the first is pushed into the good well by its first step. Returns the final model, and each
+    /// worker's final parameters.
     fn wells(pull: f32) -> (f32, Vec<f32>) {
         struct Begun(Wells, usize, f32);
         impl Trainer for Begun {
@@ -215,7 +220,7 @@ mod tests {
             fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, ReduceError> {
                 let computed = self.0.gradient(x, batch, out)?;
                 if batch == Batch::Number(0) {
-                    // To −1 and to +1, at the rate.
+                    // To −1 and to +1, at the learning rate.
                     out[0] = if self.1 == 2 { 10.0 } else { -10.0 };
                 }
                 Ok(computed)
@@ -243,7 +248,8 @@ mod tests {
         (ends.next().unwrap(), ends.collect())
     }
 
-    /// Claim: the leader, which is in the better well, draws the others over the ridge, the slowest too; without a pull they stay.
+    /// Claim: the leader, which is in the better well, pulls the others over the ridge, the slowest included; without a pull
+    /// they stay.
     #[test]
     fn a_leader_draws_all_workers_into_the_better_well() {
         let (model, workers) = wells(0.3);
@@ -253,14 +259,15 @@ mod tests {
         assert_eq!(workers.iter().filter(|x| **x > 0.8).count(), 3, "{workers:?}");
     }
 
-    /// Claim: no rank waits for a slow one. Three of 10 ms a step and one of 200 ms: as many updates in the time of the fast ones.
+    /// Claim: no rank waits for a slow one. With three workers of 10 ms a step and one of 200 ms, the updates take the time of
+    /// the fast ones.
     #[test]
     fn a_slow_worker_holds_nobody_up() {
         let noisy = Noisy { rate: 0.05, ..Noisy::default() };
         let settings = AsyncLsgdConfig { period: 4, ..AsyncLsgdConfig::default() };
         let seconds = |paces| simulate(&settings, 4, paces, &noisy, 300).seconds;
         let (even, slow) = (seconds("0ms,10ms,10ms,10ms,10ms"), seconds("0ms,10ms,10ms,10ms,200ms"));
-        // Three of four workers make the updates; the last contribution of the slow one is waited for.
+        // Three of four workers make the updates; the run still waits for the last contribution of the slow one.
         assert!(slow < 4.0 / 3.0 * even + 0.81, "{even} s, {slow} s");
     }
 

@@ -1,17 +1,17 @@
-//! Asynchronous SGD: every gradient is applied as it comes, whatever the model has become since.
+//! Asynchronous SGD: every gradient is applied as it arrives, whatever the current model.
 //!
-//! **Why, and when not.** No rank waits for another: with ranks of different speeds, all compute all the time. A gradient is of an older model than it is
-//! applied to, by `W − 1` versions where all are equally fast, and by many more where one is slow. With rates that are good in lock step it
-//! may diverge: use a lower rate, or [`picky`](super::picky).
+//! **Why, and when not.** No rank waits for another: with ranks of different speeds, all compute all the time. A gradient is
+//! older than the model that it is applied to, by `W − 1` versions if all ranks are equally fast, and by many more if one is
+//! slow. Learning rates that suit synchronous training may diverge: use a lower rate, or [`picky`](super::picky).
 //!
-//! **Method.** Each worker computes `g = ∇F(x_v)` and gets the newest model; the server, at `x_t`, does `x_{t+1} = x_t − γ·g` by its
-//! optimizer, for each as it comes.
+//! **Method.** Each worker computes `g = ∇F(x_v)` and receives the newest model. The server, at `x_t`, steps its optimizer with
+//! each gradient as it arrives: `x_{t+1} = x_t − γ·g`.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one worker | SGD |
 //!
-//! **On the wire.** `14 + 4d` bytes to a worker and `29` and a message from it, for each gradient.
+//! **On the wire.** For each gradient, `14 + 4d` bytes to a worker, and `29` bytes and a message from it.
 //!
 //! **State.** The model and the optimizer, on the server.
 //!
@@ -34,7 +34,7 @@ use super::{Arrival, Policy, PolicySettings, Verdict};
 use crate::config::Described;
 use crate::error::ConfigError;
 
-/// Takes every gradient; see the [module](self).
+/// Accepts every gradient; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AsyncSgd;
@@ -66,8 +66,8 @@ mod tests {
     use super::super::testkit::{Noisy, simulate};
     use super::*;
 
-    /// A worker that is ten times slower costs the others nothing: 3 fast ones make 30 updates while it makes one. In lock step 93 updates would
-    /// take 11.5 s; here 1.5 s, and the slowest one's last gradient.
+    /// A worker that is ten times slower costs the others nothing: 3 fast ones make 30 updates while it makes one.
+    /// Synchronously 93 updates would take 11.5 s; here they take 1.5 s, and the slowest one's last gradient.
     #[test]
     fn nobody_waits_for_the_slowest() {
         let run = simulate(&AsyncSgd, 4, "0ms,500ms,50ms", &Noisy::default(), 93);

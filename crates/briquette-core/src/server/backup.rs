@@ -1,24 +1,26 @@
-//! Backup workers: of `N + b` gradients the first `N` make an update, and stragglers are not waited for.
+//! Backup workers: the first `N` of `N + b` gradients make an update, without waiting for stragglers.
 //!
-//! **Why, and when not.** In lock step a step takes as long as its slowest rank, and with many ranks one of them is slow at most steps. `b` ranks too many
-//! cut off the tail of that distribution, at `b/(N + b)` of the machines. Every gradient is of the newest model, unlike in
-//! [`async_sgd`](super::async_sgd). A rank that is always the slowest contributes nothing: its data is not learnt from.
+//! **Why, and when not.** A synchronous step takes as long as its slowest rank, and with many ranks one of them is slow at most
+//! steps. `b` spare ranks cut off the tail of that distribution, at the cost of `b/(N + b)` of the machines. Every gradient
+//! comes from the newest model, unlike in [`async_sgd`](super::async_sgd). A rank that is always the slowest contributes
+//! nothing, so its data is not used.
 //!
 //! **Method.** All workers compute at `x_t`. The server takes the mean of the first `N` gradients of version `t`, and steps:
-//! `x_{t+1} = x_t − γ·mean`. A gradient of an older version is rejected; its worker begins anew at the newest model. With an
-//! [`Uplink`](super::Uplink) that remembers, what was rejected is put back into the residual.
+//! `x_{t+1} = x_t − γ·mean`. A gradient of an older version is rejected, and its worker restarts at the newest model. With an
+//! [`Uplink`](super::Uplink) with error feedback, a rejected contribution is put back into the residual.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `b = 0` | synchronous SGD |
 //!
-//! **On the wire.** `14 + 4d` bytes to a worker and `29` and a message from it, for each gradient.
+//! **On the wire.** For each gradient, `14 + 4d` bytes to a worker, and `29` bytes and a message from it.
 //!
 //! **State.** The model and the optimizer, on the server.
 //!
 //! **Knobs.** `ranks` `N`, workers whose gradients count, at least 1; `spare` `b`, default 1. There must be `N + b` workers.
 //!
-//! **Deviations.** A straggler learns that it is too late when it is done, where the paper's aborts as soon as there is a newer model.
+//! **Deviations.** A straggler learns that it is too late when it has finished; the paper's aborts as soon as there is a newer
+//! model.
 //!
 //! **Reference.** J. Chen, X. Pan, R. Monga, S. Bengio, R. Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016 (arXiv 1604.00981),
 //! algorithms 3 and 4.
@@ -35,13 +37,13 @@ use super::{Arrival, Policy, PolicySettings, Verdict};
 use crate::config::Described;
 use crate::error::ConfigError;
 
-/// Takes the first gradients of a version; see the [module](self).
+/// Accepts the first gradients of a version; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackupConfig {
-    /// Workers whose gradients make an update.
+    /// Number of gradients that make an update.
     pub ranks: usize,
-    /// Workers beside them.
+    /// Number of additional workers.
     pub spare: usize,
 }
 
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
     use crate::comm::Paces;
 
-    /// Claim: up to `b` stragglers leave the time of a step as it is, and the numbers are those of the `N` others.
+    /// Claim: up to `b` stragglers do not change the time of a step, and the numbers are those of the `N` other workers.
     #[test]
     fn a_straggler_costs_no_time_and_changes_nothing() {
         let noisy = Noisy::default();
@@ -111,7 +113,7 @@ mod tests {
         // Rank 4 is the straggler.
         let with = simulate(&BackupConfig { ranks: 3, spare: 1 }, 4, "50ms,50ms,50ms,50ms,510ms", &noisy, 30);
         assert_eq!(with.model, all.model);
-        // The last word to the straggler, which is at its third gradient.
+        // The last message goes to the straggler, which is at its third gradient.
         assert!(
             (all.seconds - 1.5).abs() < 1e-9 && (with.seconds - 1.53).abs() < 1e-9,
             "{} {}",
@@ -123,7 +125,7 @@ mod tests {
         assert!(waits.seconds > 15.0, "{}", waits.seconds);
     }
 
-    /// Without spares: the mean of all gradients at each step, in f64 to rounding.
+    /// Without spares it takes the mean of all gradients at each step, in f64 up to rounding.
     #[test]
     fn without_spares_it_is_synchronous_sgd() {
         let noisy = Noisy::default();
@@ -141,8 +143,8 @@ mod tests {
         assert_eq!(run.served.late, 0);
     }
 
-    /// Claim: 100 machines of log-normal times of which 3 % are ten times as long. Progress per second has its best at some spares: none and
-    /// too many are slower. In order statistics alone, as the state machine has no clock.
+    /// Claim: 100 machines with log-normal times, of which 3 % are ten times as long. Progress per second is best at some
+    /// number of spares: none and too many are slower. Computed from order statistics alone, as the state machine has no clock.
     #[test]
     fn there_is_a_best_number_of_spares() {
         let paces: Paces = "1s;lognormal=0.2;slow=0.03x10".parse().unwrap();

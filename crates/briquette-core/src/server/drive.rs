@@ -1,7 +1,7 @@
 //! Drives a server and its workers over a session.
 //!
-//! Transports compare what both sides of a frame say that they do. A server and its workers are at no common step, so their frames have
-//! names of their own and step 0; errors are given the version.
+//! Transports compare the operation and step that both sides of a frame state. A server and its workers have no common step, so
+//! their frames have separate operation names and step 0; errors carry the version instead.
 
 use super::wire::{Assignment, Fate};
 use super::{Contribution, Reply, Server, Task, Uplink, Verdict};
@@ -10,63 +10,63 @@ use crate::error::{AggregateError, CommError, ReduceError, WireError};
 use crate::math::all_finite;
 use crate::{Frame, Key, Session};
 
-/// Deadlines for which a worker waits for the server beside the first. The server may wait for another worker, which began before this one
-/// waited: it gives up first, and names the worker that hangs.
+/// Number of timeouts that a worker waits for the server in addition to the first. The server may wait for another worker since
+/// before this one started waiting. So the server gives up first, and names the worker that hangs.
 pub const PATIENCE: u32 = 2;
 
 pub(super) const ASSIGN: Scope = Scope { operation: "assignment by the server", step: 0, bucket: None };
 pub(super) const CONTRIBUTE: Scope = Scope { operation: "contribution to the server", step: 0, bucket: None };
-/// Every worker is idle.
+/// The exchange at the end of serving, when every worker is idle.
 const END: Scope = Scope { operation: "end of serving", step: 0, bucket: None };
 
-/// What a worker takes a gradient of.
+/// Data for a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
-    /// Its batch of this number, counted from 0 over the whole run.
+    /// The rank's batch with this number, counted from 0 over the whole run.
     Number(u64),
-    /// All its data.
+    /// All of the rank's data.
     All,
 }
 
-/// What was computed beside a gradient.
+/// Values computed together with a gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Computed {
-    /// Behind it.
+    /// Number of samples behind the gradient.
     pub samples: u64,
-    /// Their mean loss.
+    /// Mean loss of those samples.
     pub loss: f64,
-    /// Batches that it took, 1 or those of all data.
+    /// Number of batches used: 1, or those of all data.
     pub batches: u32,
 }
 
-/// The model and its data, of which the drivers see vectors only.
+/// The model and its data. The drivers see vectors only.
 pub trait Trainer {
-    /// What can go wrong.
+    /// Error of the trainer.
     type Error: From<ReduceError> + std::fmt::Display;
 
-    /// The gradient at `x`, into `out`, which is as long.
+    /// Computes the gradient at `x` into `out`, which has the same length.
     ///
     /// # Errors
-    /// Its own.
+    /// Those of the trainer.
     fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, Self::Error>;
 
     /// Steps the optimizer from `x`: the server's at an update, or a worker's own at a local step. `version` is the server's.
     ///
     /// # Errors
-    /// Its own.
+    /// Those of the trainer.
     fn step(&mut self, x: &mut Vec<f32>, gradient: &[f32], version: u64) -> Result<(), Self::Error>;
 
-    /// Whether this rank, server or worker, is asked to stop: the run then ends with the next update.
+    /// Returns whether this rank, server or worker, is asked to stop. The run then ends with the next update.
     fn stops(&self) -> bool {
         false
     }
 }
 
-/// Serves until there have been so many updates, or any rank's trainer [stops](Trainer::stops): every other rank [works](work). Then every
-/// worker is idle, and has the model.
+/// Serves until version `until`, or until any rank's trainer [stops](Trainer::stops), while every other rank [works](work).
+/// Afterwards every worker is idle, and has the model.
 ///
 /// # Errors
-/// Those of `trainer`, of the session, and of what workers send; the world is then stopped.
+/// Those of `trainer`, of the session, and of received contributions; the session is then aborted.
 pub fn serve<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: &mut Session) -> Result<(), T::Error> {
     let served = serve_on(server, trainer, until, comm);
     let version = server.version();
@@ -88,7 +88,7 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
             return if got == 0 { Ok(()) } else { Err(missing.into()) };
         }
         *comm.scope() = CONTRIBUTE;
-        // Nobody else has anything to say: who waits may have left, and is not waited for.
+        // No other rank has anything to send. A rank that waits may have left, and the server does not wait for it.
         let received = comm.recv_any_long(&computing);
         let (from, frame) = received.map_err(|error| ReduceError::from(at(error, version)))?;
         let wrong = |source| ReduceError::from(AggregateError::Message { rank: from, source });
@@ -120,12 +120,13 @@ impl<E> From<WireError> for Failed<E> {
     }
 }
 
-/// Workers are the other ranks, in their order.
+/// Returns the rank of a worker. Workers are the ranks other than the server, in order.
 fn rank_of(worker: usize, server: usize) -> usize {
     worker + usize::from(worker >= server)
 }
 
-/// Without waiting until it is gone: the link takes what it can now, and the rest while the server waits for contributions.
+/// Sends a reply without waiting for completion: the link takes what it can now, and the rest while the server waits for
+/// contributions.
 fn send(server: &Server, Reply { worker, verdict, task }: Reply, comm: &mut Session) -> Result<(), CommError> {
     let models = [server.model_of(worker), server.model_before()];
     let models = if task == Some(Task::Difference) { &models[..] } else { &models[..1] };
@@ -140,7 +141,7 @@ fn send(server: &Server, Reply { worker, verdict, task }: Reply, comm: &mut Sess
     comm.send_long(rank_of(worker, comm.rank()), frame)
 }
 
-/// Waits until every worker is idle; whatever the ranks do next, they do at this step.
+/// Waits until every worker is idle. Later operations of the ranks use this version as their step.
 fn end(server: usize, version: u64, comm: &mut Session) -> Result<(), ReduceError> {
     *comm.scope() = END;
     comm.patient(PATIENCE, |comm| comm.broadcast(server, &mut Vec::new())).map_err(|error| at(error, version))?;
@@ -148,7 +149,7 @@ fn end(server: usize, version: u64, comm: &mut Session) -> Result<(), ReduceErro
     Ok(())
 }
 
-/// The version in the place of the step that both sides of a frame call theirs.
+/// Replaces the step of an error, which is the same constant for both sides of a frame, with the version.
 fn at(mut error: CommError, version: u64) -> CommError {
     if let CommError::Deadline { during, .. } | CommError::Lost { during, .. } | CommError::Size { during, .. } =
         &mut error
@@ -163,11 +164,11 @@ fn stop(error: &dyn std::fmt::Display, version: u64, comm: &mut Session) {
     comm.abort(&error.to_string());
 }
 
-/// Works for the rank `server` until it says stop, from batch number `batch` on: the model then, the next batch's number, and the count of
-/// updates. `x` is as long as the model.
+/// Works for the rank `server` until told to stop, starting with batch number `batch`. Returns the final model, the next
+/// batch's number, and the number of updates. `x` has the length of the model.
 ///
 /// # Errors
-/// Those of `trainer`, of the session, and of what the server sends; the world is then stopped.
+/// Those of `trainer`, of the session, and of received assignments; the session is then aborted.
 pub fn work<T: Trainer>(
     uplink: &mut Uplink,
     trainer: &mut T,
@@ -188,7 +189,7 @@ struct Worker<'a, T> {
     server: usize,
     key: Key,
     batch: &'a mut u64,
-    /// Of the model that it was sent last.
+    /// Version of the model received last.
     version: u64,
 }
 
@@ -205,13 +206,13 @@ impl<T: Trainer> Worker<'_, T> {
             let computed = self.compute(task, (&*x, &before), &mut out)?;
             let contribution = self.contribution((&computed, task == Task::Exact), &out, first, comm)?;
             *comm.scope() = CONTRIBUTE;
-            // The link takes the rest while this rank waits for what is next.
+            // The link sends the rest while this rank waits for its next assignment.
             let sent = comm.send_long(self.server, contribution);
             sent.map_err(|error| ReduceError::from(at(error, self.version)))?;
         }
     }
 
-    /// What is next, and the models to compute it from.
+    /// Receives the next assignment, and the models to compute it from.
     fn receive(&self, x: &mut [f32], before: &mut [f32], comm: &mut Session) -> Result<Assignment, ReduceError> {
         let (rank, server) = (comm.rank(), self.server);
         *comm.scope() = ASSIGN;
@@ -232,7 +233,8 @@ impl<T: Trainer> Worker<'_, T> {
         Ok(assignment)
     }
 
-    /// The frame of what was computed from the batch `first` on, compressed or said exactly. Each gradient takes a time of its own, where times are given.
+    /// Computes and encodes the contribution from batch `first` on, compressed or exact. If compute times are given, each
+    /// gradient takes its own.
     fn contribution(
         &mut self,
         (computed, is_exact): (&Computed, bool),

@@ -1,4 +1,4 @@
-//! Ranks that fail, hang, leave, stop, or say what nobody asked for.
+//! Tests of ranks that fail, hang, leave, stop, or send unexpected messages.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -13,19 +13,19 @@ use crate::config::ServerConfig;
 use crate::error::{CommError, ReduceError};
 use crate::{Frame, Key, Session};
 
-/// Receives what a worker is sent, by hand.
+/// Receives an assignment manually.
 fn assigned(comm: &mut Session) -> Result<Frame, CommError> {
     *comm.scope() = ASSIGN;
     comm.recv(0)
 }
 
-/// Sends what a worker sends, by hand.
+/// Sends a contribution manually.
 fn contribute(comm: &mut Session, frame: Frame) -> Result<(), CommError> {
     *comm.scope() = CONTRIBUTE;
     comm.send(0, frame)
 }
 
-/// How a rank fails, after two updates that went well.
+/// A rank's failure after two successful updates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fails {
     Aborts,
@@ -33,7 +33,7 @@ enum Fails {
     Hangs,
 }
 
-/// What the errors of the other ranks say, when one fails in the midst of a run.
+/// Returns the error messages of the other ranks when one rank fails during a run.
 fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize, how: Fails) -> Vec<String> {
     let (alive, others_end) = channel::<()>();
     let (alive, others_end) = (Mutex::new(vec![alive; workers + 1]), Mutex::new(others_end));
@@ -49,7 +49,7 @@ fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize,
             0 => serve(&mut server, &mut plain, version, comm),
             _ => work(&mut uplink, &mut plain, (0, &mut batch), (Key::new(1), &mut x), comm).map(|_| ()),
         };
-        // The others may not have heard of its end when a rank fails after it.
+        // If a rank fails after the end, the others may not have been notified of the end yet.
         let well = until(2, &mut comm);
         if rank != failing {
             let error = well.and_then(|()| until(300, &mut comm)).expect_err("a rank fails");
@@ -58,10 +58,10 @@ fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize,
         well.expect("all ranks are well");
         match how {
             Fails::Aborts => comm.abort("out of memory"),
-            // With an assignment: what is sent to a rank that has left fails at once.
+            // Leaves after receiving an assignment: sending to a rank that has left fails at once.
             Fails::Leaves if rank != 0 => drop(assigned(&mut comm)),
             Fails::Leaves => {}
-            // Until every other rank has ended, which drops its sender.
+            // Hangs until every other rank has ended, which drops its sender.
             Fails::Hangs => {
                 drop(alive);
                 let _ended = others_end.lock().unwrap().recv_timeout(Duration::from_secs(60));
@@ -72,7 +72,8 @@ fn errors(config: &(impl PolicySettings + Sync), workers: usize, failing: usize,
     errors.into_iter().filter_map(Result::unwrap).collect()
 }
 
-/// The server or a worker stops the world, leaves without a word, or hangs; whether one contribution makes an update or all are needed.
+/// The server or a worker aborts, leaves silently, or hangs, both where one contribution makes an update and where all are
+/// needed.
 #[test]
 fn who_fails_is_named_everywhere() {
     let backup = ServerConfig::from(BackupConfig { ranks: 3, spare: 0 });
@@ -80,7 +81,7 @@ fn who_fails_is_named_everywhere() {
     for config in [ServerConfig::from(AsyncSgd), backup, synthesis] {
         for failing in [0, 2] {
             for how in [Fails::Aborts, Fails::Leaves, Fails::Hangs] {
-                // It takes its time, and the others' patience is the same.
+                // Slow, and the others' timeouts are the same.
                 if how == Fails::Hangs && config != backup {
                     continue;
                 }
@@ -96,7 +97,7 @@ fn who_fails_is_named_everywhere() {
     }
 }
 
-/// With a spare nobody misses it, until all are to be idle.
+/// With a spare the absence of a worker is noticed only when all workers must be idle.
 #[test]
 fn a_spare_that_leaves_is_missed_at_the_pause() {
     let errors = errors(&BackupConfig { ranks: 2, spare: 1 }, 3, 2, Fails::Leaves);
@@ -134,7 +135,7 @@ fn frames_of_another_size_are_refused_on_both_sides() {
                     let mut server = Server::new(AsyncSgd.build(1).unwrap(), noisy.start(), 1);
                     serve(&mut server, &mut plain, 10, &mut comm).unwrap_err()
                 }
-                // Takes the model as it is, and sends a message of its own length.
+                // Takes the model as is, and sends a message of another length.
                 _ if worker.is_empty() => {
                     assigned(&mut comm)?;
                     let mut frame = Frame::new();
@@ -165,7 +166,7 @@ fn last_word(comm: &mut Session) -> String {
     }
 }
 
-/// A worker that says everything twice: its second word comes when it has another task.
+/// A worker that sends every contribution twice: the second one arrives when the worker has another task.
 #[test]
 fn a_worker_that_answers_twice_is_named() {
     let errors = run_ranks(Local::world(3), |mut comm| {
@@ -194,7 +195,7 @@ fn a_worker_that_answers_twice_is_named() {
     }
 }
 
-/// Asks to stop after so many gradients, or steps.
+/// Asks to stop after this many gradients, or steps.
 struct Stopping<'a>(Recording<'a>, Option<u64>);
 
 impl Trainer for Stopping<'_> {
@@ -215,7 +216,7 @@ impl Trainer for Stopping<'_> {
     }
 }
 
-/// Any rank's request counts: the update under way is the last, and no worker is left waiting.
+/// A stop request of any rank counts: the update in progress is the last, and no worker is left waiting.
 #[test]
 fn a_stop_request_of_any_rank_ends_the_run_at_the_next_update() {
     for config in [ServerConfig::from(AsyncSgd), BackupConfig { ranks: 3, spare: 0 }.into()] {

@@ -1,4 +1,4 @@
-//! Policies by hand, and those that are one with something simpler.
+//! Policies computed by hand, and policies that are equivalent to something simpler.
 
 use super::testkit::{Leg, Noisy, Problem, one, simulate, simulated, train};
 use super::*;
@@ -10,14 +10,15 @@ use crate::step::Driver;
 use crate::sync::Header;
 use crate::{Key, Layout};
 
-/// A model of one value, 10 at first; the optimizer's rate is 1.
+/// Creates a server with a model of one value, initially 10; the optimizer's rate is 1.
 fn server(config: &impl PolicySettings, workers: usize) -> Server {
     let mut server = Server::new(config.build(workers).unwrap(), vec![10.0], workers);
     server.begin(100);
     server
 }
 
-/// What becomes of a worker's value: the verdict of its own reply, and the model then. `version` is what it was sent.
+/// Delivers a worker's value. Returns the verdict in the reply to that worker, and the model afterwards. `version` is that of
+/// the model it received.
 fn says(server: &mut Server, worker: usize, version: u64, value: f32) -> (Option<Verdict>, f32) {
     let step = |x: &mut Vec<f32>, mean: &[f32], _: u64| {
         x[0] -= mean[0];
@@ -67,7 +68,7 @@ fn picky_sgd_measures_a_distance_by_hand() {
     assert_eq!(says(&mut far, 0, 1, 0.25), (ACCEPTED, 9.125));
 }
 
-/// Half of how far local steps led, by default of two workers: 10 − 4/2 − 2/2, and 7 − 6/2.
+/// Half of each worker's change, the default for two workers: 10 − 4/2 − 2/2, and 7 − 6/2.
 #[test]
 fn asynchronous_local_sgd_by_hand() {
     let mut server = server(&AsyncLocalSgdConfig { period: 2, mixing: None }, 2);
@@ -76,7 +77,7 @@ fn asynchronous_local_sgd_by_hand() {
     assert_eq!(says(&mut server, 0, 1, 6.0), (ACCEPTED, 4.0));
 }
 
-/// v = (4 + 2)/2 = 3 of both full gradients; 3 − 1, 2 − ½, 1½ + ½, and one that is two versions late; 2 − 1.
+/// v = (4 + 2)/2 = 3 from both full gradients; 3 − 1, 2 − ½, 1½ + ½, and one that is two versions late; 2 − 1.
 #[test]
 fn synthesis_by_hand() {
     let mut server = server(&SynthesisConfig { epoch: 8, delay: 1 }, 2);
@@ -90,8 +91,8 @@ fn synthesis_by_hand() {
     assert_eq!(says(&mut server, 0, 4, -1.0), (ACCEPTED, 0.5));
 }
 
-/// Begun in the midst of an epoch, without an estimate, it takes one first.
-/// H = (4 + 2)/2 = 3 at 10, which is marked; 3 − 1.5 and 3 − 2 of differences to it; then 1.5 at 4.5, which is marked.
+/// Started within an epoch, without an estimate, it computes one first. H = (4 + 2)/2 = 3 at 10, which is marked; 3 − 1.5 and 3
+/// − 2 from differences to it; then 1.5 at 4.5, which is marked.
 #[test]
 fn qsvrg_by_hand() {
     let mut server = server(&QsvrgConfig { epoch: 3 }, 2);
@@ -117,7 +118,7 @@ fn synthesis_without_an_estimate_begins_an_epoch() {
     assert_eq!(says(&mut server, 0, 4, 1.0), (ACCEPTED, 1.0));
 }
 
-/// `½‖x − c‖²`, centres of each rank's and batch's own that are multiples of 1/64. At a rate of ¼ every sum is exact for three steps.
+/// `½‖x − c‖²`, with a center per rank and batch that is a multiple of 1/64. At a rate of ¼ every sum is exact for three steps.
 struct Dyadic;
 
 const LEN: usize = 40;
@@ -143,7 +144,7 @@ impl Problem for Dyadic {
     }
 }
 
-/// Every step on so many ranks, whose gradients are those of a server's workers.
+/// Trains synchronously on `ranks` ranks, with the gradients of a server's workers.
 fn in_lock_step(reducer: &str, feedback: Feedback, ranks: usize) -> Vec<f32> {
     let reducer: ReducerConfig = reducer.parse().unwrap();
     let config = Config::every_step(Exchange { reducer, feedback, dense_below: Some(0), ..Exchange::default() });
@@ -182,7 +183,7 @@ fn backup_ranks_without_spares_are_every_step_to_the_bit() {
     }
 }
 
-/// With one worker nothing is late: plain SGD, to the bit.
+/// With one worker nothing is delayed: plain SGD, to the bit.
 #[test]
 fn one_worker_is_sgd() {
     let noisy = Noisy { rate: 0.05, ..Noisy::default() };
@@ -200,7 +201,8 @@ fn one_worker_is_sgd() {
     }
 }
 
-/// What Picky SGD rejects is in no later contribution: with a memory that all is sent from, it is as without.
+/// A contribution that Picky SGD rejects is in no later contribution: with error feedback that sends everything, the result is
+/// as without.
 #[test]
 fn what_picky_sgd_rejects_does_not_come_back() {
     let noisy = Noisy { rate: 0.3, noise: 0.05 };

@@ -1,48 +1,52 @@
-//! Training without lock step: one rank keeps the model, the others compute for it at their own pace.
+//! Asynchronous training with a parameter server: one rank keeps the model, and workers compute contributions at their own
+//! pace.
 //!
 //! ```text
 //! server:  model of version v ──assignment──► worker: gradient at it ──contribution──► judge ──► update: version v + 1
 //! ```
 //!
-//! A [`Policy`] decides what a worker computes next, which contributions count, and how many make an update. [`Server`] is what policies have
-//! in common, a state machine without clock, threads or sockets: a contribution in, replies out. [`serve`] and [`work`] drive it over a
-//! [`Session`](crate::Session).
+//! A [`Policy`] decides what a worker computes next, which contributions count, and how many make an update. [`Server`] is the
+//! part that policies share: a state machine without clock, threads or sockets that takes a contribution and returns replies.
+//! [`serve`] and [`work`] drive it over a [`Session`](crate::Session).
 //!
 //! | policy | an update is made of | a contribution counts if |
 //! |---|---|---|
 //! | [`async_sgd`] | one gradient | always |
-//! | [`picky`] | one gradient | the model has not moved far since |
+//! | [`picky`] | one gradient | the model has moved little since that version |
 //! | [`backup`] | `N` of `N + b` gradients | it is of this version |
 //! | [`async_local_sgd`] | one rank's local steps | always |
-//! | [`async_lsgd`] | one rank's local steps, of a model of its own | always |
-//! | [`synthesis`] | one difference of gradients, or all ranks' full gradients | it is of this epoch, and not too late |
-//! | [`qsvrg`] | all ranks' differences of gradients, or their full gradients | it is of this version |
+//! | [`async_lsgd`] | one rank's local steps from its own model | always |
+//! | [`synthesis`] | one gradient difference, or all ranks' full gradients | it is of this epoch, and not too late |
+//! | [`qsvrg`] | all ranks' gradient differences, or their full gradients | it is of this version |
 //!
-//! **Who waits.** A worker whose contribution is in an update waits for that update: for nobody where one contribution makes it, and for the
-//! slowest of those that are needed under [`backup`] and [`qsvrg`], and at the start of an epoch of [`synthesis`]. The server waits for those that
-//! compute.
+//! **Waiting.** A worker whose contribution is in an update waits for that update. It does not wait where one contribution
+//! makes the update. It waits for the slowest required worker under [`backup`] and [`qsvrg`], and at the start of an epoch of
+//! [`synthesis`]. The server waits for the workers that compute.
 //!
-//! **Determinism.** What is made of contributions depends on the order in which they arrive. Over TCP that order differs between runs, and so do
-//! results. On a [simulated](crate::comm::Simulated) network with given compute times it follows from simulated seconds: a run is
-//! reproducible to the bit. The sum of several contributions does not depend on their order: it is taken by rank.
+//! **Determinism.** Updates depend on the order in which contributions arrive. Over TCP that order differs between runs, and so
+//! do results. On a [simulated](crate::comm::Simulated) network with given compute times the order follows from simulated time,
+//! so a run is reproducible to the bit. The sum of several contributions does not depend on their order: it is taken in rank
+//! order.
 //!
-//! **Pauses and checkpoints.** [`serve`] ends at a version with every worker idle: all wait for the slowest, and contributions that come after
-//! that version do not count. What there is then is a consistent world: the server's model, optimizer and policy, and each worker's residual
-//! and count of batches. A pause is part of what happens in a run: all workers begin anew at one version, so a run that pauses is another run
-//! than one that does not. That is true of every save, be it at an epoch's end, every so many updates or by Ctrl-C. So only a pause that was
-//! planned resumes to the bit, and only where the order of arrival is simulated: the run that pauses at a version and goes on, and the one that is
-//! resumed from what was saved there, are the same.
+//! **Pauses and checkpoints.** [`serve`] ends at a version with every worker idle: all wait for the slowest, and contributions
+//! that arrive after that version do not count. The state is then consistent: the server's model, optimizer and policy, and
+//! each worker's residual and batch count. A pause changes the run, because all workers restart from one version; a run with a
+//! pause therefore differs from a run without one. That holds for every save, at the end of an epoch, after a fixed number of
+//! updates, or by Ctrl-C. So only a planned pause resumes to the bit, and only where the order of arrival is simulated: a run
+//! that pauses at a version and continues equals the run that is resumed from what was saved there.
 //!
-//! **A memory** of a worker ([`Uplink`]) keeps what its messages left out. What becomes of a message that did not count is the policy's to say
-//! ([`Policy::puts_back`]): one that came too late for its update waits in the memory; one that was refused for where it was taken must
-//! not, as it would travel with the next. [`synthesis`] and [`qsvrg`] allow no memory: a difference is of use in its epoch alone.
+//! **Residual.** A worker's error feedback ([`Uplink`]) keeps the residual that its messages omit. The policy decides what
+//! happens to a message that did not count ([`Policy::puts_back`]). A message that was too late for its update goes back to the
+//! residual. One that was rejected because of the model that it was computed at must not, as it would be sent with the next
+//! message. [`synthesis`] and [`qsvrg`] allow no error feedback, because a difference is useful only in its epoch.
 //!
-//! **On the wire.** An assignment is 14 bytes and the model in f32, twice that where gradients at two points are asked for; a contribution is 29
-//! bytes and a [message](crate::Message): `docs/wire.md`.
+//! **On the wire.** An assignment is 14 bytes and the model in f32, or the model twice if gradients at two points are
+//! requested. A contribution is 29 bytes and a [message](crate::Message). See `docs/wire.md`.
 //!
-//! **Failure.** A rank that fails, the server included, stops the world as everywhere: the others' errors name it. A worker that leaves without a
-//! word is named by the server when what is left cannot make an update, and at the latest when all are to be idle. One that hangs is
-//! named by the server at its deadline; those that wait for the server have [more patience](PATIENCE).
+//! **Failure.** A failed rank, the server included, stops the process group as everywhere else, and the others' errors name it.
+//! If a worker disconnects silently, the server names it when the remaining workers cannot make an update, and at the latest
+//! when all workers are to be idle. If a worker hangs, the server names it at its deadline. Ranks that wait for the server have
+//! a [longer timeout](PATIENCE).
 
 pub mod async_local_sgd;
 pub mod async_lsgd;
@@ -82,40 +86,41 @@ use std::sync::Arc;
 use crate::config::Described;
 use crate::error::ConfigError;
 
-/// Local steps of a worker between two contributions: the server waits for them, and a worker that is asked to stop takes them all.
+/// Maximum number of local steps of a worker between two contributions. The server waits for them, and a worker that is asked
+/// to stop finishes them.
 const MOST_STEPS: u32 = 10_000;
 
-/// What a worker computes from the model that it is sent.
+/// Computation that a worker performs on the model that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// The gradient of its next batch.
     Gradient,
-    /// So many steps of its own optimizer: how far they led, `x − x_end`.
+    /// This many steps of the worker's own optimizer; the result is the change `x − x_end`.
     Steps(u32),
-    /// The gradient of its next batch at the model, less that of the same batch at the model before.
+    /// The gradient of the next batch at the model, minus that of the same batch at the previous model.
     Difference,
-    /// The gradient of all its data.
+    /// The gradient over all of the worker's data.
     Full,
-    /// The same, which its message says exactly, whatever the compressor.
+    /// The gradient over all of the worker's data, sent exactly, whatever the compressor.
     Exact,
 }
 
-/// What became of a contribution.
+/// Verdict on a contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is in an update, or will be.
+    /// The contribution is in an update, or will be.
     Accepted,
-    /// The model is of another version by now.
+    /// The model is of a newer version.
     Late,
-    /// The model has moved too far since.
+    /// The model has moved too far since that version.
     Far,
 }
 
-/// A contribution, as far as it is judged.
+/// A contribution, reduced to the values it is judged by.
 pub struct Arrival<'a> {
-    /// Of the model that it was computed from.
+    /// Version of the model that it was computed from.
     pub version: u64,
-    /// Of the model by now.
+    /// Current version of the model.
     pub now: u64,
     /// `‖x_now − x_version‖`.
     pub distance: &'a dyn Fn() -> f64,
@@ -127,65 +132,66 @@ impl std::fmt::Debug for Arrival<'_> {
     }
 }
 
-/// How an update is applied.
+/// Application of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Update {
-    /// The server's optimizer steps with it, as with a gradient.
+    /// The server's optimizer steps with the update, as with a gradient.
     Optimizer,
-    /// It is subtracted, times this.
+    /// The update is multiplied by this factor and subtracted.
     Subtract(f32),
-    /// Workers have models of their own, and [`Policy::follow`] says where they go on from. A quorum of one.
+    /// Workers have their own models, and [`Policy::follow`] returns where they continue from. The quorum is one.
     Follow,
 }
 
-/// What a server does with what comes. Versions count updates from 0.
+/// Rules by which a server treats contributions. Versions count updates from 0.
 pub trait Policy: std::fmt::Debug + Send {
-    /// What a worker computes from the model of this version.
+    /// Returns what a worker computes from the model of this version.
     fn task(&self, _version: u64) -> Task {
         Task::Gradient
     }
 
-    /// Whether a contribution counts.
+    /// Returns whether a contribution counts.
     fn judge(&self, arrival: &Arrival<'_>) -> Verdict;
 
-    /// How many contributions make the update of this version. A worker whose contribution is in it waits for it.
+    /// Returns how many contributions make the update of this version. A worker whose contribution is in it waits for it.
     fn quorum(&self, _version: u64) -> usize {
         1
     }
 
-    /// All workers begin at the server's model: at the start of a run, and after a pause.
+    /// Runs when all workers start from the server's model: at the start of a run, and after a pause.
     fn begin(&mut self) {}
 
-    /// A worker whose model is its own has come to `own`, with this mean loss on its way. `own` becomes where it goes on from; the answer is the
-    /// server's model then.
+    /// Handles a worker with its own model, which has reached `own` with this mean loss on the way. Sets `own` to the
+    /// parameters that the worker continues from, and returns the server's model at that point.
     fn follow(&mut self, _worker: usize, own: &mut Vec<f32>, _loss: f64) -> Arc<Vec<f32>> {
         Arc::new(own.clone())
     }
 
-    /// Makes what is applied at this version of the mean of the contributions, weighed by their samples.
+    /// Turns the mean of the contributions, weighted by their samples, into the update that is applied at this version.
     fn direct(&mut self, _mean: &mut [f32], _version: u64) {}
 
-    /// How it is applied.
+    /// Returns how the update is applied.
     fn update(&self) -> Update {
         Update::Optimizer
     }
 
-    /// Whether a worker that remembers is to send what did not count once more, with its next contribution.
+    /// Returns whether a worker with error feedback adds a contribution that did not count to its next one.
     fn puts_back(&self) -> bool {
         false
     }
 
-    /// Whether it asks for differences from the model before, which is saved then.
+    /// Returns whether the policy requests differences from the previous model, which is then saved.
     fn looks_back(&self) -> bool {
         false
     }
 
-    /// Returns whether the next differences are taken from the model of this version. Otherwise they are taken from the same one as before.
+    /// Returns whether the next differences are taken from the model of this version. Otherwise they are taken from the same
+    /// one as before.
     fn marks(&self, _version: u64) -> bool {
         true
     }
 
-    /// What it remembers between updates, one vector, empty at first.
+    /// State that the policy keeps between updates: one vector, empty at first.
     fn memory(&mut self) -> Option<&mut Vec<f32>> {
         None
     }
@@ -193,13 +199,13 @@ pub trait Policy: std::fmt::Debug + Send {
 
 /// Settings of a policy.
 pub trait PolicySettings: std::fmt::Debug {
-    /// For a server of this many workers.
+    /// Builds the policy for a server with this many workers.
     ///
     /// # Errors
-    /// [`ConfigError`] for every setting that cannot work.
+    /// [`ConfigError`] for every setting that is not valid.
     fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError>;
 
-    /// Whether workers may remember what their messages leave out.
+    /// Returns whether workers may use error feedback.
     fn allows_memory(&self) -> bool {
         true
     }
@@ -209,13 +215,13 @@ pub trait PolicySettings: std::fmt::Debug {
         false
     }
 
-    /// Batches that an update with `workers` workers takes, but for what it takes of all data.
+    /// Returns the number of batches that an update with `workers` workers takes, not counting passes over all data.
     fn batches_of_an_update(&self, _workers: usize) -> u64 {
         1
     }
 }
 
-/// That settings are in their ranges, and that there is a worker.
+/// Checks that settings are in their ranges, and that there is a worker.
 fn check<S: Described>(settings: &S, workers: usize) -> Result<(), ConfigError> {
     settings.check()?;
     if workers == 0 {

@@ -1,31 +1,33 @@
-//! Picky SGD: asynchronous, and a gradient counts if the model has not moved far since it was sent.
+//! Picky SGD: asynchronous SGD that accepts a gradient only if the model has moved little since the version it was computed at.
 //!
-//! **Why, and when not.** A delay by itself does no harm: near a stationary point models hardly move, and a gradient of fifty versions ago is as good as a new one. What
-//! harms is one that was taken far away. So it is the distance that is looked at, and rates need not be lowered for the longest delay: progress
-//! depends on the *average* delay. Where all ranks are equally fast, plain [`async_sgd`](super::async_sgd) does without the distance, which takes
-//! a pass over the parameters.
+//! **Why, and when not.** A delay by itself does no harm: near a stationary point models hardly move, and a gradient that is
+//! fifty versions old is as good as a new one. A gradient from a distant model does harm. So the policy tests the distance, and
+//! rates need not be lowered for the longest delay: progress depends on the *average* delay. If all ranks are equally fast,
+//! plain [`async_sgd`](super::async_sgd) avoids the cost of the distance, which is a pass over the parameters.
 //!
-//! **Method.** At version `t` a gradient of version `s` comes:
+//! **Method.** When a gradient of version `s` arrives at version `t`:
 //!
 //! ```text
 //! ‖x_t − x_s‖ ≤ ε/(2β):   x_{t+1} = x_t − η·g        else x stays, and the worker gets it anew
 //! ```
 //!
-//! for gradients of norm `ε` of a `β`-smooth function. The server keeps the model that each worker has: no delay exceeds what is kept. What is
-//! rejected is gone: a worker's memory is what it was before, as it would otherwise bring it in with the next gradient.
+//! for gradients of norm `ε` of a `β`-smooth function. The server keeps each worker's model, so no delay exceeds the stored
+//! history. A rejected gradient is discarded: the worker's residual stays as it was before, as the worker would otherwise send
+//! the gradient with the next one.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `threshold = inf` | [`async_sgd`](super::async_sgd) |
 //! | no delays | SGD |
 //!
-//! **On the wire.** As of [`async_sgd`](super::async_sgd).
+//! **On the wire.** As for [`async_sgd`](super::async_sgd).
 //!
-//! **State.** The model, the optimizer and one model for each worker (shared where they are equal), on the server.
+//! **State.** The model, the optimizer and one model for each worker (shared if equal), on the server.
 //!
-//! **Knobs.** `threshold`, a distance of parameters above 0, default 1; `inf` takes all.
+//! **Knobs.** `threshold`, a distance of parameters above 0, default 1; `inf` accepts all.
 //!
-//! **Deviations.** The rate is the optimizer's, and a run ends after given updates; the paper's constants (`η = min{1, ε²/σ²}/(4β)`) are for proofs.
+//! **Deviations.** The optimizer sets the rate, and a run ends after a given number of updates; the paper's constants (`η =
+//! min{1, ε²/σ²}/(4β)`) are for proofs.
 //!
 //! **Reference.** A. Cohen, A. Daniely, Y. Drori, T. Koren, M. Schain, *Asynchronous Stochastic Optimization Robust to Arbitrary Delays*, NeurIPS
 //! 2021 (arXiv 2106.11879), algorithm 1.
@@ -42,11 +44,11 @@ use super::{Arrival, Policy, PolicySettings, Verdict};
 use crate::config::Described;
 use crate::error::ConfigError;
 
-/// Takes gradients of near by; see the [module](self).
+/// Accepts gradients from nearby models; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PickyConfig {
-    /// The largest distance from where a gradient was taken.
+    /// Maximum distance from the model at which a gradient was computed.
     pub threshold: f64,
 }
 
@@ -91,8 +93,8 @@ mod tests {
     use super::super::testkit::{Noisy, simulate};
     use super::*;
 
-    /// Gradients of which one in fifty takes a hundred times as long: at any time two thirds of the workers are at such a one, and what they
-    /// send is of hundreds of versions before.
+    /// One gradient in fifty takes a hundred times as long. At any time two thirds of the workers compute such a gradient,
+    /// which will be hundreds of versions old.
     const PACES: &str = "0ms,10ms;slow=0.02x100;seed=1";
 
     #[test]
@@ -103,7 +105,7 @@ mod tests {
         assert_eq!((picky.model, picky.seconds), (all.model, all.seconds));
     }
 
-    /// Claim: at a rate that is good without delays, plain asynchronous SGD does not get there, and Picky SGD does.
+    /// Claim: at a rate that is good without delays, plain asynchronous SGD does not reach the target, and Picky SGD does.
     #[test]
     fn it_reaches_what_plain_asynchronous_sgd_does_not() {
         let noisy = Noisy { rate: 0.3, noise: 0.05 };

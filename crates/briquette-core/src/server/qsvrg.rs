@@ -1,13 +1,14 @@
-//! QSVRG: quantized differences to the gradients at a point that all ranks know, around an exact full gradient now and then.
+//! QSVRG: quantized gradient differences to a common reference point, with an exact full gradient once per epoch.
 //!
-//! **Why, and when not.** Quantized gradients of batches keep two noises, that of the batch and that of the quantizer, and at a constant rate the
-//! loss stops above its least. Over a finite set of samples a difference of the same batch's gradients at two points has neither once the points
-//! are near: the quantizer's error is a share of what it is given, and that vanishes. So the loss falls linearly at a constant rate, at the bits
-//! of QSGD. It takes a pass over all data in every epoch, and two gradients a batch; where augmentation or dropout make every pass another
-//! function, there is no finite set, and nothing is gained.
+//! **Why, and when not.** Quantized batch gradients have two sources of noise, the batch and the quantizer, and at a constant
+//! rate the loss stops above its minimum. Over a finite set of samples, the difference of the same batch's gradients at two
+//! points loses both as the points approach each other: the quantizer's error is proportional to its input, which vanishes. So
+//! the loss falls linearly at a constant rate, with the bits of QSGD. The cost is a pass over all data in every epoch, and two
+//! gradients a batch. If augmentation or dropout change the function at every pass, there is no finite set, and nothing is
+//! gained.
 //!
-//! **Method.** At a version that is a multiple of `T + 1` every worker sends the gradient of all its data, dense, and the model is marked; at the
-//! others all workers send a message of a difference.
+//! **Method.** At a version that is a multiple of `T + 1` every worker sends the gradient over all its data, dense, and the
+//! model is marked. At other versions all workers send a message of a difference.
 //!
 //! | paper | here |
 //! |---|---|
@@ -15,26 +16,27 @@
 //! | `u = Q(∇f_j(x) − ∇f_j(y) + ∇f(y))` of each processor, `Q` of QSGD with `s = √n` levels | `H + mean Q(∇f(x; ξ) − ∇f(y; ξ))`, `Q` the workers' compressor, such as `qsgd:s22:512:l2:elias` |
 //! | `x ← x − η·mean u`, `T` times | the optimizer, plain SGD |
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `epoch` = 1 | gradient descent |
 //! | a dense compressor | SVRG |
 //!
-//! **On the wire.** `14 + 8d` bytes to a worker (`14 + 4d` for a full gradient), and 29 and a message from it. In an epoch of `T + 1` updates a worker
-//! sends `4d` bytes for the full gradient and `T` messages; with Elias codes and `√n` levels a message has about `2.8n + 32` bits by the paper, 3.1 a value
-//! here, where its lower-order terms are counted.
+//! **On the wire.** `14 + 8d` bytes to a worker (`14 + 4d` for a full gradient), and 29 bytes and a message from it. In an
+//! epoch of `T + 1` updates a worker sends `4d` bytes for the full gradient and `T` messages. With Elias codes and `√n` levels
+//! a message has about `2.8n + 32` bits according to the paper, and 3.1 bits a value here, where lower-order terms are counted.
 //!
-//! **Properties.** On a strongly convex sum of smooth functions, with an unbiased compressor and epochs in proportion to the condition, the excess
-//! loss falls by a constant factor an epoch (the paper: 0.9). The update does not depend on who comes first.
+//! **Properties.** On a strongly convex sum of smooth functions, with an unbiased compressor and epochs proportional to the
+//! condition number, the excess loss falls by a constant factor an epoch (the paper: 0.9). The update does not depend on the
+//! order of arrival.
 //!
 //! **State.** The model, the marked one, `H` and the optimizer, on the server.
 //!
 //! **Knobs.** `epoch`, `T + 1`, updates, default 16.
 //!
-//! **Deviations.** The difference alone is quantized, and the server adds the full gradient: what is quantized is shorter near the optimum, and the
-//! workers need not know `∇f(y)`. The next epoch begins at the last iterate, as SVRG's option I, where the proof takes the mean of the iterates. All
-//! workers are waited for at every update; a worker draws batches of its own data alone. A memory is refused: it would carry differences of one
-//! epoch into the next.
+//! **Deviations.** Only the difference is quantized, and the server adds the full gradient: the quantized vector is shorter
+//! near the optimum, and the workers need not know `∇f(y)`. The next epoch starts at the last iterate, as in SVRG's option I;
+//! the proof uses the mean of the iterates. Every update waits for all workers. A worker draws batches only from its own data.
+//! Error feedback is rejected: it would carry differences of one epoch into the next.
 //!
 //! **Reference.** D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnović, *QSGD: Communication-Efficient SGD via Gradient Quantization and
 //! Encoding*, NIPS 2017 (arXiv 1610.02132), the section on variance-reduced SGD and its appendix; R. Johnson, T. Zhang, *Accelerating Stochastic
@@ -62,7 +64,7 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QsvrgConfig {
-    /// Updates from one full gradient to the next.
+    /// Updates between full gradients.
     pub epoch: u64,
 }
 
@@ -115,7 +117,7 @@ struct Qsvrg {
 }
 
 impl Qsvrg {
-    /// Without a full gradient, as after a start in the midst of an epoch, too.
+    /// Returns whether an epoch starts at this version. It also does without a full gradient, as after a start within an epoch.
     fn begins_epoch(&self, version: u64) -> bool {
         version.is_multiple_of(self.epoch) || self.full.is_empty()
     }
@@ -165,7 +167,7 @@ mod tests {
 
     const PACES: &str = "0ms,20ms,50ms,90ms";
 
-    /// The mean over three workers of what each has.
+    /// Returns the mean over three workers of the vector that each computes.
     fn mean(mut of: impl FnMut(usize, &mut Vec<f32>)) -> Vec<f32> {
         let (mut mean, mut out) = (vec![0.0; 8], Vec::new());
         for rank in 1..=3 {
@@ -210,20 +212,20 @@ mod tests {
         assert!(run.model.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
-    /// Three levels of the norm of eight values, which are `√n`.
+    /// Runs with three levels of the norm of eight values; three is `√n`.
     fn quantized(settings: &(impl PolicySettings + Sync), updates: u64) -> Run {
         let legs = [Leg { until: updates, resumed: false }];
         let uplink = || Uplink::new(Qsgd::new(3, 8, Norm::L2).expect("levels and a bucket"), false);
         train(simulated(3, PACES), settings, &Finite::default(), &legs, uplink)
     }
 
-    /// Claim: linear at a constant rate and few bits, where quantized gradients of batches stop at the same rate.
+    /// Claim: linear convergence at a constant rate and few bits, where quantized batch gradients stop at the same rate.
     #[test]
     fn quantized_differences_converge_linearly_where_quantized_gradients_stop() {
         let (finite, all) = (Finite::default(), BackupConfig { ranks: 3, spare: 0 });
         let norm = |run: &Run| finite.norm(&run.model, 3);
         let after = [80, 160, 240].map(|updates| norm(&quantized(&QsvrgConfig { epoch: 16 }, updates)));
-        // Five epochs, each by 0.9 of the loss and so by its root of the gradient, at the least.
+        // Five epochs, each reducing the loss by at least 0.9, and so the gradient by its square root.
         let factor = 0.9_f32.powf(2.5);
         assert!(after[1] < factor * after[0] && after[2] < factor * after[1] && after[2] < 1e-3, "{after:?}");
         let stops = [160, 240].map(|updates| norm(&quantized(&all, updates)));

@@ -1,4 +1,4 @@
-//! Where a rank's part of a server's world is kept while its workers are idle, in the place of a strategy.
+//! Placeholder strategy that holds a rank's saved server or worker state while workers are idle.
 
 use super::Server;
 use crate::Session;
@@ -7,9 +7,9 @@ use crate::report::Report;
 use crate::state::{OnResize, Place, State, Stateful};
 use crate::sync::{Context, Plan, SyncStrategy};
 
-/// What a server, or a worker, has saved; nothing before it has begun. Whoever saves strategies with their checkpoints so saves these.
+/// Saved state of a server or a worker; empty before it has begun. Checkpoints that save strategies save it the same way.
 ///
-/// It exchanges nothing: a step that all ranks take together is refused.
+/// It exchanges nothing: a step that all ranks take together is rejected.
 ///
 /// ```
 /// use briquette_core::server::Shelf;
@@ -28,22 +28,22 @@ pub struct Shelf {
 }
 
 const WORLD: &str = "world";
-/// There is more than the world.
+/// Field that marks state beyond the world size.
 const BEGUN: &str = "begun";
 
 impl Shelf {
-    /// Of a model of `len` values, in a world of so many ranks.
+    /// Creates it for a model of `len` values and `world` ranks.
     pub fn new(len: usize, world: usize) -> Self {
         Shelf { len, world, begun: None }
     }
 
-    /// Marks what a server or a worker of such a world has saved, so that it can be [loaded](Stateful::load).
+    /// Marks the saved state of a server or a worker in such a world, so that it can be [loaded](Stateful::load).
     pub fn mark(state: &mut State, world: usize) {
         state.put(WORLD, world as u64);
         state.put(BEGUN, 1_u64);
     }
 
-    /// Whether a server or a worker has saved this.
+    /// Returns whether a server or a worker has saved this state.
     pub fn has_begun(state: &State) -> bool {
         state.contains(BEGUN)
     }
@@ -57,7 +57,8 @@ impl Stateful for Shelf {
         }
     }
 
-    /// On every rank alike when a checkpoint is read, so that nothing of it is found wrong by one rank alone when it trains.
+    /// Loads a checkpoint with the same checks on every rank, so that no rank alone finds an error in it later, during
+    /// training.
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let world = state.u64(WORLD)?;
         if world != self.world as u64 {
@@ -77,7 +78,7 @@ impl Stateful for Shelf {
 }
 
 impl SyncStrategy for Shelf {
-    /// Replicas are equal whenever they are looked at. Gradients are asked for, and refused.
+    /// Replicas are equal whenever they are compared. Gradients are requested, and then rejected.
     fn plan(&self, _step: u64) -> Plan {
         Plan { gradients: true, replicas_equal: true, ..Plan::ALONE }
     }

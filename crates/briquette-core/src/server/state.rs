@@ -1,4 +1,4 @@
-//! What a server knows and does: a state machine without clock, threads or sockets.
+//! Server state machine, without clock, threads or sockets.
 
 use std::sync::Arc;
 
@@ -8,57 +8,57 @@ use crate::error::{StateError, WireError};
 use crate::math::distance2;
 use crate::state::State;
 
-/// What a worker sends.
+/// A worker's contribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contribution {
-    /// Of the model that it was computed from.
+    /// Version of the model that it was computed from.
     pub version: u64,
-    /// Behind it.
+    /// Number of samples behind it.
     pub samples: u64,
-    /// Their mean loss.
+    /// Mean loss of those samples.
     pub loss: f64,
-    /// Gradients of batches that it took.
+    /// Number of batch gradients that it took.
     pub gradients: u32,
-    /// Whether the worker is asked to stop, and the run with it.
+    /// Set if the worker is asked to stop, and with it the run.
     pub stops: bool,
     /// The vector.
     pub message: Message,
 }
 
-/// What a worker is told.
+/// The server's reply to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Its place among workers, from 0.
+    /// Index of the worker, from 0.
     pub worker: usize,
-    /// Of its contribution before; absent at first.
+    /// Verdict on its previous contribution; absent at first.
     pub verdict: Option<Verdict>,
-    /// What it computes next, from the newest model; absent: it stops.
+    /// Its next task, from the newest model. If absent, it stops.
     pub task: Option<Task>,
 }
 
-/// What a server has done.
+/// Statistics of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Served {
     /// Contributions that counted.
     pub accepted: u64,
-    /// Rejected, as of another version.
+    /// Contributions rejected because they are of another version.
     pub late: u64,
-    /// Rejected, as too far.
+    /// Contributions rejected because the model has moved too far.
     pub far: u64,
-    /// Gradients of batches that workers computed.
+    /// Batch gradients that workers computed.
     pub gradients: u64,
-    /// Over contributions that counted: versions that the model had moved on since.
+    /// Sum, over contributions that counted, of the number of versions since the model they were computed from.
     pub delays: u64,
-    /// The largest of them.
+    /// The largest such delay.
     pub longest_delay: u64,
-    /// The mean loss of the contributions of the last update.
+    /// Mean loss of the contributions of the last update.
     pub loss: f64,
 }
 
-/// One worker, as the server sees it.
+/// The server's record of one worker.
 #[derive(Debug, Clone, Default)]
 struct Seat {
-    /// The model that it computes from.
+    /// The model that the worker computes from.
     model: Arc<Vec<f32>>,
     version: u64,
     doing: Doing,
@@ -66,7 +66,7 @@ struct Seat {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 enum Doing {
-    /// Told to stop, or not begun.
+    /// Stopped, or not started.
     #[default]
     Idle,
     Computes,
@@ -74,12 +74,12 @@ enum Doing {
     Waits(Contribution),
 }
 
-/// The model, and what becomes of what comes.
+/// The model, and the handling of contributions.
 #[derive(Debug)]
 pub struct Server {
     policy: Box<dyn Policy>,
     model: Arc<Vec<f32>>,
-    /// Of the version before, or of the last one that the policy [marks](Policy::marks).
+    /// Model of the previous version, or of the last version that the policy [marks](Policy::marks).
     before: Arc<Vec<f32>>,
     version: u64,
     until: u64,
@@ -89,7 +89,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Of so many workers, which begin at `model`.
+    /// Creates a server with this many workers, which start from `model`.
     pub fn new(policy: Box<dyn Policy>, model: Vec<f32>, workers: usize) -> Self {
         let model = Arc::new(model);
         let (before, seats) = (Arc::clone(&model), vec![Seat::default(); workers]);
@@ -97,44 +97,45 @@ impl Server {
         Server { policy, model, before, version: 0, until: 0, seats, mean, served }
     }
 
-    /// Where there have been so many updates: begins to count there.
+    /// Sets the number of updates that have been made before.
     #[must_use]
     pub fn at_version(mut self, version: u64) -> Self {
         self.version = version;
         self
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &[f32] {
         &self.model
     }
 
-    /// The model that differences are taken from: of the version before, or what the policy [marks](Policy::marks); at version 0 the same.
+    /// Returns the model that differences are taken from: that of the previous version, or of the last version that the policy
+    /// [marks](Policy::marks). At version 0 it is the model itself.
     pub fn model_before(&self) -> &[f32] {
         &self.before
     }
 
-    /// The model that a worker computes from, or ends with.
+    /// Returns the model that a worker computes from, or ends with.
     pub fn model_of(&self, worker: usize) -> &[f32] {
         &self.seats[worker].model
     }
 
-    /// Updates so far.
+    /// Returns the number of updates so far.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// What it has done.
+    /// Returns the server's statistics.
     pub fn served(&self) -> &Served {
         &self.served
     }
 
-    /// Workers that compute: from each of them a contribution will come.
+    /// Returns the workers that compute; a contribution from each is outstanding.
     pub fn computing(&self) -> impl Iterator<Item = usize> {
         (0..self.seats.len()).filter(|worker| self.seats[*worker].doing == Doing::Computes)
     }
 
-    /// Contributions of which the next update is made, so far, and how many it takes.
+    /// Returns the number of contributions to the next update so far, and the number required.
     pub fn waiting(&self) -> (usize, usize) {
         (self.waiters().count(), self.policy.quorum(self.version))
     }
@@ -146,27 +147,28 @@ impl Server {
         })
     }
 
-    /// Whether a worker that remembers is to [put back](Policy::puts_back) what did not count.
+    /// Returns whether a worker with error feedback [puts back](Policy::puts_back) a contribution that did not count.
     pub fn puts_back(&self) -> bool {
         self.policy.puts_back()
     }
 
-    /// What all workers, which are idle, are told to begin with, when there are to be `until` updates.
+    /// Returns the first replies to all workers, which are idle, for a run until version `until`.
     pub fn begin(&mut self, until: u64) -> Vec<Reply> {
         self.until = until;
         self.policy.begin();
         (0..self.seats.len()).map(|worker| self.assign(worker, None)).collect()
     }
 
-    /// The next update is the last: whoever is in it is told to stop then, and the others when their contribution comes.
+    /// Makes the next update the last. Workers in that update are then stopped, and the others when their contributions arrive.
     pub fn stop(&mut self) {
         self.until = self.until.min(self.version.saturating_add(1));
     }
 
-    /// A worker's contribution has come. `step` applies an update to the model, as the server's optimizer does.
+    /// Handles a worker's contribution. `step` applies an update to the model, as the server's optimizer does.
     ///
     /// # Errors
-    /// Those of `step`; of a message that does not fit, and of a contribution that nobody asked for. The server cannot be used any more.
+    /// Those of `step`, of a message with the wrong length, and of a contribution that was not requested. The server cannot be
+    /// used afterwards.
     pub fn arrived<E: From<WireError>>(
         &mut self,
         worker: usize,
@@ -203,8 +205,8 @@ impl Server {
         Ok(waiting.into_iter().map(|worker| self.assign(worker, Some(Verdict::Accepted))).collect())
     }
 
-    /// That a contribution to this version is due. Which one it is of is the server's to know: a worker that says otherwise answers
-    /// something else.
+    /// Checks that a contribution to this version is due. The server knows which version is due, so a worker that states
+    /// another answers a different assignment.
     fn expects(&self, worker: usize, value: u64) -> Result<(), WireError> {
         let Seat { doing, version, .. } = &self.seats[worker];
         match *doing {
@@ -214,7 +216,7 @@ impl Server {
         }
     }
 
-    /// By worker, so that the sum does not depend on who came first.
+    /// Applies an update. Sums by worker, so that the sum does not depend on the order of arrival.
     fn update<E: From<WireError>>(
         &mut self,
         step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
@@ -249,7 +251,7 @@ impl Server {
         Ok(())
     }
 
-    /// The worker that waits has come `moved` away from its own model; the server's model then.
+    /// Handles the waiting worker, whose parameters moved by `moved` from its own model. Returns the server's model afterwards.
     fn follow(&mut self, moved: &[f32], loss: f64) -> Arc<Vec<f32>> {
         let Some(worker) = self.waiters().map(|(worker, _)| worker).next() else { return Arc::clone(&self.model) };
         let mut own: Vec<f32> = self.seats[worker].model.iter().zip(moved).map(|(x, moved)| x - moved).collect();
@@ -267,7 +269,8 @@ impl Server {
         Reply { worker, verdict, task }
     }
 
-    /// Between two calls of [`serve`](super::serve), when every worker is idle: all but the model, which whoever has trained it keeps.
+    /// Saves the state between two calls of [`serve`](super::serve), when every worker is idle. The model is not included; the
+    /// caller saves it.
     pub fn save(&mut self, state: &mut State) {
         state.put("version", self.version);
         state.put("before", if self.policy.looks_back() { self.before.to_vec() } else { Vec::new() });
@@ -277,10 +280,10 @@ impl Server {
         state.put("served", counts.into_iter().chain([loss]).collect::<Vec<f64>>());
     }
 
-    /// What was saved, into a server that was made of the model of then.
+    /// Loads a saved state into a server that was created with the model of that time.
     ///
     /// # Errors
-    /// [`StateError`] for what is missing or of another shape; nothing has changed then.
+    /// [`StateError`] for fields that are missing or have another shape; nothing has changed then.
     pub fn load(&mut self, state: &State) -> Result<(), StateError> {
         let before = vector_or_none(state, "before", self.model.len())?;
         let memory = vector_or_none(state, "memory", self.model.len())?;
@@ -291,11 +294,11 @@ impl Server {
         Ok(())
     }
 
-    /// That [`load`](Self::load) and [`Uplink::load`](super::Uplink::load) can read what was saved of a model of `len` values, on whichever
-    /// rank.
+    /// Checks that [`load`](Self::load) and [`Uplink::load`](super::Uplink::load) can read what was saved for a model of `len`
+    /// values, on any rank.
     ///
     /// # Errors
-    /// Theirs.
+    /// Those of both.
     pub fn check(state: &State, len: usize) -> Result<(), StateError> {
         if !state.contains("served") {
             return vector_or_none(state, "residual", len).and(state.u64("taken")).map(|_| ());
@@ -316,7 +319,7 @@ fn served(state: &State) -> Result<Served, StateError> {
     Ok(Served { accepted, late, far, gradients, delays, longest_delay, loss })
 }
 
-/// A vector that is empty or as long as the model.
+/// Reads a vector that is empty or as long as the model.
 pub(super) fn vector_or_none(state: &State, name: &str, len: usize) -> Result<Vec<f32>, StateError> {
     match state.f32s(name, None)? {
         [] => Ok(Vec::new()),

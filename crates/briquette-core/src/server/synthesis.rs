@@ -1,35 +1,36 @@
-//! SYNTHESIS: a gradient that is kept up to date by differences, which come from ranks at their own pace.
+//! SYNTHESIS: a gradient estimate that is updated by gradient differences, which ranks send at their own pace.
 //!
-//! **Why, and when not.** Over a finite set of samples, a full gradient now and then, and differences of gradients of small batches between, estimate the gradient with a
-//! noise that vanishes as the model settles: `√N/ε²` gradients of `N` samples where SGD takes `1/ε⁴`. It takes a pass over all
-//! data in every epoch, and two gradients a batch; where augmentation or dropout make every pass another function, there is no finite
-//! set, and nothing is gained.
+//! **Why, and when not.** Over a finite set of samples, an occasional full gradient plus gradient differences of small batches
+//! estimates the gradient with a noise that vanishes as the model settles: `√N/ε²` gradients of `N` samples, compared with
+//! `1/ε⁴` for SGD. The cost is a pass over all data in every epoch, and two gradients a batch. If augmentation or dropout
+//! change the function at every pass, there is no finite set, and nothing is gained.
 //!
-//! **Method.** The server keeps an estimate `v`. At the start of an epoch, a version that is a multiple of `q`, every worker sends the gradient of all its data,
-//! and `v` is their mean. At the others a worker, sent `x_s` and `x_{s−1}`, sends the difference of its next batch's gradients there, and as it comes
+//! **Method.** The server keeps an estimate `v`. At the start of an epoch, a version that is a multiple of `q`, every worker
+//! sends the gradient over all its data, and `v` is their mean. At other versions a worker receives `x_s` and `x_{s−1}` and
+//! sends the difference of its next batch's gradients there. When it arrives,
 //!
 //! ```text
 //! v ← v + ∇f(x_s; ξ) − ∇f(x_{s−1}; ξ)        x ← x − η·v
 //! ```
 //!
-//! if it is of this epoch and `t − s ≤ Δ`; else it is rejected.
+//! if it is of this epoch and `t − s ≤ Δ`. Otherwise it is rejected.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `Δ = 0` | SPIDER |
 //! | `q = 1` | gradient descent |
 //!
-//! **On the wire.** `14 + 8d` bytes to a worker (`14 + 4d` for a full gradient) and `29` and a message from it.
+//! **On the wire.** `14 + 8d` bytes to a worker (`14 + 4d` for a full gradient), and `29` bytes and a message from it.
 //!
 //! **State.** The two newest models, `v` and the optimizer, on the server.
 //!
 //! **Knobs.** `epoch` `q`, updates, default 16; `delay` `Δ` below it, default 4.
 //!
-//! **Deviations.** We had the paper's abstract, not its listing. That only full gradients are waited for, delays are bounded, and the estimate is SPIDER's, are the abstract's
-//! words; that a difference is between the model that a worker was sent and the one before it, and that a difference of an epoch before is
-//! rejected, are our decisions. SPIDER's normalised step is left to the optimizer. Differences shrink, so compress them with unbiased
-//! compressors, or not at all. A memory is refused: it would carry differences of one epoch into the next, and those that came too late into
-//! the estimate after all.
+//! **Deviations.** We had the paper's abstract, not its listing. The abstract states that only full gradients are waited for,
+//! that delays are bounded, and that the estimate is SPIDER's. We decided that a difference is between the model that a worker
+//! receives and the previous one, and that a difference of an earlier epoch is rejected. SPIDER's normalized step is left to
+//! the optimizer. Differences shrink, so compress them with unbiased compressors, or not at all. Error feedback is rejected: it
+//! would carry differences of one epoch into the next, and would add late differences to the estimate after all.
 //!
 //! **Reference.** Z. Liu, X. Zhang, J. Liu, *SYNTHESIS: A Semi-Asynchronous Path-Integrated Stochastic Gradient Method for Distributed Learning in
 //! Computing Clusters*, MobiHoc 2022 (arXiv 2208.08425); C. Fang, C. J. Li, Z. Lin, T. Zhang, *SPIDER*, NeurIPS 2018 (arXiv 1807.01695),
@@ -57,9 +58,9 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SynthesisConfig {
-    /// Updates from one full gradient to the next.
+    /// Updates between full gradients.
     pub epoch: u64,
-    /// The longest delay of a difference, in updates.
+    /// Maximum delay of a difference, in updates.
     pub delay: u64,
 }
 
@@ -109,7 +110,7 @@ struct Synthesis {
 }
 
 impl Synthesis {
-    /// Without an estimate, as after a start in the midst of one, too.
+    /// Returns whether an epoch starts at this version. It also does without an estimate, as after a start within an epoch.
     fn begins_epoch(&self, version: u64) -> bool {
         version.is_multiple_of(self.settings.epoch) || self.estimate.is_empty()
     }
@@ -158,7 +159,7 @@ mod tests {
     use super::super::testkit::{Finite, simulate};
     use super::*;
 
-    /// Mean of the workers' full gradients, as the server takes it.
+    /// Returns the mean of the workers' full gradients, as the server computes it.
     fn full(finite: &Finite, x: &[f32]) -> Vec<f32> {
         let (mut mean, mut out) = (vec![0.0; x.len()], Vec::new());
         for rank in 1..=3 {
@@ -168,7 +169,8 @@ mod tests {
         mean
     }
 
-    /// Of three workers of which the first is more than twice as fast, without delays: SPIDER, whose small batches are all the first's.
+    /// Three workers, of which the first is more than twice as fast, without delays: SPIDER, with all small batches from the
+    /// first worker.
     #[test]
     fn without_delays_it_is_spider() {
         let finite = Finite::default();
@@ -204,8 +206,8 @@ mod tests {
         assert!(descent.model.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
-    /// Claim: on a finite sum it reaches, with delays, a gradient that asynchronous SGD of the same rate does not with as many gradients of
-    /// batches.
+    /// Claim: on a finite sum, with delays, it reaches a gradient norm that asynchronous SGD at the same rate does not reach
+    /// with as many batch gradients.
     #[test]
     fn it_beats_asynchronous_sgd_in_gradients() {
         let finite = Finite::default();

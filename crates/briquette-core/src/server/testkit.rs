@@ -1,4 +1,4 @@
-//! Trains small problems on a simulated network by a server and its workers.
+//! Test harness: trains small problems with a server and its workers on a simulated network.
 
 use rand_distr::{Distribution, StandardNormal};
 
@@ -10,24 +10,24 @@ use crate::error::{ConfigError, ReduceError};
 use crate::state::State;
 use crate::{Key, Message, Session};
 
-/// A problem of which a rank knows its part.
+/// A problem whose data are distributed over ranks.
 pub(super) trait Problem: Sync {
     fn start(&self) -> Vec<f32>;
     fn rate(&self) -> f32;
-    /// Batches that all data of a rank are.
+    /// Returns the number of batches in all of a rank's data.
     fn batches(&self) -> u64;
-    /// Of a batch, or of all data of a rank.
+    /// Computes the gradient of one batch, or over all of a rank's data.
     fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>);
 }
 
-/// What a run ends with.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) model: Vec<f32>,
-    /// On the server's clock.
+    /// Time on the server's clock.
     pub(super) seconds: f64,
     pub(super) served: Served,
-    /// That the server sent and received.
+    /// Bytes that the server sent and received.
     pub(super) bytes: u64,
 }
 
@@ -51,7 +51,7 @@ impl<P: Problem> Trainer for Plain<'_, P> {
     }
 }
 
-/// Dense, on a network that takes no time: rank 0 serves.
+/// Trains without compression on a network without delays; rank 0 serves.
 pub(super) fn simulate(
     settings: &(impl PolicySettings + Sync),
     workers: usize,
@@ -63,12 +63,12 @@ pub(super) fn simulate(
     train(world, settings, problem, &[Leg { until: updates, resumed: false }], || Uplink::new(Dense, false))
 }
 
-/// A server and so many workers on a network that takes no time.
+/// Creates a server and this many workers on a network without delays.
 pub(super) fn simulated(workers: usize, paces: &str) -> Vec<Session> {
     Simulated::world(workers + 1, Network::unlimited(), Compute::Paced(paces.parse().unwrap()))
 }
 
-/// A part of a run, up to a version; resumed, every rank begins it with nothing but what was saved.
+/// A part of a run, up to a version. If resumed, every rank starts it from the saved state only.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leg {
     pub(super) until: u64,
@@ -121,7 +121,7 @@ pub(super) fn train(
     Run { model, seconds, served, bytes }
 }
 
-/// `½ Σ aᵢ·xᵢ²`, curvatures from 1 down to 1/30, with noise of each rank's and batch's own.
+/// `½ Σ aᵢ·xᵢ²`, with curvatures from 1 down to 1/30 and noise that differs between ranks and batches.
 #[derive(Debug, Clone)]
 pub(super) struct Noisy {
     pub(super) rate: f32,
@@ -177,7 +177,7 @@ impl Problem for Noisy {
     }
 }
 
-/// Least squares over 256 samples of each rank, in batches of 8.
+/// Least squares over 256 samples per rank, in batches of 8.
 #[derive(Debug, Clone)]
 pub(super) struct Finite {
     pub(super) rate: f32,
@@ -201,7 +201,7 @@ impl Finite {
         SAMPLES / BATCH
     }
 
-    /// Batches are drawn from all samples of the rank.
+    /// Computes a gradient; batches are drawn from all samples of the rank.
     pub(super) fn gradient_of(&self, rank: usize, batch: Option<u64>, x: &[f32], out: &mut Vec<f32>) {
         let key = Key::new(5).rank(rank);
         let samples: Vec<u64> = match batch {
@@ -219,7 +219,7 @@ impl Finite {
         }
     }
 
-    /// Of the whole gradient, of this many workers' data.
+    /// Returns the norm of the whole gradient over this many workers' data.
     pub(super) fn norm(&self, x: &[f32], workers: usize) -> f32 {
         let (mut sum, mut out) = (vec![0.0; x.len()], Vec::new());
         for rank in 1..=workers {
@@ -248,12 +248,12 @@ impl Problem for Finite {
     }
 }
 
-/// Policies that can be of so many workers.
+/// Returns the policies that are possible with this many workers.
 pub(super) fn all(workers: usize) -> impl Iterator<Item = ServerConfig> {
     ServerConfig::all().into_iter().filter(move |config| config.get().build(workers).is_ok())
 }
 
-/// One of the list, as settings.
+/// One entry of the list, as settings.
 pub(super) struct Of(pub(super) ServerConfig);
 
 impl std::fmt::Debug for Of {
@@ -268,14 +268,14 @@ impl PolicySettings for Of {
     }
 }
 
-/// A contribution of one value.
+/// Creates a contribution of one value.
 pub(super) fn one(version: u64, value: f32, samples: u64) -> Contribution {
     let mut message = Message::default();
     Dense.compress_into(&[value], Key::new(0), &mut message);
     Contribution { version, samples, loss: f64::from(value), gradients: 1, stops: false, message }
 }
 
-/// Sums up the gradients of a worker, and what a server steps with.
+/// Records the sum of a worker's gradients, or of the server's steps.
 #[derive(Debug)]
 pub(super) struct Recording<'a> {
     noisy: &'a Noisy,

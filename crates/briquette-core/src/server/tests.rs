@@ -1,4 +1,4 @@
-//! What every policy is held to, on a simulated network and in threads.
+//! Tests that every policy must pass, on a simulated network and in threads.
 
 use super::testkit::{Finite, Leg, Noisy, Of, Recording, Run, all, one, simulate, simulated, train};
 use super::*;
@@ -8,7 +8,8 @@ use crate::compress::{Dense, TopK};
 use crate::error::{ReduceError, WireError};
 use crate::state::State;
 
-/// Two of three workers, rate 1: from 10, the mean of 1 and 4 of one and two samples is 3, and 7 is left. The third is late.
+/// Two of three workers, rate 1: from 10, the mean of 1 (one sample) and 4 (two samples) is 3, which leaves 7. The third is
+/// late.
 #[test]
 fn a_server_by_hand() {
     let policy = BackupConfig { ranks: 2, spare: 1 }.build(3).unwrap();
@@ -27,7 +28,7 @@ fn a_server_by_hand() {
     assert_eq!((server.model(), server.model_before(), server.version()), (&[7.0][..], &[10.0][..], 1));
     assert_eq!(server.arrived(1, one(0, 99.0, 1), step).unwrap(), [reply(1, Some(Verdict::Late), gradient)]);
     assert_eq!(server.arrived(1, one(1, 2.0, 1), step).unwrap(), []);
-    // The last update: who is in it stops, and who comes after it.
+    // The last update: workers in it stop, and so do those whose contributions arrive later.
     let stops = [reply(1, accepted, None), reply(2, accepted, None)];
     assert_eq!(server.arrived(2, one(1, 2.0, 1), step).unwrap(), stops);
     assert_eq!(server.arrived(0, one(1, 2.0, 1), step).unwrap(), [reply(0, Some(Verdict::Late), None)]);
@@ -36,7 +37,7 @@ fn a_server_by_hand() {
     assert_eq!(*server.served(), served);
 }
 
-/// A contribution of a version that its worker does not have, and one of a worker that computes nothing.
+/// A contribution of a version that its worker does not have, and one of a worker without a task.
 #[test]
 fn what_nobody_asked_for_is_refused() {
     let step = |_: &mut Vec<f32>, _: &[f32], _: u64| Ok::<_, WireError>(());
@@ -51,7 +52,8 @@ fn what_nobody_asked_for_is_refused() {
     assert_eq!(*server.served(), Served { accepted: 1, gradients: 1, ..Served::default() });
 }
 
-/// Frames held by each rank's pool, and how often one had to be allocated: the same after 2 000 more updates, but for frames on their way.
+/// Frames held by each rank's pool and the number of allocations are the same after 2 000 more updates, apart from frames in
+/// flight.
 #[test]
 fn a_long_run_of_a_server_holds_and_allocates_no_more_frames() {
     for config in all(3) {
@@ -94,7 +96,7 @@ fn same(a: &Run, b: &Run) -> bool {
     (&a.model, a.served) == (&b.model, b.served)
 }
 
-/// In worlds of 1, 2, 3 and 5 workers, with stragglers.
+/// With 1, 2, 3 and 5 workers, with stragglers.
 #[test]
 fn on_a_simulated_network_every_policy_is_reproducible_to_the_bit() {
     for workers in [1, 2, 3, 5] {
@@ -106,7 +108,7 @@ fn on_a_simulated_network_every_policy_is_reproducible_to_the_bit() {
     }
 }
 
-/// Paused at version 9, and there saved and loaded into new ones: the same as paused alone.
+/// Pauses at version 9, saves, and loads into new objects: the result is that of the pause alone.
 #[test]
 fn resuming_is_pausing_to_the_bit() {
     for config in all(3) {
@@ -123,7 +125,7 @@ fn resuming_is_pausing_to_the_bit() {
     }
 }
 
-/// In threads, whose order no one decides, every policy gets to its version, and learns.
+/// In threads, whose order is not deterministic, every policy reaches its version, and learns.
 #[test]
 fn in_threads_every_policy_ends() {
     for config in all(3) {
@@ -134,7 +136,7 @@ fn in_threads_every_policy_ends() {
     }
 }
 
-/// What is rejected is put back: at the end all gradients are in the model or wait.
+/// Rejected contributions are put back: at the end all gradients are in the model or in a residual.
 #[test]
 fn no_gradient_is_lost_with_a_memory() {
     let noisy = Noisy { rate: 0.01, ..Noisy::default() };

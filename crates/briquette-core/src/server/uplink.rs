@@ -1,4 +1,4 @@
-//! What a worker sends: compressed, with what was not sent remembered.
+//! Worker uplink: compression of contributions, with optional error feedback.
 
 use super::wire::Fate;
 use crate::compress::{Compressor, Dense};
@@ -6,19 +6,19 @@ use crate::error::{ReduceError, StateError};
 use crate::state::{OnResize, Place, State};
 use crate::{Key, Message};
 
-/// A worker's way to the server.
+/// A worker's compressed channel to the server.
 ///
-/// With a memory, what a message leaves out is added to the next vector. What becomes of a message that did not count, the
-/// [policy](super::Policy::puts_back) says: it waits as a whole, as a gradient that came too late for its update and is as good as any; or it
-/// is gone, and the memory is what it was before.
+/// With error feedback, the residual of a message is added to the next vector. For a message that did not count, the
+/// [policy](super::Policy::puts_back) decides. Either the whole vector goes to the residual, as a gradient that was too late
+/// for its update is as good as any. Or the vector is discarded, and the residual stays as it was before.
 pub struct Uplink {
     compressor: Box<dyn Compressor>,
-    /// Absent without a memory.
+    /// `None` without error feedback.
     residual: Option<Vec<f32>>,
-    /// What the last message was made of; empty when its verdict is known.
+    /// Input of the last message; empty once its verdict is known.
     fed: Vec<f32>,
     message: Message,
-    /// Gradients that the worker has taken: which of its compute times is next, where they are simulated.
+    /// Number of gradients that the worker has computed; selects its next compute time, if times are simulated.
     pub(super) taken: u64,
 }
 
@@ -29,22 +29,22 @@ impl std::fmt::Debug for Uplink {
 }
 
 impl Uplink {
-    /// Through `compressor`, with error feedback or without.
+    /// Creates an uplink through `compressor`, with or without error feedback.
     pub fn new(compressor: impl Compressor + 'static, remembers: bool) -> Self {
         let (fed, message) = Default::default();
         let residual = remembers.then(Vec::new);
         Uplink { compressor: Box::new(compressor), residual, fed, message, taken: 0 }
     }
 
-    /// What waits to be sent; empty at first, and without a memory.
+    /// Returns the residual; empty at first, and without error feedback.
     pub fn residual(&self) -> &[f32] {
         self.residual.as_deref().unwrap_or_default()
     }
 
-    /// The message of `x` and of what waits.
+    /// Compresses the sum of `x` and the residual.
     ///
     /// # Errors
-    /// [`ReduceError::NonFinite`] where their sum is not finite, [`ReduceError::Length`] where they are of two models.
+    /// [`ReduceError::NonFinite`] if their sum is not finite, [`ReduceError::Length`] if their lengths differ.
     pub(super) fn compress(&mut self, x: &[f32], key: Key, rank: usize) -> Result<&Message, ReduceError> {
         let waits = self.residual().len();
         if waits > 0 && waits != x.len() {
@@ -60,10 +60,10 @@ impl Uplink {
         Ok(&self.message)
     }
 
-    /// The message of `x` as it is: whatever waits goes on waiting.
+    /// Encodes `x` exactly; the residual is unchanged.
     ///
     /// # Errors
-    /// [`ReduceError::NonFinite`] where it is not finite.
+    /// [`ReduceError::NonFinite`] if it is not finite.
     pub(super) fn exact(&mut self, x: &[f32], key: Key, rank: usize) -> Result<&Message, ReduceError> {
         if !x.iter().all(|value| value.is_finite()) {
             return Err(ReduceError::NonFinite { rank, slot: "a contribution".into() });
@@ -73,7 +73,7 @@ impl Uplink {
         Ok(&self.message)
     }
 
-    /// What became of the last message.
+    /// Updates the residual with the verdict on the last message.
     pub(super) fn judged(&mut self, fate: Option<Fate>) {
         if let (Some(residual), Some(fate)) = (&mut self.residual, fate)
             && !self.fed.is_empty()
@@ -87,16 +87,16 @@ impl Uplink {
         self.fed.clear();
     }
 
-    /// Between two calls of [`work`](super::work).
+    /// Saves the state, between two calls of [`work`](super::work).
     pub fn save(&self, state: &mut State) {
         state.put_at(Place::PerRank(OnResize::Spread), "residual", self.residual().to_vec());
         state.put("taken", self.taken);
     }
 
-    /// What was saved, of a model of `len` values.
+    /// Loads a saved state, for a model of `len` values.
     ///
     /// # Errors
-    /// [`StateError`] for what is missing, or of another type or length; nothing has changed then.
+    /// [`StateError`] for fields that are missing, or of another type or length; nothing has changed then.
     pub fn load(&mut self, state: &State, len: usize) -> Result<(), StateError> {
         let (residual, taken) = (super::state::vector_or_none(state, "residual", len)?, state.u64("taken")?);
         self.residual.iter_mut().for_each(|own| own.clone_from(&residual));
@@ -114,7 +114,8 @@ mod tests {
         Uplink::new(TopK::fraction(0.5).unwrap(), remembers)
     }
 
-    /// Half of (3, 2) goes; counted, 2 waits and is 2 + 2 next time. Put back, all of it waits; dropped, what waited before.
+    /// Half of (3, 2) is sent. If counted, the residual 2 makes the next value 2 + 2. If put back, everything is in the
+    /// residual; if dropped, the previous residual.
     #[test]
     fn what_is_not_sent_waits_and_what_does_not_count_as_the_policy_says() {
         let mut uplink = half(true);

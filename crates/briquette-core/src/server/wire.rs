@@ -5,33 +5,33 @@ use crate::error::WireError;
 use crate::sync::header::MOST_SAMPLES;
 use crate::{Frame, Message};
 
-/// What a worker is told beside the model.
+/// Fields of an assignment, without the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Assignment {
-    /// None: stop.
+    /// `None` to stop.
     pub(super) task: Option<Task>,
-    /// Of its contribution before.
+    /// Fate of the previous contribution.
     pub(super) fate: Option<Fate>,
     pub(super) version: u64,
 }
 
-/// What a worker's memory makes of its last message.
+/// Effect of the last message on the worker's residual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It counted: what it left out waits.
+    /// The message counted: its compression error is the residual.
     Counted,
-    /// It did not, and waits as a whole.
+    /// The message did not count, and its whole input goes to the residual.
     PutBack,
-    /// It did not, and is gone.
+    /// The message did not count, and is discarded.
     Dropped,
 }
 
-/// Bytes in front of an assignment's models and of a contribution's message.
+/// Bytes before an assignment's models, and before a contribution's message.
 pub(super) const ASSIGNMENT: usize = 14;
 pub(super) const CONTRIBUTION: usize = 29;
 
 impl Assignment {
-    /// With the models, one after the other.
+    /// Writes the assignment, followed by the models.
     pub(super) fn write(self, models: &[&[f32]], out: &mut Frame) {
         let (task, steps) = match self.task {
             Some(Task::Gradient) => (0, 0),
@@ -53,7 +53,7 @@ impl Assignment {
         models.iter().for_each(|model| out.extend(model.iter().flat_map(|value| value.to_le_bytes())));
     }
 
-    /// And the bytes of models.
+    /// Reads the assignment, and returns the bytes of the models.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (head, models) = split::<ASSIGNMENT>(bytes, "an assignment")?;
         let [task, fate, a, b, c, d, version @ ..] = *head;
@@ -91,7 +91,8 @@ impl Contribution {
         self.message.encode_into(out);
     }
 
-    /// Whose message is of `len` values. What it says of itself is in range: a mean over contributions can be taken.
+    /// Reads a contribution whose message has `len` values. Its fields are checked to be in range, so that a mean over
+    /// contributions can be computed.
     pub(super) fn read(bytes: &[u8], len: usize) -> Result<Self, WireError> {
         let (head, rest) = split::<CONTRIBUTION>(bytes, "a contribution")?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| head[at + i]));
@@ -136,7 +137,7 @@ mod tests {
         Contribution { version: 3, samples: 32, loss: 0.5, gradients: 2, stops: true, message }
     }
 
-    /// Neither frame panics, whatever the bytes, and one that is read is written as the same bytes but for the message.
+    /// Neither frame panics, whatever the bytes. A frame that can be read is written as the same bytes, apart from the message.
     fn check_frames(bytes: &[u8]) {
         if let Ok((assignment, models)) = Assignment::read(bytes) {
             let mut again = Frame::new();

@@ -7,26 +7,26 @@ use crate::reduce::{AgreedStep, Arriving};
 use crate::sync::{Agreement, Away, Context, Header, SyncStrategy, agree};
 use crate::{Key, Layout};
 
-/// A gradient during its backward pass.
+/// A gradient that arrives during its backward pass.
 pub trait ArrivingGradient: Arriving {
-    /// Errors of the backward pass, and those of the exchange.
+    /// Errors of the backward pass and of the exchange.
     type Error: From<SyncError>;
 
     /// Sets the factor that values are multiplied by as they arrive.
     fn weigh(&mut self, weight: f32);
 
-    /// Waits for the end of the backward pass, after which the whole gradient is there. Returns the header with all that was recorded by then;
-    /// `None` where this rank gives the step up.
+    /// Waits for the end of the backward pass, when the whole gradient is available. Returns the header with everything
+    /// recorded by then, or `None` if this rank gives up the step.
     ///
     /// # Errors
-    /// Why this rank cannot take the step.
+    /// The reason why this rank cannot take the step.
     fn end(&mut self, comm: &mut Session) -> Result<Option<Header>, Self::Error>;
 
-    /// For each slot, whether it has a gradient.
+    /// Returns, for each slot, whether it has a gradient.
     fn present(&mut self) -> &mut [bool];
 }
 
-/// A strategy that a [driver](Driver) has lent to an exchange in the background, with what a step needs.
+/// A strategy that a [driver](Driver) has lent to a background exchange, with the data that a step needs.
 pub struct Lent {
     strategy: Box<dyn SyncStrategy>,
     layout: Layout,
@@ -36,7 +36,7 @@ pub struct Lent {
     before: Option<AgreedStep>,
 }
 
-/// Result of an exchange during the backward pass: nothing is committed yet.
+/// Result of an exchange during the backward pass, before anything is committed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrived {
     /// The agreement that the strategy acted on.
@@ -48,12 +48,12 @@ pub struct Arrived {
 }
 
 impl Lent {
-    /// Exchanges `gradient` while it arrives; `average` receives the result. The first header agrees on `header`, with what is known before the
-    /// backward pass; losses are then those of the step before, and `learning_rate` is the rate if it is known. The second header, at the end,
-    /// agrees that all gradients were finite and complete.
+    /// Exchanges `gradient` while it arrives, and writes the result to `average`. The first header agrees on `header`, with
+    /// values known before the backward pass: losses are those of the previous step, and `learning_rate` is the rate if it is
+    /// known. The second header, at the end, agrees that all gradients were finite and complete.
     ///
     /// # Errors
-    /// Those of the gradient, and [`SyncError`]; where a rank gives the step up, [`SyncError::GaveUp`] on every rank.
+    /// Those of the gradient, and [`SyncError`]. If a rank gives up the step, [`SyncError::GaveUp`] on every rank.
     pub fn exchange<A: ArrivingGradient>(
         &mut self,
         (header, learning_rate): (Header, Option<f64>),
@@ -65,7 +65,7 @@ impl Lent {
         let (start, traffic) = (comm.now(), comm.traffic());
         let mut early = agree(&header, before, slots, &mut vec![true; slots.len()], comm)?;
         let mut cost = HeaderCost { seconds: comm.now() - start, traffic: comm.traffic() - traffic };
-        // This step's may not be known yet.
+        // This step's loss and learning rate may not be known yet.
         early.agreed_step.loss = before.and_then(|before| before.loss);
         early.agreed_step.validation_loss = before.and_then(|before| before.validation_loss);
         early.agreed_step.learning_rate = learning_rate;
@@ -88,7 +88,7 @@ impl Lent {
         Ok(Arrived { early, late, header: cost })
     }
 
-    /// The slots of the gradient.
+    /// Returns the layout of the gradient's slots.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Driver {
-    /// Lends the strategy to an exchange in the background; a placeholder with this step's plan remains.
+    /// Lends the strategy to a background exchange. A placeholder with this step's plan remains.
     pub fn lend(&mut self) -> Lent {
         let away = Box::new(Away(self.plan()));
         Lent {
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Takes a lent strategy back. If its exchange failed, what it staged is discarded.
+    /// Takes a lent strategy back. If its exchange failed, its staged state is discarded.
     pub fn give_back(&mut self, Lent { strategy, .. }: Lent, succeeded: bool) {
         self.strategy = strategy;
         if !succeeded {
@@ -122,8 +122,8 @@ impl Driver {
         }
     }
 
-    /// Commits an exchange whose strategy was [given back](Self::give_back). Only at its end is it known which slots no rank has a gradient
-    /// for.
+    /// Commits an exchange whose strategy was [given back](Self::give_back). Only at the end of an exchange is it known for
+    /// which slots no rank has a gradient.
     pub fn commit_arrived(
         &mut self,
         Arrived { early, late, .. }: &Arrived,

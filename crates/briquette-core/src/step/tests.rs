@@ -25,7 +25,7 @@ fn header(rank: usize) -> Header {
     Header { samples: 1 + 2 * rank as u64, samples_recorded: true, loss: Some(1.0), ..Header::default() }
 }
 
-/// Of a rank and a step; without values in slots that are absent.
+/// Gradient of a rank and a step, without values in absent slots.
 fn gradient(rank: usize, step: u64, present: &[bool]) -> Vec<f32> {
     let key = Key::new(9).step(step).rank(rank);
     let mut values: Vec<f32> = (0..layout().len()).map(|i| (key.word(i) % 2001) as f32 / 64.0 - 15.0).collect();
@@ -39,7 +39,7 @@ fn state(driver: &Driver) -> State {
     state
 }
 
-/// A gradient that is there from the beginning.
+/// A gradient that is complete from the beginning.
 struct There {
     values: Vec<f32>,
     present: Vec<bool>,
@@ -68,7 +68,7 @@ impl ArrivingGradient for There {
     }
 }
 
-/// A step whose gradient arrives.
+/// Takes a step whose gradient arrives.
 fn arriving(driver: &mut Driver, source: &mut There, comm: &mut Session) -> Result<Vec<f32>, SyncError> {
     let (rank, mut average, mut lent) = (comm.rank(), Vec::new(), driver.lend());
     let first = Header { step: driver.step(), previous: driver.previous().copied(), ..header(rank) };
@@ -92,7 +92,7 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
                 let (rank, mut driver) = (comm.rank(), driver(&config, 3));
                 let mut averages = Vec::new();
                 for step in 0..6 {
-                    // Each slot is absent once, and in one step on a single rank only.
+                    // Each slot is absent once, and in one step only on a single rank.
                     let is_absent = |slot| step < SLOTS as u64 && slot == step as usize || step == 4 && slot == rank;
                     let mut present: Vec<bool> = (0..SLOTS).map(|slot| !is_absent(slot)).collect();
                     let mut values = gradient(rank, step, &present);
@@ -112,8 +112,8 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
         let (there, arrives) = (run(false), run(true));
         assert!(there[0].0 == there[1].0 && there[0].0.concat().iter().any(|value| *value != 0.0), "{text}");
         if text.contains("error") {
-            // Which slots no rank has is known before the exchange in one case and after it in the other: what compresses may differ, what is
-            // absent is held in both.
+            // Whether no rank has a slot is known before the exchange in one case and after it in the other. So the compressed
+            // values may differ, but absent slots are held in both.
             for (step, slot) in layout().slots().iter().enumerate() {
                 let is_held =
                     |run: &[(Vec<Vec<f32>>, State)]| run[0].0[step][slot.range()].iter().all(|value| *value == 0.0);
@@ -188,7 +188,7 @@ fn a_rank_whose_parameters_are_not_finite_after_the_optimizer_stops_the_others()
         let mut values = gradient(rank, 0, &[true; SLOTS]);
         let gradient = driver.exchange_gradient(header(rank), &mut values, &mut [true; SLOTS], &mut comm);
         let bad = Header { bad_slot: (rank == 1).then_some(2), ..header(rank) };
-        // The other rank may be at either exchange when it learns of it.
+        // The other rank may be at either exchange when it learns of the error.
         let error = gradient.and_then(|_| driver.exchange_parameters(bad, &mut values, &mut comm));
         Ok::<_, CommError>(error.unwrap_err().to_string())
     });

@@ -1,10 +1,10 @@
-//! In the place of a strategy that is elsewhere.
+//! Placeholder left while a strategy is borrowed.
 
 use super::{Plan, SyncStrategy};
 use crate::report::Report;
 use crate::state::Stateful;
 
-/// Stands in for a strategy that a [job in the background](crate::Session::start) has taken with it: it knows the plan of the step, and
+/// Placeholder for a strategy that was moved to a [background job](crate::Session::start). It has the plan of the step, and
 /// does nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Away(pub Plan);

@@ -1,31 +1,31 @@
-//! BMUF: blockwise model-update filtering, a momentum on the mean of each block of local steps.
+//! BMUF: blockwise model-update filtering, a momentum on the mean change of each block of local steps.
 //!
-//! **Why, and when not.** Where many ranks average rarely, the mean of their models moves by less than one rank alone would: the more ranks,
-//! the less each one's block counts. A momentum of `1 − 1/W` makes up for it. Unlike [`SlowMo`](super::SlowMo) it does not read the
-//! learning rate, so ranks may step with rates of their own. With a handful of ranks, Local SGD is as good.
+//! **Why, and when not.** If many ranks average rarely, the mean of their models moves by less than one rank alone would: the
+//! more ranks, the less each rank's block counts. A momentum of `1 − 1/W` compensates. Unlike [`SlowMo`](super::SlowMo) it does
+//! not read the learning rate, so ranks may step with different rates. With few ranks, Local SGD is as good.
 //!
-//! **Method.** All ranks begin a block of `τ` steps at `W_g`. With the mean `W̄` over ranks at its end:
+//! **Method.** All ranks start a block of `τ` steps at `W_g`. With the mean `W̄` over ranks at its end:
 //!
 //! ```text
 //! Δ ← η·Δ + ζ·(W̄ − W_g)        W ← W + Δ        W_g ← W, or W + η·Δ with Nesterov's momentum
 //! ```
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `η = 0`, `ζ = 1` | Local SGD |
 //! | constant learning rate `γ`, `ζ = 1` | SlowMo with `α = 1`, `β = η`: `Δ = −γ·u` |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `τ` steps.
+//! **On the wire.** The reducer's messages for `d` values, every `τ` steps.
 //!
 //! **Properties.** Replicas are equal at the end of a block.
 //!
 //! **State.** `W_g` and `Δ`, the same on every rank.
 //!
-//! **Knobs.** `period` `τ`, steps, by default 12, and less where the run is known to have fewer than 20 blocks; `eta` in [0, 1), by default `1 − 1/W`, as the paper; `zeta` above 0, default 1;
-//! `nesterov`, default off.
+//! **Knobs.** `period` `τ`, steps, by default 12, or less if the run is known to have fewer than 20 blocks; `eta` in [0, 1), by
+//! default `1 − 1/W`, as in the paper; `zeta` above 0, default 1; `nesterov`, default off.
 //!
-//! **Deviations.** With Nesterov's momentum the model to evaluate is `W_g`, where training goes on, not `W`. The paper's blocks are
-//! of data, with a sweep each; here they are of steps.
+//! **Deviations.** With Nesterov momentum the model to evaluate is `W_g`, where training continues, not `W`. The paper's blocks
+//! are blocks of data, with a sweep each; here they are blocks of steps.
 //!
 //! **Reference.** K. Chen, Q. Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block Parallel
 //! Optimization and Blockwise Model-Update Filtering*, ICASSP 2016, section 3 (read from later descriptions of it).
@@ -51,19 +51,19 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BmufConfig {
-    /// Steps of a block; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps of a block. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// The block momentum, in [0, 1); absent, `1 − 1/W`.
+    /// The block momentum, in [0, 1). If absent, `1 − 1/W`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<f32>,
     /// The block learning rate, above 0.
     pub zeta: f32,
-    /// Whether a block begins where the momentum leads.
+    /// Set if a block starts at the Nesterov look-ahead.
     pub nesterov: bool,
 }
 
-/// The usual block.
+/// The default block length.
 const USUAL: u64 = 12;
 
 impl Default for BmufConfig {
@@ -73,7 +73,7 @@ impl Default for BmufConfig {
 }
 
 impl BmufConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
@@ -156,7 +156,7 @@ mod tests {
         let bmuf = BmufConfig { period: Some(4), eta: Some(0.0), ..BmufConfig::default() };
         let local = LocalSgdConfig { period: Some(4), ..LocalSgdConfig::default() };
         assert_close(&run(&bmuf, 3, SGD), &run(&local, 3, SGD));
-        // And of one rank, whose own momentum is 1 − 1/1.
+        // And with one rank, whose default momentum is 1 − 1/1.
         assert_close(&run(&BmufConfig::default(), 1, SGD), &run(&local, 1, SGD));
     }
 
@@ -167,8 +167,8 @@ mod tests {
         assert_close(&run(&bmuf, 3, SGD), &run(&slow_mo, 3, SGD));
     }
 
-    /// η = ½, slope 1 at rate 1, from 10. Δ = −1: W = 9, and training goes on at 9 − ½. Δ = −½ − 1: W = 7½, at 7½ − ¾.
-    /// Δ = −¾ − 1: W = 5¾, at 5¾ − ⅞.
+    /// η = ½, slope 1 at rate 1, from 10. Δ = −1: W = 9, and training continues at 9 − ½. Δ = −½ − 1: W = 7½, at 7½ − ¾. Δ = −¾
+    /// − 1: W = 5¾, at 5¾ − ⅞.
     #[test]
     fn three_blocks_with_nesterovs_momentum_by_hand() {
         let bmuf = BmufConfig { period: Some(1), eta: Some(0.5), nesterov: true, ..BmufConfig::default() };

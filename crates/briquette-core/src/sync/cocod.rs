@@ -1,33 +1,33 @@
-//! CoCoD-SGD: ranks compute while an average is under way, and add what they have done meanwhile to it.
+//! CoCoD-SGD: overlaps averaging with local steps and applies the local progress to the delayed average.
 //!
-//! **Why, and when not.** Local SGD waits for its average once a period. Here the average of a snapshot travels behind the next
-//! period's steps, and no step is thrown away or pulled back: each rank goes on from the average with its own progress on top. As long
-//! as an exchange takes less than a period it costs no time. Each rank's newest period is its own until the next event, so
-//! replicas are a period further apart than under Local SGD; where ranks' data differ much, [`OverlapLocalSgd`](super::OverlapLocalSgd)
-//! pulls them together.
+//! **Why, and when not.** Local SGD waits for its average once a period. Here the average of a snapshot is exchanged during the
+//! next period's steps, and no step is discarded or pulled back: each rank continues from the average plus its own progress. An
+//! exchange that takes less than a period costs no time. Each rank's newest period stays rank-local until the next exchange, so
+//! replicas are one period further apart than under Local SGD. If ranks' data differ much,
+//! [`OverlapLocalSgd`](super::OverlapLocalSgd) pulls them together.
 //!
-//! **Method.** All ranks hold the anchor `z`, at first the initial model. At the end of a period of `τ` steps a rank, at `x`, has
-//! progressed by `Δ` since the end of the one before, and
+//! **Method.** All ranks hold the anchor `z`, at first the initial model. At the end of a period of `τ` steps a rank at `x` has
+//! progressed by `Δ` since the end of the previous period, and
 //!
 //! ```text
 //! z ← z + mean over ranks of Δ'      Δ' is the period before, whose exchange ends now
 //! x ← z + Δ                          and the exchange of Δ starts
 //! ```
 //!
-//! `z + Δ'` is the snapshot whose mean the paper takes. A progress is sent once and then forgotten, so compressors are to be used with error
-//! feedback.
+//! `z + Δ'` is the snapshot that the paper averages. Progress is sent only once, so use compressors with error feedback.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one rank | its inner optimizer alone |
 //! | no noise, equal data | the same |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
+//! **On the wire.** The reducer's messages for `d` values, every `τ` steps, in the background.
 //!
-//! **Properties.** Replicas differ; the anchor is the same on every rank. With a dense reducer the mean of the parameters moves by local
-//! steps alone.
+//! **Properties.** Replicas differ; the anchor is the same on every rank. With a dense reducer only local steps move the mean
+//! of the parameters.
 //!
-//! **State.** `z`, the same on every rank; `Δ`, which is under way: a run that is resumed sends it again, and gets the same bits.
+//! **State.** `z`, the same on every rank; `Δ`, the input of the exchange in flight: a resumed run sends it again, and gets the
+//! same bits.
 //!
 //! **Knobs.** `period` `τ`, steps, default 8.
 //!
@@ -73,16 +73,16 @@ use crate::{Key, Layout};
 #[derive(Debug, Default, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoCoDConfig {
-    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 8;
 
 impl CoCoDConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
@@ -134,13 +134,13 @@ impl StrategySettings for CoCoDConfig {
     }
 }
 
-/// Averages of progress, a period late; see the [module](self).
+/// Averages of progress, delayed by one period; see the [module](self).
 pub struct CoCoD<R> {
     settings: CoCoDConfig,
-    /// Whether the reducer sends everything.
+    /// Set if the reducer sends everything.
     is_exact: bool,
     anchor: Staged<Vec<f32>>,
-    /// Its input is `Δ`.
+    /// Exchange whose input is `Δ`.
     exchange: InBackground<R>,
 }
 
@@ -151,7 +151,7 @@ impl<R> std::fmt::Debug for CoCoD<R> {
 }
 
 impl<R: Reducer + 'static> CoCoD<R> {
-    /// Progress travels through `reducer`.
+    /// Creates the strategy; progress is exchanged through `reducer`.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -160,7 +160,7 @@ impl<R: Reducer + 'static> CoCoD<R> {
         Ok(CoCoD { settings, is_exact: true, anchor: Staged::default(), exchange: InBackground::new(reducer) })
     }
 
-    /// The anchor `z`, the same on every rank; empty before a run begins.
+    /// Returns the anchor `z`, the same on every rank; empty before a run begins.
     pub fn anchor(&self) -> &[f32] {
         self.anchor.now()
     }
@@ -169,12 +169,12 @@ impl<R: Reducer + 'static> CoCoD<R> {
         Periods { period: self.settings.steps(), offset: 0 }
     }
 
-    /// What the exchange at the end of step `step` is told. Ranks have not agreed on anything else.
+    /// Returns the inputs of the exchange at the end of step `step`. Ranks have not agreed on anything else.
     fn round(step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
         (cx.key.step(step).purpose("cocod"), AgreedStep { step, ..AgreedStep::default() })
     }
 
-    /// The next anchor, and the progress of the rank that is at `x`.
+    /// Computes the next anchor, and the progress of the rank, which is at `x`.
     fn advance(&mut self, x: &[f32], cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.steps()), cx);
         self.exchange.receive(key, agreed_step, cx, comm)?;
@@ -236,7 +236,7 @@ impl<R: Reducer + 'static> SyncStrategy for CoCoD<R> {
         check_own(self.exchange.input.next_mut(), cx, comm)?;
         self.anchor.stage();
         self.exchange.input.stage();
-        // `z + Δ`, which rounds less so. What it rounds is in the next progress.
+        // `z + Δ`, which rounds less in this form. The rounding error becomes part of the next progress.
         let both = self.exchange.mean().into_iter().flatten().zip(self.exchange.input.now());
         parameters.iter_mut().zip(both).for_each(|(x, (mean, before))| *x += mean - before);
         Ok(Momenta::Keep)

@@ -1,35 +1,36 @@
-//! Gradients one step late: exchanged in the background, while the next step computes.
+//! Delayed gradients: exchanged in the background while the next step computes, and applied one step late.
 //!
-//! **Why.** An exchange that takes no longer than a step's computing costs no time at all, whatever the backend and the order of
-//! gradients. **Why not.** Every step uses the gradient of parameters that are one step old, which leaves momentum nearly no room (below):
-//! with 0.9, at the rate that suits the exact mean, a ResNet-8 loses a dozen points in 237 steps. Compression that hides nothing costs less.
+//! **Why.** An exchange that takes no longer than a step's computing costs no time, whatever the backend and the order of
+//! gradients. **Why not.** Every step uses the gradient at parameters that are one step old, which leaves little room for
+//! momentum (see below): at 0.9, with the rate that suits the exact mean, a ResNet-8 loses a dozen points in 237 steps.
+//! Compression without overlap costs less.
 //!
 //! **Method.** With `g(x)` the mean over ranks of their gradients at `x`, and `U` the inner optimizer's step:
 //!
 //! | paper (`K = 2`) | here |
 //! |---|---|
-//! | wait for the aggregated gradient of iteration `t − 1` | `after_backward` of step `t` waits for what was started at `t − 1` |
+//! | wait for the aggregated gradient of iteration `t − 1` | `after_backward` of step `t` waits for the exchange that started at `t − 1` |
 //! | `w[t+1] ← w[t] − γ·g(w[t−1])` | `x[t+1] = U(x[t], g(x[t−1]))`; at step 0 the gradient is 0 |
-//! | compute the gradient at `w[t]`, start its aggregation | its own gradient of step `t` goes to the reducer once the step is committed |
+//! | compute the gradient at `w[t]`, start its aggregation | the local gradient of step `t` goes to the reducer once the step is committed |
 //!
 //! The gradient of the last step is never used.
 //!
-//! **On the wire.** The reducer's messages, on a channel of their own, and the step header.
+//! **On the wire.** The reducer's messages, on a separate channel, and the step header.
 //!
-//! **Properties.** Replicas are equal. What arrives at step `t` is, to the bit, what [`EveryStep`](super::EveryStep) would have
-//! exchanged for the same gradient at `t − 1`. On `f(x) = c·x²/2` SGD with momentum `β` is stable for `γ·c < 1 − β`, where it is for
-//! `γ·c < 2·(1 + β)` with `EveryStep` (the roots of `z² − (1+β)·z + β + γc`): half the rate without momentum, a 38th at `β` = 0.9.
+//! **Properties.** Replicas are equal. The result at step `t` is, to the bit, that of [`EveryStep`](super::EveryStep) for the
+//! same gradient at `t − 1`. On `f(x) = c·x²/2` SGD with momentum `β` is stable for `γ·c < 1 − β`, compared with `γ·c < 2·(1 +
+//! β)` for `EveryStep` (the roots of `z² − (1+β)·z + β + γc`): half the rate without momentum, a 38th at `β` = 0.9.
 //!
-//! **State.** What is under way, each rank's own gradient and its learning rate: a run that is resumed sends it again, and gets the same
-//! bits. Two vectors more than `EveryStep`, and two for what the background owns.
+//! **State.** The input of the exchange in flight, which is rank-local, and its learning rate: a resumed run sends it again,
+//! and gets the same bits. Memory: two vectors more than `EveryStep`, and two that the background exchange owns.
 //!
-//! A slot that no rank had a gradient for at step `t − 1` gets none at step `t`, and what is remembered of it stays.
+//! A slot for which no rank had a gradient at step `t − 1` gets none at step `t`, and its residual is kept.
 //!
-//! **Bad numbers.** A gradient that is not finite is refused by the header of its own step, before it is sent; what is under way is used
-//! by the next step. **Controllers** are refused: what one would read of the exchange before would be of the one before that.
+//! **Non-finite values.** The header of a step rejects a non-finite gradient before it is sent; the next step uses the exchange
+//! in flight. **Controllers** are rejected: one would read statistics of the exchange before the previous one.
 //!
-//! **Knobs.** None. **Deviations.** The paper compresses by rounding and truncation on every hop of a ring; here any reducer does it, with any
-//! memory of what was not sent.
+//! **Knobs.** None. **Deviations.** The paper compresses by rounding and truncation on every hop of a ring; here any reducer
+//! can compress, with any error feedback.
 //!
 //! **Reference.** Y. Li, M. Yu, S. Li, S. Avestimehr, N. S. Kim, A. Schwing, *Pipe-SGD: A Decentralized Pipelined SGD Framework for
 //! Distributed Deep Net Training*, NeurIPS 2018 (arXiv 1811.03619), algorithm 1 with `K = 2`.
@@ -70,9 +71,9 @@ use crate::{Key, Layout, Slot, layout};
 /// Exchanges gradients in the background; see the [module](self).
 pub struct Delayed<R> {
     exchange: InBackground<R>,
-    /// At the step whose gradient is under way, where it is known.
+    /// Learning rate of the step whose gradient is in flight, if known.
     learning_rate: Staged<Option<f64>>,
-    /// The slots that no rank had a gradient for at that step.
+    /// Slots for which no rank had a gradient at that step.
     absent: Staged<Vec<f64>>,
 }
 
@@ -83,18 +84,18 @@ impl<R> std::fmt::Debug for Delayed<R> {
 }
 
 impl<R: Reducer + 'static> Delayed<R> {
-    /// Gradients travel through `reducer`.
+    /// Creates the strategy; gradients are exchanged through `reducer`.
     pub fn new(reducer: R) -> Self {
         Delayed { exchange: InBackground::new(reducer), learning_rate: Staged::default(), absent: Staged::default() }
     }
 
-    /// What the exchange of the gradient of `step` is told.
+    /// Returns the inputs of the exchange of the gradient of `step`.
     fn round(&self, step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
         let learning_rate = *self.learning_rate.now();
         (cx.key.step(step), AgreedStep { step, learning_rate, ..AgreedStep::default() })
     }
 
-    /// Those of the gradient that is under way, with its own marks.
+    /// Returns the slots of the gradient in flight, with the absent slots of its step marked.
     fn slots<'a>(&self, cx: &Context<'a>) -> Cow<'a, [Slot]> {
         let absent = self.absent.now();
         if absent.is_empty() && !cx.slots.iter().any(Slot::is_absent) {
@@ -160,7 +161,8 @@ impl<R: Reducer + 'static> Stateful for Delayed<R> {
 }
 
 impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
-    /// No mean is there at the first step, nor at that of a world of another size that has dropped what was under way.
+    /// The first step has no mean, nor does the first step after a change of the world size that dropped the exchange in
+    /// flight.
     fn plan(&self, step: u64) -> Plan {
         Plan { optimizes: step > 0 && !self.exchange.input.now().is_empty(), ..Plan::GRADIENTS }
     }
@@ -192,7 +194,7 @@ impl<R: Reducer + 'static> SyncStrategy for Delayed<R> {
     }
 }
 
-/// Settings of [`Delayed`]: none but what travels.
+/// Settings of [`Delayed`]: only those of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DelayedConfig;
 

@@ -1,33 +1,35 @@
-//! DiLoCo: hundreds of local steps by Adam, then one of Nesterov's on what they have come to.
+//! DiLoCo: many local Adam steps, then one outer Nesterov step on the averaged parameter change.
 //!
-//! **Why, and when not.** For ranks that are far apart: they exchange one model in hundreds of steps, 500 times fewer bytes than at every
-//! step, and the outer momentum holds the mean together that long periods would blur. Where the network carries more, a shorter period or
-//! gradients at every step lose less.
+//! **Why, and when not.** For ranks connected by slow links: they exchange one model in hundreds of steps, 500 times fewer
+//! bytes than at every step, and the outer momentum keeps the quality of the mean that long periods would lose. If the network
+//! can carry more, a shorter period or gradients at every step lose less.
 //!
-//! **Method.** All ranks begin a period of `H` steps at `x₀`. What they have come to is an *outer gradient*, and PyTorch's SGD with
-//! Nesterov's momentum steps with it:
+//! **Method.** All ranks start a period of `H` steps at `x₀`. Their mean change is an *outer gradient*, with which PyTorch's
+//! SGD with Nesterov momentum steps:
 //!
 //! ```text
 //! D = mean over ranks of x₀ − x_i        b ← μ·b + D        x₀ ← x₀ − ρ·(D + μ·b)
 //! ```
 //!
-//! The inner optimizer (Adam, in the paper) is left alone: its moments stay each rank's own.
+//! The inner optimizer (Adam, in the paper) is unchanged: its moments stay rank-local.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `ρ = 1`, `μ = 0` | Local SGD |
 //! | `H = 1`, plain SGD, `ρ = 1`, `μ = 0` | minibatch SGD |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `H` steps: low-bit outer gradients are a compressor with error feedback.
+//! **On the wire.** The reducer's messages for `d` values, every `H` steps. For low-bit outer gradients, use a compressor with
+//! error feedback.
 //!
-//! **Properties.** Replicas are equal at the end of a period; ranks may step with rates of their own.
+//! **Properties.** Replicas are equal at the end of a period; ranks may step with different learning rates.
 //!
 //! **State.** `x₀` and `b`, the same on every rank.
 //!
-//! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), and less where the run is known to have fewer than 20 periods; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), or less if the run is known to have fewer than 20 periods;
+//! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
 //!
-//! **Deviations.** None in the method. The learning rate of the inner optimizer is the caller's: the paper warms it up before the first
-//! period, with a model that was trained a while by one rank.
+//! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer; the paper warms it up before
+//! the first period, with a model that one rank has trained for a while.
 //!
 //! **Reference.** A. Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023 (arXiv 2311.08105),
 //! algorithm 1.
@@ -51,7 +53,7 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiLoCoConfig {
-    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
     /// The outer learning rate, above 0.
@@ -60,7 +62,7 @@ pub struct DiLoCoConfig {
     pub momentum: f32,
 }
 
-/// The usual period, which runs of 2 000 steps and more have.
+/// The default period, used for runs of at least 2 000 steps.
 pub(super) const USUAL: u64 = 100;
 
 impl Default for DiLoCoConfig {
@@ -70,7 +72,7 @@ impl Default for DiLoCoConfig {
 }
 
 impl DiLoCoConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }

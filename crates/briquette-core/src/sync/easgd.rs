@@ -1,49 +1,51 @@
-//! EASGD: elastic averaging, ranks on springs to a centre.
+//! EASGD: elastic averaging couples each rank's parameters to a shared center.
 //!
-//! **Why, and when not.** Local SGD makes ranks equal at every average, so they look at one place. Here each keeps parameters of its own and
-//! is only pulled towards a centre, which follows their mean: ranks explore, and what is evaluated is calm. Springs weaker than the slopes
-//! between two valleys leave ranks in both, and the centre between them, where the loss may be high. Where all that counts is to take the
-//! same way as one process with a large batch, exchange gradients.
+//! **Why, and when not.** Local SGD makes ranks equal at every average, so they explore one region. Here each rank keeps its
+//! own parameters and is only pulled towards a center, which follows their mean: ranks explore, and the evaluated model changes
+//! smoothly. If the pull is weaker than the slopes between two valleys, ranks stay in both valleys and the center lies between
+//! them, where the loss may be high. To reproduce the trajectory of one process with a large batch, exchange gradients instead.
 //!
-//! **Method.** All ranks hold the centre `x̃`, at first the initial model. After every `τ` local steps, with `m` the mean over ranks of
-//! `x_i − x̃`:
+//! **Method.** All ranks hold the center `x̃`, at first the initial model. After every `τ` local steps, with `m` the mean over
+//! ranks of `x_i − x̃`:
 //!
 //! ```text
 //! x_i ← x_i − α·(x_i − x̃)        x̃ ← x̃ + β·m        both of the x̃ of before
 //! ```
 //!
-//! `α = β/W` makes the springs symmetric: what ranks lose the centre gains, and `Σ x_i + x̃` moves by local steps alone. Pulling harder
-//! than that ties ranks to the centre.
+//! `α = β/W` makes the coupling symmetric: the center gains what the ranks lose, and only local steps move `Σ x_i + x̃`. A
+//! larger `α` ties ranks closer to the center.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
-//! | `α = β = 1` | ranks swap places with the centre: from then on the centre is Local SGD's mean, one period late |
-//! | `β = 0`, as `α` | ranks alone |
+//! | `α = β = 1` | ranks swap places with the center: from then on the center is Local SGD's mean, delayed by one period |
+//! | `β = 0`, as `α` | ranks train without communication |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `τ` steps; no rank is a server. What a compressor does not send stays in the next
-//! difference, so error feedback would count it twice and is refused.
+//! **On the wire.** The reducer's messages for `d` values, every `τ` steps; no rank is a server. Values that a compressor omits
+//! remain in the next difference, so error feedback would count them twice and is rejected.
 //!
-//! **Properties.** Replicas differ; the centre is the same on every rank, and is the model to evaluate. With a dense reducer
+//! **Properties.** Replicas differ; the center is the same on every rank, and is the model to evaluate. With a dense reducer
 //! the mean over ranks of `β·x_i + α·x̃` is conserved.
 //!
 //! **State.** `x̃`, the same on every rank.
 //!
-//! **Knobs.** `period` `τ`, steps, by default 10, and less where the run is known to have fewer than 20 pulls; `beta` in (0, 1], default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline of the LSGD
-//! authors' code.
+//! **Knobs.** `period` `τ`, steps, by default 10, or less if the run is known to have fewer than 20 pulls; `beta` in (0, 1],
+//! default 0.43; `alpha` in (0, 1], by default `β/W`: the baseline in the LSGD authors' code.
 //!
-//! **Deviations.** The paper's server receives from one rank at a time; this is its synchronous form, in which all ranks move at once.
+//! **Deviations.** The paper's server receives from one rank at a time; this is its synchronous form, in which all ranks move
+//! at once.
 //!
-//! Equation 5 takes both forces from `x_t`: `x_{t+1} = x_t − ηg − α·(x_t − x̃)`, and equation 6 moves the centre to the mean of the `x_t`. Here
-//! the optimizer steps first, and the pull begins where it ended:
+//! Equation 5 takes both forces at `x_t`: `x_{t+1} = x_t − ηg − α·(x_t − x̃)`, and equation 6 moves the center to the mean of
+//! the `x_t`. Here the optimizer steps first, and the pull starts from its result:
 //!
 //! ```text
 //! (1 − α)·(x_t − ηg) + α·x̃  =  x_t − (1 − α)·ηg − α·(x_t − x̃)
 //! ```
 //!
-//! So a rank's step is equation 5's, at a learning rate that is `1 − α` times as high at the steps that pull; the centre follows the mean of where
-//! the ranks are after that step, so it is one step less late. It is in this order because a strategy acts after the optimizer's step,
-//! whichever optimizer that is: from `x_t` a rank would need a copy of its parameters from before the step, and the learning rate, which Adam's step
-//! does not show. To have the paper's step with SGD at period 1, divide the rate by `1 − α`.
+//! So a rank's step is that of equation 5 with a learning rate multiplied by `1 − α` at the steps that pull. The center follows
+//! the mean of the ranks after that step, so it is delayed by one step less. The order is this one because a strategy acts
+//! after the optimizer's step, whichever optimizer that is: starting from `x_t` would need a copy of the parameters from before
+//! the step, and the learning rate, which Adam's step does not show. To reproduce the paper's step with SGD at period 1, divide
+//! the rate by `1 − α`.
 //!
 //! **Reference.** S. Zhang, A. Choromanska, Y. LeCun, *Deep Learning with Elastic Averaging SGD*, NeurIPS 2015 (arXiv 1412.6651), equations 5
 //! and 6.
@@ -77,17 +79,17 @@ use crate::{Layout, Session};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EasgdConfig {
-    /// Steps from one pull to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps between pulls. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// How far the centre goes to the mean of the ranks, in (0, 1].
+    /// Fraction of the distance to the mean of the ranks by which the center moves, in (0, 1].
     pub beta: f32,
-    /// How far a rank goes to the centre, in (0, 1]; absent, `β/W`.
+    /// Fraction of the distance to the center by which a rank moves, in (0, 1]. If absent, `β/W`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f32>,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 10;
 
 impl Default for EasgdConfig {
@@ -97,7 +99,7 @@ impl Default for EasgdConfig {
 }
 
 impl EasgdConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
@@ -163,12 +165,12 @@ pub struct Easgd<R> {
     settings: EasgdConfig,
     reducer: R,
     centre: Staged<Vec<f32>>,
-    /// `x_i − x̃`, while it is sent.
+    /// `x_i − x̃`, during the exchange.
     difference: Vec<f32>,
     report: Report,
-    /// The number of ranks, where the reducer sends everything.
+    /// Number of ranks, if the reducer sends everything.
     conserving: Option<usize>,
-    /// The last step of the run, where it is known: the centre follows what is learned since the pull before.
+    /// Last step of the run, if known. The center then follows the progress since the previous pull.
     last: Option<u64>,
 }
 
@@ -182,7 +184,7 @@ impl<R: std::fmt::Debug> std::fmt::Debug for Easgd<R> {
 }
 
 impl<R: Reducer> Easgd<R> {
-    /// Differences to the centre travel through `reducer`.
+    /// Creates the strategy; differences to the center are exchanged through `reducer`.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -192,7 +194,7 @@ impl<R: Reducer> Easgd<R> {
         Ok(Easgd { settings, reducer, centre, difference, report, conserving: None, last: None })
     }
 
-    /// The centre, the same on every rank; empty before a run begins.
+    /// Returns the center, the same on every rank; empty before a run begins.
     pub fn centre(&self) -> &[f32] {
         self.centre.now()
     }
@@ -201,7 +203,7 @@ impl<R: Reducer> Easgd<R> {
         self.settings.alpha.unwrap_or(self.settings.beta / world as f32)
     }
 
-    /// The next centre, from the mean of `difference`.
+    /// Computes the next center from the mean of `difference`.
     fn exchange(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (centre, mean) = self.centre.both();
         mean.resize(centre.len(), 0.0);
@@ -276,7 +278,7 @@ impl<R: Reducer> SyncStrategy for Easgd<R> {
         Ok(Momenta::Keep)
     }
 
-    /// The centre.
+    /// Writes the center.
     fn view(&self, parameters: &mut [f32]) {
         parameters.copy_from_slice(self.centre.latest());
     }
@@ -299,7 +301,7 @@ mod tests {
 
     const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
-    /// Equations 5 and 6, in one thread.
+    /// Checks equations 5 and 6 against a recursion in one thread.
     #[test]
     fn it_is_the_papers_recursion() {
         let settings = EasgdConfig { period: Some(3), ..EasgdConfig::default() };
@@ -318,12 +320,12 @@ mod tests {
                 centre.iter_mut().zip(mean).for_each(|(c, mean)| *c += 0.43 * (mean - *c));
             }
         }
-        // What is evaluated is the centre, on every rank.
+        // The center is evaluated, on every rank.
         assert!(ours.iter().all(|view| view.iter().zip(&centre).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5)));
     }
 
-    /// Equation 5 as it stands, both forces from `x_t`, at the smaller rate of the steps that pull; the centre follows the mean of where the whole
-    /// step has led.
+    /// Checks equation 5 as published, with both forces at `x_t`, at the smaller learning rate of the steps that pull. The
+    /// center follows the mean of the ranks after the whole step.
     #[test]
     fn a_pull_is_equation_5_at_a_learning_rate_that_is_smaller_by_alpha() {
         let settings = EasgdConfig { period: Some(2), beta: 0.9, alpha: Some(0.25) };

@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Layout, Session, Traffic};
 
-/// Gradients, every step. Holds one vector: the average.
+/// Exchanges gradients at every step. Holds one vector: the average.
 #[derive(Debug)]
 pub struct EveryStep<R> {
     exchange: InPlace<R>,
@@ -18,12 +18,13 @@ pub struct EveryStep<R> {
 }
 
 impl<R: Reducer> EveryStep<R> {
-    /// Exchanges through `reducer`, from which every rank receives the same.
+    /// Exchanges gradients through `reducer`, whose result is the same on every rank.
     pub fn new(reducer: R) -> Self {
         EveryStep { exchange: InPlace::new(reducer), replicas_equal: true }
     }
 
-    /// An average that is not finite is the same bits on every rank, after all that is sent: the world may go on without this step.
+    /// Classifies an error. A non-finite average has the same bits on every rank and is found after all messages are sent, so
+    /// the process group may continue without this step.
     fn everyones(&self, error: SyncError) -> SyncError {
         match error {
             SyncError::Reduce { step, source: ReduceError::Overflow { slot } } if self.replicas_equal => {
@@ -49,7 +50,8 @@ impl<R: Reducer> Stateful for EveryStep<R> {
     }
 }
 
-/// A reducer that works in place, through a buffer that takes the vector's place, so that it is untouched when the exchange fails.
+/// A reducer that works in place through a buffer that replaces the vector, so that the vector is unchanged when the exchange
+/// fails.
 #[derive(Debug)]
 pub(super) struct InPlace<R> {
     pub(super) reducer: R,
@@ -84,7 +86,7 @@ impl<R: Reducer> InPlace<R> {
         Ok(())
     }
 
-    /// The same while the vector is still being computed.
+    /// Reduces the vector while it is still being computed.
     fn reduce_arriving(
         &mut self,
         local: &mut dyn Arriving,
@@ -142,7 +144,7 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
     }
 }
 
-/// Settings of [`EveryStep`]: none but what travels.
+/// Settings of [`EveryStep`]: only those of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct EveryStepConfig;
 

@@ -1,4 +1,4 @@
-//! Which ranks a rank sends to at a step.
+//! Communication graphs: the ranks that a rank sends to at a step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,16 +11,16 @@ use crate::text::serde_as_text;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Graph {
-    /// At step `k`, rank `i` sends to the ranks `i + 2^j` for this many consecutive `j` from `k mod ⌈log₂ W⌉` on.
+    /// At step `k`, rank `i` sends to the ranks `i + 2^j` for this many consecutive `j`, starting at `k mod ⌈log₂ W⌉`.
     Exponential {
-        /// Out-neighbours of a rank, at least 1.
+        /// Number of out-neighbors of a rank, at least 1.
         peers: usize,
     },
-    /// To the next rank.
+    /// Each rank sends to the next rank.
     Ring,
-    /// To all other ranks.
+    /// Each rank sends to all other ranks.
     Complete,
-    /// The same at every step: pairs of a rank that sends and one that receives.
+    /// The same edges at every step: pairs of a sending and a receiving rank.
     Edges(Vec<(usize, usize)>),
 }
 
@@ -31,7 +31,7 @@ impl Default for Graph {
 }
 
 impl Graph {
-    /// The ranks that `rank` sends to at `step`, in ascending order, itself not among them.
+    /// Returns the ranks that `rank` sends to at `step`, in ascending order, without `rank` itself.
     pub fn peers(&self, step: u64, rank: usize, world: usize) -> Vec<usize> {
         let mut peers: Vec<usize> = match self {
             Graph::Exponential { peers } => {
@@ -49,10 +49,10 @@ impl Graph {
         peers
     }
 
-    /// That the graph fits a world, and leads from every rank to every other.
+    /// Checks that the graph fits a world size, and connects every rank to every other.
     ///
     /// # Errors
-    /// [`ConfigError`] names what does not.
+    /// [`ConfigError`] names the violation.
     pub fn check(&self, world: usize) -> Result<(), ConfigError> {
         let Graph::Edges(edges) = self else {
             let is_alone = *self == Graph::Exponential { peers: 0 };

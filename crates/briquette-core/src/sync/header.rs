@@ -1,12 +1,12 @@
-//! The small agreed header at the start of every step.
+//! Step header: metadata that all ranks agree on at the start of every step.
 //!
-//! Before anything is exchanged, every rank sends every other: its step, whether its gradient is finite and where not,
-//! its sample count, loss, learning rate and times, which slots it has values for, and whether it wants to stop. So no rank leaves the
-//! others waiting, and a NaN is refused everywhere before it reaches anyone's state. At some steps it also sends a digest of the
-//! parameters that it has before the step, so that replicas that are no longer equal are noticed.
+//! Before anything is exchanged, every rank sends to every other rank its step, whether its gradient is finite and the slot
+//! where it is not, its sample count, loss, learning rate and times, the slots it has values for, and whether it wants to stop.
+//! So no rank leaves the others waiting, and every rank rejects a NaN before it reaches any state. At some steps a rank also
+//! sends a digest of its parameters before the step, so that replicas that have diverged are detected.
 //!
-//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks, `n` the numbers that a controller needs, most often none.
-//! A digest takes the place of the slot that is not finite, as a rank has only one of the two to say.
+//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks. `n` is the number of values that a controller needs,
+//! usually 0. A digest and a non-finite slot share one field, since a rank never sends both.
 
 use super::Agrees;
 use super::unequal::{Unequal, unequal};
@@ -15,81 +15,81 @@ use crate::reduce::{AgreedStep, LastExchange};
 use crate::report::{Measured, Waiting};
 use crate::{Session, Slot, Traffic};
 
-/// Requests to stop, which any rank may make and all ranks then follow.
+/// Stop requests. Any rank may make one, and all ranks then follow it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StopFlags(u8);
 
 impl StopFlags {
-    /// No rank requests a stop.
+    /// No request.
     pub const NONE: StopFlags = StopFlags(0);
     /// The user asked to stop (Ctrl-C, or Burn's interrupter).
     pub const INTERRUPTED: StopFlags = StopFlags(1);
-    /// Training is done early.
+    /// Training ends early.
     pub const EARLY: StopFlags = StopFlags(2);
 
-    /// Both requests.
+    /// Returns the union of both sets of requests.
     #[must_use]
     pub fn with(self, other: StopFlags) -> StopFlags {
         StopFlags(self.0 | other.0)
     }
 
-    /// Whether all of `other` is requested.
+    /// Returns whether all of `other` is requested.
     pub fn contains(self, other: StopFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any rank requests a stop, for whatever reason.
+    /// Returns whether a stop is requested, for any reason.
     pub fn any(self) -> bool {
         self.0 != 0
     }
 }
 
-/// What one rank sends.
+/// Values that one rank sends in a step header.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Header {
-    /// Its step.
+    /// The rank's step.
     pub step: u64,
-    /// Number of the session that it steps with, among [those that share](Session::share) its transport.
+    /// Number of the rank's session, among [those that share](Session::share) its transport.
     pub session: u8,
     /// The first slot whose values are not all finite.
     pub bad_slot: Option<u32>,
-    /// Its requests to stop.
+    /// The rank's stop requests.
     pub stop: StopFlags,
-    /// It gave up what it had begun to exchange.
+    /// Set if the rank gave up an exchange that it had started.
     pub gave_up: bool,
-    /// Samples behind its gradient; 0 is allowed.
+    /// Number of samples behind the gradient; may be 0.
     pub samples: u64,
-    /// Set if the training loop recorded the samples: on every rank, or on none.
+    /// Set if the training loop recorded the number of samples, which holds on every rank or on none.
     pub samples_recorded: bool,
-    /// A digest of the parameters before this step, where replicas are compared; it is not sent with a slot that is not finite.
+    /// Digest of the parameters before this step, where replicas are compared. It is not sent together with a non-finite slot.
     pub digest: Option<u64>,
-    /// The mean loss over those samples.
+    /// Mean loss over those samples.
     pub loss: Option<f64>,
-    /// A validation loss, where one was measured since the last step.
+    /// Validation loss, if one was measured since the last step.
     pub validation_loss: Option<f64>,
-    /// The inner optimizer's learning rate: the same on every rank.
+    /// Learning rate of the inner optimizer, the same on every rank.
     pub learning_rate: Option<f64>,
-    /// Seconds of computing since its last exchange.
+    /// Compute time since the last exchange, seconds.
     pub compute_seconds: f64,
-    /// Its part of the exchange before this one.
+    /// The rank's part of the previous exchange.
     pub previous: Option<LastExchange>,
 }
 
-/// What one rank brings to a step.
+/// One rank's values for a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RankStep {
-    /// The mean loss over its samples, where it was recorded.
+    /// Mean loss over the rank's samples, if recorded.
     pub loss: Option<f64>,
-    /// Samples behind its gradient.
+    /// Number of samples behind the gradient.
     pub samples: u64,
-    /// Seconds of computing since its last exchange.
+    /// Compute time since the last exchange, seconds.
     pub compute_seconds: f64,
 }
 
 impl RankStep {
-    /// What ranks bring together: the mean loss over the samples of those that have one, and the slowest one's seconds.
+    /// Combines ranks: the mean loss over the samples of ranks that recorded one, and the compute time of the slowest rank.
     pub(super) fn together<'a>(ranks: impl Iterator<Item = &'a RankStep> + Clone) -> RankStep {
-        // Numbers from elsewhere: they must not overflow.
+        // Sums of received numbers must not overflow.
         let sum =
             |ranks: &mut dyn Iterator<Item = &RankStep>| ranks.fold(0, |sum: u64, r| sum.saturating_add(r.samples));
         let heard = || ranks.clone().filter(|rank| rank.samples > 0 && rank.loss.is_some());
@@ -109,35 +109,35 @@ impl From<&Header> for RankStep {
     }
 }
 
-/// What all ranks then know.
+/// Result of a header exchange, known to all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agreement {
-    /// For strategies and controllers.
+    /// The agreed values, for strategies and controllers.
     pub agreed_step: AgreedStep,
-    /// What each rank brings, in rank order.
+    /// Each rank's values, in rank order.
     pub ranks: Vec<RankStep>,
-    /// Any rank's requests to stop.
+    /// Stop requests of any rank.
     pub stop: StopFlags,
-    /// By what this rank scales its vector so that the plain mean becomes the mean over samples: `n_i · W / Σ n`.
+    /// Factor for this rank's vector that turns the plain mean into the mean over samples: `n_i · W / Σ n`.
     pub weight: f32,
 }
 
 const BYTES: usize = 105;
-/// Bit offset of the session's number in the word of the step.
+/// Bit offset of the session's number in the word that holds the step.
 const SESSION: u32 = 56;
-/// Besides the requests in the last byte: there was an exchange before; this one is given up; the second word is a digest; the samples
-/// were recorded.
+/// Flags besides the stop requests in the last byte: there was a previous exchange; this one is given up; the second word is a
+/// digest; the samples were recorded.
 const PREVIOUS: u8 = 0x80;
 const GAVE_UP: u8 = 0x40;
 const DIGEST: u8 = 0x20;
 const RECORDED: u8 = 0x10;
 const FLAGS: u8 = PREVIOUS | GAVE_UP | DIGEST | RECORDED;
 
-/// Samples a rank may have behind one gradient: sums over thousands of ranks are then exact in `f64`.
+/// Maximum number of samples behind one rank's gradient. Sums over thousands of ranks are then exact in `f64`.
 pub const MOST_SAMPLES: u64 = 1 << 40;
 
 impl Header {
-    /// That what a rank recorded can be weighed and stepped with.
+    /// Checks that the recorded sample count and learning rate can be used.
     ///
     /// # Errors
     /// [`SyncError::Rate`], [`SyncError::Samples`].
@@ -151,10 +151,10 @@ impl Header {
         }
     }
 
-    /// What this rank knows by itself, where [no rank agrees](super::Agrees::NoRank): its own numbers, and weight 1.
+    /// Returns this rank's own values as an agreement with weight 1, for a step where [no rank agrees](super::Agrees::NoRank).
     ///
     /// # Errors
-    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank: the others learn of it when the
+    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank. The others learn of it when the
     /// session is aborted.
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
@@ -165,7 +165,7 @@ impl Header {
         Ok(Agreement { agreed_step, ranks: Vec::new(), stop: StopFlags::NONE, weight: 1.0 })
     }
 
-    /// That this rank's values are finite.
+    /// Checks that this rank's values are finite.
     ///
     /// # Errors
     /// [`SyncError::NonFinite`].
@@ -187,7 +187,7 @@ impl Header {
             p.exchange_seconds.to_bits(),
             p.traffic.sent,
             p.traffic.received,
-            // What is no number must not look like none.
+            // A NaN rate must not look like an absent one.
             self.learning_rate.map_or(f64::NAN, |rate| if rate.is_nan() { f64::INFINITY } else { rate }).to_bits(),
             p.waiting.entered.to_bits(),
             p.waiting.left.to_bits(),
@@ -206,12 +206,12 @@ impl Header {
         bytes
     }
 
-    /// The numbers that a controller needs, behind the header proper.
+    /// Returns the numbers that a controller needs, which follow the fixed part of the header.
     fn measured(&self) -> Measured {
         self.previous.map_or(Measured::default(), |previous| previous.measured)
     }
 
-    /// Of a rank that sends as many measured numbers as this one.
+    /// Decodes a header of a rank that sends `measured` measured numbers.
     fn from_bytes(bytes: &[u8], measured: usize) -> Option<Header> {
         let numbers = bytes.get(BYTES..BYTES + 8 * measured)?.as_chunks().0;
         let measured = Measured::new(&numbers.iter().map(|number| f64::from_le_bytes(*number)).collect::<Vec<_>>())?;
@@ -246,10 +246,11 @@ impl Header {
 }
 
 impl Agrees {
-    /// What is known before a step's exchange: [`agree`] among the ranks that do, or this rank's [own](Header::alone).
+    /// Returns the agreement before a step's exchange: [`agree`] among the ranks that agree, or this rank's [own
+    /// values](Header::alone).
     ///
     /// # Errors
-    /// As there; of a machine's ranks on the one that has the fault, where it can be found there.
+    /// As there. Among the ranks of one machine, a fault that the faulty rank can detect is reported on that rank.
     pub fn agree(
         self,
         mine: &Header,
@@ -261,7 +262,7 @@ impl Agrees {
         match self {
             Agrees::World => agree(mine, before, slots, present, comm),
             Agrees::Machine(group) => {
-                // It ends the world, not the machine alone: this rank need not wait for the others.
+                // The fault ends the whole process group, not only the machine's group: this rank need not wait for the others.
                 mine.alone(comm.rank(), slots)?;
                 let places = comm.places_in(group);
                 let agreement = comm.within(places.machine(), |machine| agree(mine, None, slots, present, machine))?;
@@ -272,8 +273,9 @@ impl Agrees {
     }
 }
 
-/// Exchanges headers. `before` is the agreement of the step before, whose samples and compute time belong to
-/// [`AgreedStep::previous`]. `present` says which slots this rank has values for, and afterwards which slots any rank has.
+/// Exchanges headers. `before` is the agreement of the previous step, whose samples and compute time belong to
+/// [`AgreedStep::previous`]. `present` marks the slots that this rank has values for, and afterwards the slots that any rank
+/// has.
 ///
 /// # Errors
 /// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`], [`SyncError::Samples`],
@@ -323,7 +325,8 @@ pub fn agree(
     Ok(combine(mine, &all, before))
 }
 
-/// Every rank finds the same fault, whichever rank has it; `name` is a rank's number in the whole world.
+/// Checks all headers. Every rank finds the same fault, whichever rank has it. `name` maps a rank to its number in the whole
+/// process group.
 fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> usize) -> Result<(), SyncError> {
     let named = || all.iter().enumerate().map(|(rank, header)| (name(rank), header));
     if let Some((rank, other)) = named().find(|(_, header)| header.session != mine.session) {
@@ -341,7 +344,7 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> 
         let (expected, got) = (mine.learning_rate, other.learning_rate);
         return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
     }
-    // The first rank's word: every rank names the same two.
+    // The first rank of each kind, so that every rank names the same two.
     let first = |recorded| named().find(|(_, header)| header.samples_recorded == recorded).map(|(rank, _)| rank);
     if let (Some(rank), Some(other)) = (first(true), first(false)) {
         return Err(SyncError::SomeRecorded { step: mine.step, rank, other });
@@ -387,7 +390,7 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
     }
 }
 
-/// In rank order.
+/// Sums the measured numbers in rank order.
 fn sum_of_measured(all: &[Header]) -> Measured {
     let (first, others) = all.split_first().expect("this rank's own is among them");
     others.iter().fold(first.measured(), |mut sum, header| {

@@ -1,4 +1,4 @@
-//! A reduction in the background: started when one step has been committed, waited for at a later one.
+//! Background reduction: starts when a step has been committed, and is waited for at a later step.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Key, Traffic, layout};
 
-/// The channel that it uses.
+/// The channel of background reductions.
 pub(super) const CHANNEL: usize = 1;
 
-/// When parameters are exchanged: after every `period` steps, the first time `offset` steps later.
+/// Schedule of parameter exchanges: after every `period` steps, starting `offset` steps later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Periods {
     pub(super) period: u64,
@@ -21,18 +21,18 @@ pub(super) struct Periods {
 }
 
 impl Periods {
-    /// How many have ended at the end of this step, where one does.
+    /// Returns the number of periods that have ended with this step, if one ends with it.
     fn ended(self, step: u64) -> Option<u64> {
         let steps = (step + 1).checked_sub(self.offset).filter(|steps| *steps > 0)?;
         steps.is_multiple_of(self.period).then_some(steps / self.period)
     }
 
-    /// Whether one ends with this step.
+    /// Returns whether a period ends with this step.
     pub(super) fn ends(self, step: u64) -> bool {
         self.ended(step).is_some()
     }
 
-    /// Parameters where one ends; a header about every [`HEADER_STEPS`] steps.
+    /// Returns the plan: parameters at the end of a period, and a header about every [`HEADER_STEPS`] steps.
     pub(super) fn plan(self, step: u64) -> Plan {
         let agrees = self.ended(step).is_some_and(|ended| ended.is_multiple_of(HEADER_STEPS.div_ceil(self.period)));
         let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
@@ -40,7 +40,7 @@ impl Periods {
     }
 }
 
-/// What a background exchange owns, and what comes back.
+/// Data that a background exchange owns and returns.
 struct Reduced<R> {
     reducer: R,
     input: Vec<f32>,
@@ -48,35 +48,36 @@ struct Reduced<R> {
     result: Result<Exchanged, ReduceError>,
 }
 
-/// The mean of all ranks' inputs, once it has been waited for.
+/// The mean of all ranks' inputs, after the wait for it.
 struct Arrived {
     mean: Vec<f32>,
-    /// When that was, on the session's clock.
+    /// Time of its arrival, on the session's clock.
     at: f64,
-    /// Bytes of the exchange that no step has counted: nothing once the mean has been received.
+    /// Bytes of the exchange that no step has counted; zero once the mean has been received.
     uncounted: Traffic,
 }
 
-/// A reducer, and what it does in the background: one exchange at a time.
+/// A reducer and its background exchange, one at a time.
 ///
-/// **State.** What is being exchanged, and the reducer as it was before: a run that is resumed sends it again, and gets the same bits. So
-/// does one that goes on in another session, whatever has arrived in the one before: of the other ranks' it is not known.
+/// **State.** The input of the exchange, and the reducer's state before it: a resumed run sends the input again, and gets the
+/// same bits. So does a run that continues in another session, whatever has arrived in the previous session: this rank cannot
+/// know whether it arrived on the other ranks.
 ///
-/// **Bytes** count at the step that receives the mean, also where a checkpoint has waited for it before. A run that is resumed sends the
-/// input again and counts it there: so its steps have the bytes of a run without a break.
+/// **Bytes** count at the step that receives the mean, even if a checkpoint has already waited for it. A resumed run sends the
+/// input again and counts it there, so its steps have the bytes of an uninterrupted run.
 pub(super) struct InBackground<R> {
-    /// Nothing while it is in the background.
+    /// `None` while it is in the background.
     reducer: Option<R>,
     pending: Option<Pending<Reduced<R>>>,
-    /// What the reducer saved before the exchange that is under way or has arrived.
+    /// Saved state of the reducer from before the exchange that is in flight or has arrived.
     reducer_before: State,
-    /// What is being exchanged, or has been and waits to be used; empty before the first.
+    /// Input of the exchange that is in flight or has arrived but is not used yet; empty before the first.
     pub(super) input: Staged<Vec<f32>>,
-    /// When its exchange began, on the session's clock.
+    /// Start time of its exchange, on the session's clock.
     started: f64,
-    /// The session in which it did.
+    /// Session of its exchange.
     session: Option<Arc<()>>,
-    /// Storage for what the next exchange owns.
+    /// Storage for the vectors that the next exchange owns.
     spare: [Vec<f32>; 2],
     arrived: Option<Arrived>,
     report: Report,
@@ -97,12 +98,12 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
     }
 
-    /// Nothing has been sent yet.
+    /// Starts with nothing sent.
     pub(super) fn begin(&mut self) {
         self.input.set(Vec::new());
     }
 
-    /// Exchanges the input in the background. `agreed_step` is all that the reducer knows of its step.
+    /// Exchanges the input in the background. The reducer knows nothing of its step except `agreed_step`.
     pub(super) fn start(&mut self, key: Key, agreed_step: AgreedStep, cx: &Context<'_>, comm: &mut Session) {
         let Some(mut reducer) = self.reducer.take() else { return };
         self.reducer_before = State::default();
@@ -123,7 +124,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         }));
     }
 
-    /// What was started in another session has not been.
+    /// Discards an exchange that was started in another session.
     fn forget_other_sessions(&mut self, comm: &Session) {
         if self.session.as_ref().is_none_or(|session| Arc::ptr_eq(session, &comm.identity)) {
             return;
@@ -135,7 +136,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         self.reducer.iter_mut().for_each(Stateful::discard);
     }
 
-    /// Waits for what is under way.
+    /// Waits for the exchange in flight.
     fn finish(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let Some(pending) = self.pending.take() else { return Ok(()) };
         let (Reduced { reducer, input, mean, result }, ended, uncounted) = pending.finish_uncounted(comm);
@@ -157,8 +158,8 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
     }
 
-    /// Waits for the mean of what was started with `key` and `agreed_step`; [`mean`](Self::mean) has it then. Does nothing before
-    /// anything was sent.
+    /// Waits for the mean of the exchange that was started with `key` and `agreed_step`; [`mean`](Self::mean) then returns it.
+    /// Does nothing if nothing was sent.
     pub(super) fn receive(
         &mut self,
         key: Key,
@@ -173,7 +174,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         let before = comm.now();
         if self.arrived.is_none() {
             if self.pending.is_none() {
-                // A run that was resumed: it was under way when the run was saved, and began when it did.
+                // A resumed run: the exchange was in flight when the run was saved, and is started again at its original time.
                 let now = comm.now();
                 comm.set_clock(self.started);
                 self.start(key, agreed_step, cx, comm);
@@ -194,12 +195,13 @@ impl<R: Reducer + 'static> InBackground<R> {
         Ok(())
     }
 
-    /// What has arrived and is not committed yet.
+    /// Returns the mean that has arrived and is not committed yet.
     pub(super) fn mean(&self) -> Option<&[f32]> {
         self.arrived.as_ref().map(|arrived| &arrived.mean[..])
     }
 
-    /// Waits for what is under way; training goes on from where it is: the exchange still ends when it ends, and counts where it is used.
+    /// Waits for the exchange in flight without advancing the clock: the exchange still ends at its own time, and counts at the
+    /// step that uses it.
     pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         self.forget_other_sessions(comm);
         let now = comm.now();
@@ -214,7 +216,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         report.clone_from(&self.report);
     }
 
-    /// That `input` is of as many values as `like`, where it is of any.
+    /// Loads the state. `input` must be empty or as long as `like`.
     pub(super) fn load_like(&mut self, state: &State, like: &[f32]) -> Result<(), StateError> {
         let (input, started) = (state.memory("input", like)?, state.f64("started")?);
         if let Some(pending) = self.pending.take() {
@@ -237,7 +239,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
     }
 
-    /// Where there is a next input, what has arrived has been used.
+    /// Commits. If there is a next input, the mean that arrived has been used.
     pub(super) fn commit(&mut self) {
         if self.input.is_staged() {
             if let Some(arrived) = self.arrived.take() {
@@ -248,7 +250,8 @@ impl<R: Reducer + 'static> InBackground<R> {
         self.input.commit();
     }
 
-    /// What has arrived stays, with what the reducer has staged: the exchange has been.
+    /// Discards the next input. The mean that arrived stays, and so does the reducer's staged state, because the exchange took
+    /// place.
     pub(super) fn discard(&mut self) {
         self.input.discard();
     }

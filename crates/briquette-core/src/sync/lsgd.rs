@@ -1,36 +1,38 @@
-//! LSGD: ranks are pulled towards the one with the lowest loss, in their group and in the world.
+//! LSGD: pulls ranks towards the rank with the lowest loss, in their group and in the world.
 //!
-//! **Why, and when not.** An average of good places may be a bad place: two ranks on either side of a ridge have their mean on top of it. A
-//! leader is a place where a rank has been, and moves ranks only if it is better. It also sends less than an average: one model goes
-//! round, instead of all of them. Its gain in variance is smaller than that of averaging: on a convex problem with noise, average.
-//!
-//! **Method.** Ranks step alone. After every `l` steps the rank of each group whose mean training loss since the last time was lowest
-//! sends its parameters `x̃_j` to its group; after every `g` steps so does the best of the world, `x̃`. With pulls `λ_l`, `λ_g`:
+//! **Why, and when not.** The average of good points may be a bad point: two ranks on either side of a ridge have their mean on
+//! top of it. A leader is a point that a rank has reached, and moves ranks only if it is better. It also sends less than an
+//! average: one model is sent instead of all of them. It reduces variance less than averaging does: on a convex problem with
+//! noise, average.
+//! **Method.** Ranks step alone. After every `l` steps the rank of each group with the lowest mean training loss since the
+//! previous choice sends its parameters `x̃_j` to its group; after every `g` steps so does the best rank of the world, `x̃`.
+//! With pulls `λ_l`, `λ_g`:
 //!
 //! ```text
 //! when a leader is chosen:  x ← x + λ_l·(x̃_j − x)        then  x ← x + λ_g·(x̃ − x)
 //! at the steps between:     x ← x + (λ_l/l)·(x̃_j − x)    then  x ← x + (λ_g/g)·(x̃ − x)
 //! ```
 //!
-//! Of equal losses the lowest rank's leads; one that is not finite never does, nor does a rank that had no samples since the last choice. A rank
-//! is not pulled by itself: while it leads its group or the world, that pull is 0. Several groups are the paper's *multi-leader* form; a
-//! group of all ranks has one leader.
+//! Among equal losses the lowest rank leads. A rank with a non-finite loss never leads, nor does a rank that had no samples
+//! since the last choice. A rank is not pulled towards itself: while it leads its group or the world, that pull is 0. Several
+//! groups are the paper's *multi-leader* form; a group of all ranks has one leader.
 //!
-//! **On the wire.** Each `l` steps 8 bytes from every rank to every other of its group, and `4d` from its leader to each of the others; each
-//! `g` steps the same in the world, and a header.
+//! **On the wire.** Every `l` steps, 8 bytes from every rank to every other rank of its group, and `4d` from its leader to each
+//! of the others; every `g` steps the same in the world, and a header.
 //!
-//! **Properties.** Replicas differ. Where all ranks are at one place, nothing is pulled: stationary points stay ones (they do not
-//! under [`Easgd`](super::Easgd)). One rank alone leads always, and is plain SGD to the bit. The model to evaluate is the mean over ranks. Each
-//! rank's loss must be recorded at every step with samples.
+//! **Properties.** Replicas differ. If all ranks are at one point, nothing is pulled, so stationary points are preserved (not
+//! so under [`Easgd`](super::Easgd)). A single rank always leads, and is plain SGD to the bit. The model to evaluate is the
+//! mean over ranks. Each rank's loss must be recorded at every step with samples.
 //!
-//! **State.** Both leaders' parameters and whether the rank is one of them, the rank's own sum of losses.
+//! **State.** Both leaders' parameters and whether the rank is one of them; the rank's own sum of losses.
 //!
 //! **Knobs.** `period` `g`, steps, default 16, a multiple of `local` `l`, default 4; `pull` `λ_l` and `global_pull` `λ_g` in [0, 1],
 //! default 0.1; `group`, ranks of a group, which divides the world; by default the ranks of one machine are a group.
 //!
-//! **Deviations.** Losses are means since the last choice, where the code has a window of batches. Between choices the code pulls a leader back to
-//! the place that it led from. Pulls come after the optimizer's step and begin where it ended, one after the other; the paper's step has
-//! all three from one place. The paper's algorithm is asynchronous; this is its form in lock step.
+//! **Deviations.** Losses are means since the last choice; the code uses a window of batches. Between choices the code pulls a
+//! leader back to the point from which it led. Pulls follow the optimizer's step, start at its result and are applied one after
+//! the other; the paper's step applies all three at one point. The paper's algorithm is asynchronous; this is its synchronous
+//! form.
 //!
 //! **Reference.** Y. Teng, W. Gao, F. Chalus, A. Choromanska, D. Goldfarb, A. Weller, *Leader Stochastic Gradient Descent for Distributed Training
 //! of Deep Learning Models*, NeurIPS 2019 (arXiv 1905.10395), section 2 and algorithm 1, and the authors' code.
@@ -54,7 +56,7 @@ mod followed;
 pub use config::LsgdConfig;
 use followed::Followed;
 
-/// The rank of these losses that leads: the first of the lowest; none where none is finite.
+/// Returns the rank that leads: the first of the lowest losses, or none if no loss is finite.
 pub fn leader(losses: &[f64]) -> Option<usize> {
     let finite = losses.iter().enumerate().filter(|(_, loss)| loss.is_finite());
     finite.min_by(|a, b| a.1.total_cmp(b.1)).map(|(rank, _)| rank)
@@ -73,7 +75,7 @@ pub struct Lsgd {
 }
 
 impl Lsgd {
-    /// In a world of `world` ranks.
+    /// Creates the strategy for `world` ranks.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range, and for groups that do not tile the world.
@@ -83,9 +85,9 @@ impl Lsgd {
         Ok(Lsgd { settings, of_group, of_world, losses, seconds, traffic })
     }
 
-    /// This rank's loss of a step; nothing of one without samples.
+    /// Returns this rank's loss of a step, or none for a step without samples.
     fn own_loss(cx: &Context<'_>, comm: &Session) -> Result<Option<f64>, ReduceError> {
-        // Where no rank agrees, what the step knows is this rank's.
+        // If no rank agrees, the step's values are this rank's own.
         let known = (cx.agreed_step.samples, cx.agreed_step.loss);
         match cx.ranks.get(comm.rank()).map_or(known, |own| (own.samples, own.loss)) {
             (0, _) => Ok(None),
@@ -110,7 +112,7 @@ impl Stateful for Lsgd {
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let of_world = state.memory("world", self.of_world.place.now())?;
         let of_group = state.memory("group", self.of_group.place.now())?;
-        // Dropped in a world of another size: nobody there has led.
+        // Dropped if the world size changed: no rank has led there yet.
         let leads = state.f32s("leads", None)?.iter().map(|leads| *leads > 0.0).collect::<Vec<_>>();
         let losses = (state.f64("loss")?, state.u64("losses")?);
         for (followed, place, at) in [(&mut self.of_group, of_group, 0), (&mut self.of_world, of_world, 1)] {
@@ -162,7 +164,7 @@ impl SyncStrategy for Lsgd {
         let period = self.settings.steps();
         let (mut sum, mut count) = *self.losses.now();
         (sum, count) = (sum + loss.unwrap_or(0.0), count + u64::from(loss.is_some()));
-        // Not a number without samples: such a rank does not lead.
+        // NaN without samples: such a rank does not lead.
         let mean = sum / count as f64;
         let [in_group, in_world] = [local, period].map(|period| (step + 1).is_multiple_of(period));
         if in_group {
@@ -182,7 +184,7 @@ impl SyncStrategy for Lsgd {
         Ok(Momenta::Keep)
     }
 
-    /// Leaders pull the mean.
+    /// Returns nothing: leaders pull the mean.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

@@ -1,11 +1,13 @@
-//! Minibatch SGD in rounds: `K` gradients of every rank at the same point, then one step; plain, or accelerated (AC-SA).
+//! Minibatch SGD in rounds: each rank takes `K` gradients at the same point, then all take one step, plain or accelerated
+//! (AC-SA).
 //!
-//! **Why, and when not.** Local SGD and this use the same gradients and the same exchanges: `K` steps of a rank, then one average. Local SGD
-//! goes further with them where ranks' data are alike. Where they are not, its local steps lead each rank to its own optimum and the
-//! mean to a wrong place, the further the more they differ; gradients at one point have no such error, and the accelerated form gets
-//! the best rate there is from them. Where memory is not what limits a batch, larger batches of an exchange at every step do the same.
+//! **Why, and when not.** Local SGD uses the same gradients and exchanges: `K` steps of a rank, then one average. Local SGD
+//! makes more progress with them where the ranks' data are similar. Where data differ, local steps lead each rank to its own
+//! optimum and bias the mean, the more so the more they differ. Gradients at one point have no such bias, and the accelerated
+//! form attains the optimal rate with them. If memory does not limit the batch, larger batches with an exchange at every step
+//! do the same.
 //!
-//! **Method.** In a round all ranks stay at `x` and each takes `K` gradients. With `g` the mean over ranks of the mean of these:
+//! **Method.** In a round all ranks stay at `x` and each takes `K` gradients. With `g` the mean over ranks of their means:
 //!
 //! ```text
 //! plain:        the optimizer steps from x with g
@@ -13,30 +15,33 @@
 //!               and gradients are taken at x/β_t + (1 − 1/β_t)·x_ag, with the next t
 //! ```
 //!
-//! `t` counts rounds from 1, and `γ` is the learning rate of the round's last step: `1/(4H)` for a loss of smoothness `H`. On strongly convex
-//! problems it is to begin anew, from `x_ag` and with `t = 1`, after every few rounds (`restart`: of the order of `√(H/μ)`).
+//! `t` counts rounds from 1, and `γ` is the learning rate of the round's last step: `1/(4H)` for a loss of smoothness `H`. On
+//! strongly convex problems, restart from `x_ag` with `t = 1` after every few rounds (`restart`: of the order of `√(H/μ)`).
 //!
-//! In the paper's terms, with steps of `η_in` within a round and of `η_out` at its end, the plain form is `η_in = 0` and has the rate `K·η_out`;
-//! [`local-sgd`](super::periodic) has the others, its `rate` being `η_out/η_in`.
+//! In the paper's terms, with steps of `η_in` within a round and of `η_out` at its end, the plain form has `η_in = 0` and the
+//! rate `K·η_out`. [`local-sgd`](super::periodic) covers the other cases; its `rate` is `η_out/η_in`.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `K = 1` | gradients at every step |
 //! | plain | [`EveryStep`](super::EveryStep) with a batch `K` times as large |
-//! | accelerated, restarted after every round | not given: gradient descent |
+//! | accelerated, restarted after every round | not available: it would be gradient descent |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `K` steps. These are gradients: any feedback is fit for them, but for momentum
-//! where the step is accelerated.
+//! **On the wire.** The reducer's messages for `d` values, every `K` steps. These are gradients, so any error feedback is
+//! suitable, except feedback with momentum where the step is accelerated.
 //!
-//! **Properties.** Ranks are always at the same point. Accelerated, that is not the model to evaluate, which is `x_ag`.
+//! **Properties.** Ranks are always at the same point. In the accelerated form the model to evaluate is a different point,
+//! `x_ag`.
 //!
-//! **State.** `x`, and `x_ag` where accelerated, the same on every rank; the gradients so far, each rank's own.
+//! **State.** `x`, and `x_ag` if accelerated, the same on every rank; the gradients so far, rank-local.
 //!
-//! **Knobs.** `period` `K`, steps, default 8; `accelerate`, default false; `restart`, rounds, at least 2, or 0 for never, the default.
+//! **Knobs.** `period` `K`, steps, default 8; `accelerate`, default false; `restart`, rounds, at least 2, or 0 for never (the
+//! default).
 //!
-//! **Deviations.** The inner optimizer steps at the end of a round only, so any optimizer is as right as with a batch `K` times as large.
-//! Accelerated, the step is AC-SA's and the inner optimizer's is not used: it must be plain SGD. A round's last gradient alone counts by its
-//! samples. The paper's constants for `γ` depend on the noise; here it is the caller's, as restarts are.
+//! **Deviations.** The inner optimizer steps only at the end of a round, so any optimizer is as suitable as with a batch `K`
+//! times as large. The accelerated form takes the step of AC-SA and ignores the inner optimizer's, which must be plain SGD.
+//! Only a round's last gradient is weighted by its samples. The paper's constants for `γ` depend on the noise; here the caller
+//! sets `γ` and the restarts.
 //!
 //! **References.** B. Woodworth, K. K. Patel, N. Srebro, *Minibatch vs Local SGD for Heterogeneous Distributed Learning*, NeurIPS 2020 (arXiv
 //! 2006.04735), section 3. S. Ghadimi, G. Lan, *Optimal Stochastic Approximation Algorithms for Strongly Convex Stochastic Composite
@@ -77,11 +82,11 @@ use crate::{Layout, Session, layout};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MinibatchConfig {
-    /// Gradients of a rank in a round.
+    /// Gradients per rank in a round.
     pub period: u64,
-    /// Whether rounds are accelerated.
+    /// Set if rounds are accelerated.
     pub accelerate: bool,
-    /// Accelerated rounds from one beginning to the next, at least 2; 0 where there is one.
+    /// Accelerated rounds between restarts, at least 2; 0 for no restart.
     pub restart: u64,
 }
 
@@ -135,7 +140,7 @@ impl StrategySettings for MinibatchConfig {
         exchange.fewest_ranks()
     }
 
-    /// Those of the steps before.
+    /// Returns true: an earlier step of the round may have had a gradient for a slot.
     fn remembers(&self) -> bool {
         true
     }
@@ -144,7 +149,7 @@ impl StrategySettings for MinibatchConfig {
         super::outer::exchanges()
     }
 
-    /// At the end of a round, and at no other step.
+    /// Returns true unless rounds are accelerated: the optimizer steps only at the end of a round, with the average.
     fn steps_with_averages(&self) -> bool {
         !self.accelerate
     }
@@ -166,18 +171,18 @@ impl StrategySettings for MinibatchConfig {
 pub struct Minibatch<R> {
     settings: MinibatchConfig,
     reducer: R,
-    /// This round's gradients so far, each over `K`; empty at its start.
+    /// This round's gradients so far, each divided by `K`; empty at its start.
     gathered: Staged<Vec<f32>>,
     /// Number of gradients in `gathered`.
     count: Staged<u64>,
     /// `x`.
     point: Staged<Vec<f32>>,
-    /// `x_ag`; empty where nothing is accelerated.
+    /// `x_ag`; empty if rounds are not accelerated.
     aggregate: Staged<Vec<f32>>,
     /// The last round's `g`.
     mean: Vec<f32>,
     report: Report,
-    /// The last step of the run, where it is known: a round ends with it, of however many gradients.
+    /// Last step of the run, if known. A round ends with it, however many gradients it has.
     last: Option<u64>,
 }
 
@@ -191,7 +196,7 @@ impl<R: std::fmt::Debug> std::fmt::Debug for Minibatch<R> {
 }
 
 impl<R: Reducer> Minibatch<R> {
-    /// Gradients travel through `reducer`.
+    /// Creates the strategy; gradients are exchanged through `reducer`.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -205,7 +210,7 @@ impl<R: Reducer> Minibatch<R> {
         (step + 1).is_multiple_of(self.settings.period) || self.last == Some(step)
     }
 
-    /// `β_t` of the round that `step` is in.
+    /// Returns `β_t` of the round that contains `step`.
     fn beta(&self, step: u64) -> f32 {
         let (round, restart) = (step / self.settings.period, self.settings.restart);
         let t = 1 + if restart == 0 { round } else { round % restart };
@@ -231,11 +236,11 @@ impl<R: Reducer> Minibatch<R> {
         Ok(())
     }
 
-    /// A step of AC-SA with the round's `g`.
+    /// Takes a step of AC-SA with the round's `g`.
     fn accelerate(&mut self, cx: &Context<'_>) -> Result<(), ReduceError> {
         let step = cx.agreed_step.step;
         let rate = cx.agreed_step.learning_rate.ok_or(ReduceError::NoLearningRate { step })? as f32;
-        // `γ·(t+1)/2`, too.
+        // This is also `γ·(t+1)/2`.
         let (beta, begins_anew) = (self.beta(step), self.beta(step + 1) == 1.0);
         let (x, next) = self.point.both();
         next.clear();
@@ -253,7 +258,7 @@ impl<R: Reducer> Minibatch<R> {
     }
 }
 
-/// `x/β + (1 − 1/β)·x_ag`.
+/// Returns `x/β + (1 − 1/β)·x_ag`.
 fn between(beta: f32, x: f32, aggregate: f32) -> f32 {
     x / beta + (1.0 - 1.0 / beta) * aggregate
 }
@@ -271,7 +276,7 @@ impl<R: Reducer> Stateful for Minibatch<R> {
         let point = state.memory("point", self.point.now())?;
         let aggregate = state.memory("aggregate", &point)?;
         let gathered = state.memory("gathered", &point)?;
-        // Gradients that a world of another size has dropped do not count.
+        // Gradients that were dropped because the world size changed do not count.
         let count = if gathered.is_empty() { 0 } else { state.u64("count")? };
         state.load_part("reducer", &mut self.reducer)?;
         self.point.set(point);
@@ -298,7 +303,7 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
     fn plan(&self, step: u64) -> Plan {
         let within = Plan { gradients: true, optimizes: false, ..Plan::ALONE };
         let plan = if self.ends_round(step) { Plan::GRADIENTS } else { within };
-        // Where the model is not what is trained, its view is asked for as if replicas differed.
+        // If the evaluated model differs from the trained one, its view is requested as if replicas differed.
         Plan { parameters: true, replicas_equal: !self.settings.accelerate, ..plan }
     }
 
@@ -328,7 +333,7 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
         gathered.extend(gradient.iter().map(|g| g / period as f32));
         gathered.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
         if ends {
-            // Cut short, or what is left of a round that was.
+            // A round that was cut short, or the remainder of one.
             if count < period {
                 gathered.iter_mut().for_each(|sum| *sum *= period as f32 / count as f32);
             }
@@ -365,12 +370,12 @@ impl<R: Reducer> SyncStrategy for Minibatch<R> {
         Ok(Momenta::Keep)
     }
 
-    /// `x_ag`, where there is one.
+    /// Writes `x_ag` if rounds are accelerated.
     fn view(&self, parameters: &mut [f32]) {
         parameters.iter_mut().zip(self.aggregate.latest()).for_each(|(x, aggregate)| *x = *aggregate);
     }
 
-    /// A step moves the mean.
+    /// Returns nothing: a step moves the mean.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

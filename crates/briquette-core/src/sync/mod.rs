@@ -1,14 +1,14 @@
-//! What ranks do together at a step: what they exchange, when, and with which ranks.
+//! Synchronization strategies: which vectors the ranks exchange at a step, when, and with which ranks.
 //!
-//! A [`SyncStrategy`] sees a step, not a vector. Its [`plan`](SyncStrategy::plan) for a step states what must be agreed before
-//! anything is sent, which vectors it is given, and whether replicas are equal afterwards. It then has two places to act:
-//!
+//! A [`SyncStrategy`] acts on a whole training step. Its [`plan`](SyncStrategy::plan) for a step states what the ranks must
+//! agree on before sending, which vectors the strategy receives, and whether replicas are equal afterwards. The strategy then
+//! acts in two hooks:
 //! ```text
 //! forward, backward ──► after_backward(gradient) ──► optimizer ──► after_step(parameters) ──► commit ──► after_commit
 //! ```
 //!
-//! What [`after_step`](SyncStrategy::after_step) leaves in the parameters is what the next forward pass computes with. A strategy
-//! that trains another vector than that (as stochastic gradient push does) keeps it as its own state.
+//! [`after_step`](SyncStrategy::after_step) leaves in the parameters the values that the next forward pass computes with. A
+//! strategy that trains a different vector, such as stochastic gradient push, keeps that vector in its own state.
 
 mod away;
 pub mod bmuf;
@@ -65,35 +65,36 @@ use crate::report::Report;
 use crate::state::Stateful;
 use crate::{Key, Session, Slot};
 
-/// What a strategy does at a step; the same on every rank.
+/// A strategy's actions at a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Which ranks agree on a [step header](header) before anything is sent.
+    /// Ranks that agree on a [step header](header) before anything is sent.
     pub agrees: Agrees,
-    /// Whether [`after_backward`](SyncStrategy::after_backward) is given the gradient.
+    /// Set if [`after_backward`](SyncStrategy::after_backward) receives the gradient.
     pub gradients: bool,
-    /// Whether [`after_step`](SyncStrategy::after_step) is given the parameters.
+    /// Set if [`after_step`](SyncStrategy::after_step) receives the parameters.
     pub parameters: bool,
-    /// Whether every rank has the same parameters when the step has ended, if all had at its start or parameters are exchanged.
-    /// Where replicas differ, what is evaluated and saved as the model is the mean over ranks of their
+    /// Set if every rank has the same parameters at the end of the step, provided that all had the same at its start or
+    /// parameters are exchanged. Where replicas differ, the model that is evaluated and saved is the mean over ranks of their
     /// [views](SyncStrategy::view).
     pub replicas_equal: bool,
-    /// Whether all ranks must step with the same learning rate.
+    /// Set if all ranks must step with the same learning rate.
     pub same_rate: bool,
-    /// Set if the inner optimizer steps. Otherwise it receives no gradients: parameters, momenta and step counters do not change.
+    /// Set if the inner optimizer steps. Otherwise it receives no gradients: parameters, momenta and step counters do not
+    /// change.
     pub optimizes: bool,
 }
 
-/// Which ranks agree on a step header.
+/// Ranks that agree on a step header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agrees {
-    /// All: no rank exchanges anything unless every rank can.
+    /// All ranks. No rank exchanges anything unless every rank can.
     World,
-    /// Those of this rank's machine: the ranks of a group of this size, or [where they are](crate::comm::Places). Requests to stop
-    /// wait for a header of all, and values that are not finite end the world.
+    /// The ranks of this rank's machine: a group of this size, or [as placed](crate::comm::Places). Stop requests wait for a
+    /// header of all ranks; a non-finite value aborts the whole process group.
     Machine(Option<usize>),
-    /// None: a rank learns of another one's trouble when it waits for it. Requests to stop, losses of other ranks and values that
-    /// are not finite are noticed when there is a header again.
+    /// No ranks. A rank learns of another rank's failure when it waits for that rank. Stop requests, other ranks' losses and
+    /// non-finite values are noticed at the next step with a header.
     NoRank,
 }
 
@@ -107,78 +108,79 @@ impl Plan {
         same_rate: true,
         optimizes: true,
     };
-    /// Parameters are exchanged after it, and are then the same on every rank.
+    /// Parameters are exchanged after the inner optimizer's step, and are then the same on every rank.
     pub const PARAMETERS: Plan =
         Plan { agrees: Agrees::World, gradients: false, parameters: true, same_rate: false, ..Plan::GRADIENTS };
-    /// Every rank steps by itself.
+    /// Every rank steps without communication.
     pub const ALONE: Plan =
         Plan { agrees: Agrees::NoRank, parameters: false, replicas_equal: false, ..Plan::PARAMETERS };
 
-    /// Whether anything may be sent.
+    /// Returns whether anything may be sent.
     pub fn exchanges(&self) -> bool {
         self.gradients || self.parameters || self.agrees == Agrees::World
     }
 }
 
-/// That what is this rank's own after an exchange is finite.
+/// Checks that a rank-local result of an exchange is finite.
 fn check_own(values: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
     let (step, rank) = (cx.agreed_step.step, comm.rank());
     not_finite(values, cx.slots).map_or(Ok(()), |slot| Err(SyncError::Diverged { step, rank, slot }))
 }
 
-/// Steps from one header to the next of a strategy that needs none: so requests to stop are agreed, and every rank's losses known.
+/// Steps between headers of a strategy that needs none, so that ranks agree on stop requests and share their losses.
 pub const HEADER_STEPS: u64 = 100;
 
-/// Everything around the vector.
+/// Context of a hook: key, slots and agreements of the step.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// The run's root key.
     pub key: Key,
-    /// The tensors inside the vector; where all ranks agree on a gradient, those that no rank has one for at this step are
+    /// Tensors inside the vector. Where all ranks agree on a gradient, slots for which no rank has a gradient at this step are
     /// [marked](Slot::is_absent).
     pub slots: &'a [Slot],
-    /// What all ranks agree on; where [no rank agrees](Agrees::NoRank), what this rank knows by itself.
+    /// The agreement of all ranks; where [no rank agrees](Agrees::NoRank), this rank's own values.
     pub agreed_step: &'a AgreedStep,
-    /// What each rank brings to this step, in rank order; empty where no rank agrees.
+    /// Each rank's values for this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
 }
 
-/// What becomes of the inner optimizer's momenta after a step.
+/// Treatment of the inner optimizer's momenta after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Momenta {
-    /// They stay as they are.
+    /// Momenta are unchanged.
     #[default]
     Keep,
-    /// They begin anew, as at step 0.
+    /// Momenta are reset, as at step 0.
     Reset,
-    /// They become their mean over ranks.
+    /// Momenta are averaged over ranks.
     Average,
 }
 
-/// What ranks do together at each step.
+/// Synchronization of the ranks at each step.
 ///
-/// **Agreement.** Ranks agree once a step, on one header: a strategy that is given gradients and parameters has the same context
-/// in both hooks, and a rank whose parameters are not finite after the optimizer's step stops the others.
+/// **Agreement.** Ranks agree once a step, on one header. A strategy that receives both gradients and parameters has the same
+/// context in both hooks. A rank whose parameters are not finite after the optimizer's step stops the others.
 ///
 /// **State.** The hooks compute, communicate, and then change state. After an error, vector and state are as they were before
 /// the step.
 pub trait SyncStrategy: Stateful + Send {
-    /// What is done at `step`; the same answer on every rank.
+    /// Returns the plan for `step`, the same on every rank.
     fn plan(&self, step: u64) -> Plan;
 
-    /// The number of the run's last step, where it is known, before the run begins or goes on: what would not be in the
-    /// [view](Self::view) after it is exchanged then, whatever the period. By default the view has all.
+    /// Receives the number of the run's last step, if known, before the run starts or resumes. Progress that the
+    /// [view](Self::view) would otherwise miss is exchanged at that step, whatever the period. The default does nothing: the
+    /// view has everything.
     fn ends_at(&mut self, _last: u64) {}
 
-    /// The parameters that every rank begins with, before step 0.
+    /// Receives the parameters that every rank starts with, before step 0.
     fn begin(&mut self, _parameters: &[f32]) {}
 
-    /// Before the inner optimizer's step, with this rank's gradient: what is left in it is what the optimizer steps with. It may be
-    /// exchanged for another vector of the same length.
+    /// Runs before the inner optimizer's step, with this rank's gradient. The optimizer steps with the values that this leaves
+    /// in it. The vector may be swapped for another of the same length.
     ///
     /// # Errors
-    /// [`SyncError`]; `gradient` and this strategy's state are then as before.
+    /// [`SyncError`]; `gradient` and this strategy's state are then unchanged.
     fn after_backward(
         &mut self,
         _gradient: &mut Vec<f32>,
@@ -188,8 +190,8 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(())
     }
 
-    /// [`after_backward`](Self::after_backward) while the gradient is still being computed: `average` has the result. Bits, state and
-    /// errors are the same. By default all is waited for first.
+    /// Runs [`after_backward`](Self::after_backward) while the gradient is still being computed, and writes the result to
+    /// `average`. Bits, state and errors are the same. The default waits for the whole gradient first.
     ///
     /// # Errors
     /// As [`after_backward`](Self::after_backward).
@@ -206,18 +208,18 @@ pub trait SyncStrategy: Stateful + Send {
         self.after_backward(average, cx, comm)
     }
 
-    /// Takes back what the exchange of gradients has staged for these places, in order: slots that no rank has a gradient for. Whether
-    /// that is done: then the optimizer gets no gradient for them. By default it is not, and what the average has for them is
-    /// applied.
+    /// Discards what the exchange of gradients staged for these ranges, which are in order: slots for which no rank has a
+    /// gradient. Returns whether it did; if so, the optimizer gets no gradient for them. By default it does not, and the
+    /// average's values for them are applied.
     fn hold(&mut self, _absent: &[Range<usize>]) -> bool {
         false
     }
 
-    /// After the inner optimizer's step, with this rank's parameters: what is left in them is what the next step begins with. They
-    /// may be exchanged for another vector of the same length.
+    /// Runs after the inner optimizer's step, with this rank's parameters. The next step starts with the values that this
+    /// leaves in them. The vector may be swapped for another of the same length.
     ///
     /// # Errors
-    /// [`SyncError`]; `parameters` and this strategy's state are then as before.
+    /// [`SyncError`]; `parameters` and this strategy's state are then unchanged.
     fn after_step(
         &mut self,
         _parameters: &mut Vec<f32>,
@@ -227,11 +229,11 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(Momenta::Keep)
     }
 
-    /// When the step has succeeded: starts what cannot be taken back, such as a background exchange.
+    /// Runs when the step has succeeded. Starts actions that cannot be undone, such as a background exchange.
     fn after_commit(&mut self, _cx: &Context<'_>, _comm: &mut Session) {}
 
-    /// Waits for what is under way in the background, so that it can be saved or left. Training goes on as if it had not been
-    /// called; simulated seconds may pass.
+    /// Waits for background exchanges, so that their state can be saved, or the run left. Training continues as if this had not been
+    /// called; simulated time may pass.
     ///
     /// # Errors
     /// [`SyncError`] when the background exchange failed.
@@ -239,18 +241,18 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(())
     }
 
-    /// Makes of this rank's parameters its share of the model to evaluate and save, which is the mean of all ranks' shares where
-    /// replicas differ.
+    /// Turns this rank's parameters into its share of the model to evaluate and save. Where replicas differ, that model is the
+    /// mean of all ranks' shares.
     fn view(&self, _parameters: &mut [f32]) {}
 
-    /// A vector whose mean over ranks an exchange of parameters does not change, where this strategy has one. By default the
-    /// parameters.
+    /// Returns a vector whose mean over ranks an exchange of parameters conserves, if this strategy has one. The default
+    /// returns the parameters.
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
         Some(parameters.to_vec())
     }
 
-    /// What the last step's exchanges did. At a step that exchanges gradients and parameters it is asked for after each, and the
-    /// second time is to state both.
+    /// Reports the last step's exchanges. At a step that exchanges both gradients and parameters this is called after each, and
+    /// the second report must cover both.
     fn report(&self, report: &mut Report);
 }
 

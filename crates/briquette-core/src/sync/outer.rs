@@ -1,4 +1,5 @@
-//! What strategies of local steps have in common: ranks step alone for a period, and an outer step is made of how far they have come.
+//! Outer optimization for local-step strategies: ranks step alone for a period, then an outer step uses the mean of their
+//! changes.
 //!
 //! ```text
 //! every rank:  x₀ ──► x₀ − γ·g ──► … ──► x_i          period local steps, no exchange (or those of a base)
@@ -6,7 +7,7 @@
 //!              x₀, u ← advance(x₀, D, u)              the same on every rank
 //! ```
 //!
-//! An algorithm is an [`OuterRule`]: its settings, and what becomes of one value. Its module says what that is good for.
+//! An algorithm is an [`OuterRule`]: its settings, and the update of one value. Its module states when to use it.
 //!
 //! ```
 //! use briquette_core::config::Described;
@@ -46,41 +47,41 @@ use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
 
-/// How an outer step moves a value.
+/// An outer step's update of one value.
 pub trait OuterRule: Described + std::fmt::Debug + Send {
-    /// Whether it keeps a slow momentum `u`.
+    /// Set if the rule keeps a slow momentum `u`.
     const HAS_MOMENTUM: bool = true;
-    /// Whether it reads the learning rate of the step that ends a period: all ranks must then step with the same.
+    /// Set if the rule reads the learning rate of the step that ends a period. All ranks must then step with the same rate.
     const READS_RATE: bool = false;
 
-    /// Local steps from one outer step to the next, at least 1.
+    /// Returns the number of local steps between outer steps, at least 1.
     fn period(&self) -> u64;
 
-    /// Whether differences are averaged; if not, each rank makes the outer step of its own, and only its base exchanges.
+    /// Returns whether differences are averaged. If not, each rank takes its own outer step, and only its base exchanges.
     fn averages(&self) -> bool {
         true
     }
 
-    /// What becomes of the inner optimizer's momenta after an outer step.
+    /// Returns the treatment of the inner optimizer's momenta after an outer step.
     fn momenta(&self) -> Momenta {
         Momenta::Keep
     }
 
-    /// One value: its anchor `x₀`, the mean over ranks of `x₀ − x_i`, and the slow momentum, 0 where there is none. Returns the next
-    /// anchor and the next momentum.
+    /// Updates one value. Takes its anchor `x₀`, the mean over ranks of `x₀ − x_i`, and the slow momentum (0 if there is none).
+    /// Returns the next anchor and the next momentum.
     fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32);
 }
 
-/// What an outer step knows beside a value.
+/// Inputs of an outer step that are the same for all values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Around {
-    /// The learning rate of the step that ends the period; 0 where it is not read.
+    /// Learning rate of the step that ends the period; 0 if it is not read.
     pub rate: f32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: usize,
 }
 
-/// The reducer of differences, which have the inner optimizer's momentum in them.
+/// Builds the reducer of differences, which contain the inner optimizer's momentum.
 pub(super) fn build_reducer<S: Described>(
     exchange: &Exchange,
     layout: &Layout,
@@ -100,13 +101,15 @@ pub(super) fn build_reducer<S: Described>(
     )))
 }
 
-/// What travels where the laws try a strategy that exchanges differences: dense, and compressed with a memory.
+/// Returns the exchanges with which the laws test a strategy that exchanges differences: dense, and compressed with error
+/// feedback.
 pub(super) fn exchanges() -> Vec<Exchange> {
     let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
     vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
 }
 
-/// The outer step of `x₀` and `u`, with the mean difference in the storage of the next `x₀`: computes both there, and stages neither.
+/// Computes the outer step of `x₀` and `u`. The storage of the next `x₀` holds the mean difference; the results are written
+/// there, and neither is staged.
 pub(super) fn advance<S: OuterRule>(
     rule: &S,
     [anchor, momentum]: [&mut Staged<Vec<f32>>; 2],
@@ -127,7 +130,7 @@ pub(super) fn advance<S: OuterRule>(
     check_average(next, slots)
 }
 
-/// A rule, with the reducer that differences travel through; see the [module](self).
+/// A rule, with the reducer that exchanges differences; see the [module](self).
 pub struct Outer<S, R> {
     rule: S,
     reducer: R,
@@ -136,7 +139,7 @@ pub struct Outer<S, R> {
     anchor: Staged<Vec<f32>>,
     /// `u`.
     momentum: Staged<Vec<f32>>,
-    /// `x₀ − x_i`, while it is sent.
+    /// `x₀ − x_i`, during the exchange.
     difference: Vec<f32>,
     report: Report,
     ends: bool,
@@ -149,7 +152,8 @@ impl<S: std::fmt::Debug, R: std::fmt::Debug> std::fmt::Debug for Outer<S, R> {
 }
 
 impl<S: OuterRule, R: Reducer> Outer<S, R> {
-    /// Differences travel through `reducer`; between outer steps ranks do what `base` does, or step alone.
+    /// Creates the strategy; differences are exchanged through `reducer`. Between outer steps ranks follow `base`, or step
+    /// alone without one.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -159,7 +163,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         Ok(Outer { rule, reducer, base, anchor, momentum, difference, report, ends: false })
     }
 
-    /// The slow momentum `u`, the same on every rank; empty before the first outer step, and where there is none.
+    /// Returns the slow momentum `u`, the same on every rank; empty before the first outer step, and if there is none.
     pub fn momentum(&self) -> &[f32] {
         self.momentum.now()
     }
@@ -172,7 +176,8 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
     }
 
-    /// `difference` holds `x_i`. The mean of `x₀ − x_i` goes to the next anchor's storage, which then becomes the next anchor.
+    /// Ends a period; `difference` holds `x_i`. The mean of `x₀ − x_i` is written to the next anchor's storage, which then
+    /// becomes the next anchor.
     fn end_period(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (step, len) = (cx.agreed_step.step, self.difference.len());
         let rate = match cx.agreed_step.learning_rate {
@@ -181,7 +186,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
             None => return Err(ReduceError::NoLearningRate { step }),
         };
         let around = Around { rate, world: comm.world() };
-        // Where ranks step with rates of their own, controllers must not decide by them.
+        // If ranks step with different rates, controllers must not base decisions on them.
         let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
         let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
         let (anchor, mean) = self.anchor.both();
@@ -330,7 +335,7 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         self.base.iter().for_each(|base| base.view(parameters));
     }
 
-    /// An outer step moves the mean.
+    /// Returns nothing: an outer step moves the mean.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

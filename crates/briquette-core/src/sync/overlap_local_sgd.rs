@@ -1,35 +1,35 @@
-//! Overlap-Local-SGD: parameters are averaged in the background, and arrive one period later.
+//! Overlap-Local-SGD: averages parameters in the background and applies the average one period later.
 //!
-//! **Why, and when not.** Local SGD still waits for its average once a period. Here ranks go on at once, and are pulled towards
-//! the average of the *period before*: as long as an exchange takes less than a period of computing, it costs no time at all. On
-//! a network that is fast anyway, [`Periodic`](super::Periodic) has fresher averages.
+//! **Why, and when not.** Local SGD still waits for its average once a period. Here ranks continue at once, and are pulled
+//! towards the average of the *previous period*. An exchange that takes less than a period of computing therefore costs no
+//! time. On a fast network [`Periodic`](super::Periodic) has fresher averages.
 //!
 //! **Method.** All ranks hold the anchor `z`, at first the initial model. At the end of a period of `τ` steps, a rank
 //!
-//! 1. waits for the exchange that was started a period ago, which gives `z`;
+//! 1. waits for the exchange that was started a period ago, which yields `z`;
 //! 2. is pulled: `x ← (1−α)·x + α·z`;
-//! 3. moves its momentum: `v ← β·v + (z − x)/γ` with the learning rate `γ` of this step;
+//! 3. updates its momentum: `v ← β·v + (z − x)/γ` with the learning rate `γ` of this step;
 //! 4. starts the exchange of `z − γ·v`, whose mean over ranks is the next `z`.
 //!
-//! What travels is `−γ·v`, the difference to the anchor, by any reducer, on a channel of its own. What a compressor does not send
-//! stays in the next difference, so error feedback would count it twice and is refused. With `β = 0` the next anchor is the
-//! mean of the pulled parameters. The inner optimizer's momenta are left alone.
+//! Ranks exchange `−γ·v`, the difference to the anchor, through any reducer, on a separate channel. Values that a compressor
+//! omits remain in the next difference, so error feedback would count them twice and is rejected. With `β = 0` the next anchor
+//! is the mean of the pulled parameters. The inner optimizer's momenta are unchanged.
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `τ` steps, in the background.
+//! **On the wire.** The reducer's messages for `d` values, every `τ` steps, in the background.
 //!
-//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` and a dense reducer the mean over ranks of
-//! `(1−α)·x + α·z` is conserved, `z` being what is under way. Ranks agree on a header about every hundred steps only; a
-//! controller therefore sees no losses, seconds and learning rates.
+//! **Properties.** Replicas always differ; the anchor is the same on every rank. With `β = 0` and a dense reducer the mean over
+//! ranks of `(1−α)·x + α·z` is conserved, with `z` the anchor in flight. Ranks agree on a header only about every hundred
+//! steps, so a controller sees no losses, seconds and learning rates.
 //!
-//! **State.** `z`, on every rank the same; `v` and what is being sent, each rank's own. What is under way is saved as what was
-//! sent: a run that is resumed sends it again, and gets the same bits.
+//! **State.** `z`, the same on every rank; `v` and the input of the exchange in flight, rank-local. An exchange in flight is
+//! saved as its input: a resumed run sends it again, and gets the same bits.
 //!
 //! **Knobs.** `period` `τ`, steps, default 2; `alpha`, the pull, in [0, 1), default 0.6; `beta` in [0, 1), default 0.7: the authors'
 //! script for ranks with different data; `offset`, steps by which the first period is longer, below `τ`, default 0, and 1 in the
 //! authors' code.
 //!
-//! **Deviations.** Where the learning rate is 0, `v ← β·v`. The authors take `α = 1` for a start at the stale average; by the four lines
-//! above all of a period's work would be pulled away before it is sent, so it is refused.
+//! **Deviations.** If the learning rate is 0, `v ← β·v`. The authors use `α = 1` for a start at the stale average. By the four
+//! lines above that would discard all of a period's progress before it is sent, so it is rejected.
 //!
 //! **Reference.** J. Wang, H. Liang, G. Joshi, *Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in
 //! Distributed SGD*, ICASSP 2020 (arXiv 2002.09539), and the authors' code.
@@ -74,7 +74,7 @@ use crate::state::{OnResize, Place, Staged, State, Stateful};
 /// Averages in the background; see the [module](self).
 pub struct OverlapLocalSgd<R> {
     settings: OverlapConfig,
-    /// Whether the reducer sends everything.
+    /// Set if the reducer sends everything.
     is_exact: bool,
     anchor: Staged<Vec<f32>>,
     momentum: Staged<Vec<f32>>,
@@ -88,7 +88,7 @@ impl<R> std::fmt::Debug for OverlapLocalSgd<R> {
 }
 
 impl<R: Reducer + 'static> OverlapLocalSgd<R> {
-    /// Differences to the anchor travel through `reducer`.
+    /// Creates the strategy; differences to the anchor are exchanged through `reducer`.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -98,7 +98,7 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         Ok(OverlapLocalSgd { settings, is_exact: true, anchor, momentum, exchange })
     }
 
-    /// The anchor `z`, the same on every rank; empty before a run begins.
+    /// Returns the anchor `z`, the same on every rank; empty before a run begins.
     pub fn anchor(&self) -> &[f32] {
         self.anchor.now()
     }
@@ -107,18 +107,19 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         Periods { period: self.settings.steps(), offset: self.settings.offset }
     }
 
-    /// What the exchange at the end of step `step` is told. Ranks have not agreed on a learning rate: controllers must not see their own.
+    /// Returns the inputs of the exchange at the end of step `step`. Ranks have not agreed on a learning rate, so controllers
+    /// must not see a rank-local one.
     fn round(step: u64, cx: &Context<'_>) -> (Key, AgreedStep) {
         (cx.key.step(step).purpose("overlap"), AgreedStep { step, ..AgreedStep::default() })
     }
 
-    /// The mean of the period before, at the end of this one; nothing at the end of the first.
+    /// Receives the mean of the previous period at the end of this one. There is none at the end of the first.
     fn receive(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (key, agreed_step) = Self::round(cx.agreed_step.step.saturating_sub(self.settings.steps()), cx);
         self.exchange.receive(key, agreed_step, cx, comm)
     }
 
-    /// The next anchor, and the momentum and input of the parameters `x`, which are to be pulled.
+    /// Computes the next anchor, and the momentum and exchange input of the parameters `x`, before the pull.
     fn advance(&mut self, x: &[f32], rate: f32) -> Result<(), ReduceError> {
         let OverlapConfig { alpha, beta, .. } = self.settings;
         self.momentum.fit(x.len())?;
@@ -133,16 +134,16 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
         let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         for ((((x, z), v), next), input) in x.iter().zip(&*z).zip(momentum).zip(next).zip(input) {
             let x = pulled(alpha, *x, *z);
-            // Not finite where `x` is not.
+            // Not finite if `x` is not.
             *next = beta * v + (z - x) * per_rate;
-            // `−γ·v`, written so that at a rate of 0 a period's work is not lost.
+            // `−γ·v`, written so that a period's progress is not lost at a rate of 0.
             *input = (x - z) - rate * beta * v;
         }
         Ok(())
     }
 }
 
-/// `x` on its way to the anchor `z`.
+/// Returns `x` pulled towards the anchor `z`.
 fn pulled(alpha: f32, x: f32, z: f32) -> f32 {
     x + alpha * (z - x)
 }
@@ -219,7 +220,7 @@ impl<R: Reducer + 'static> SyncStrategy for OverlapLocalSgd<R> {
         self.exchange.settle(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
     }
 
-    /// `(1−α)·x + α·z`, with the anchor that is under way.
+    /// Returns `(1−α)·x + α·z`, with the anchor in flight.
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
         let (alpha, beta) = (self.settings.alpha, self.settings.beta);
         let share = |(i, x): (usize, &f32)| {

@@ -1,46 +1,50 @@
-//! Parle: ranks that each train by Entropy-SGD, on springs to their mean.
+//! Parle: Entropy-SGD replicas coupled to their mean by an elastic term.
 //!
-//! **Why, and when not.** A wide valley generalises better than a narrow one that is as deep. Entropy-SGD looks around a place before it
-//! goes there: it follows the loss averaged over a neighbourhood, in which narrow valleys vanish. Parle does so on every rank, and draws
-//! the ranks together, ever closer, until they are one model; they exchange it once in `L` steps. On a convex problem there is nothing to
-//! look around for: average.
+//! **Why, and when not.** A wide valley generalizes better than an equally deep narrow one. Entropy-SGD explores the
+//! neighborhood of a point before it moves there: it follows the loss averaged over a neighborhood, in which narrow valleys
+//! vanish. Parle does so on every rank and couples the ranks ever more strongly until they are one model; they exchange it once
+//! in `L` steps. A convex problem has nothing to explore: average instead.
 //!
-//! **Method.** It minimises `Σ_a F_γ(x_a) + 1/(2ρ)·‖x_a − x̄‖²`, where `F_γ` is the loss smoothed over a radius of about `√γ` (the *local
-//! entropy*) and `x̄` the mean over ranks of their `x_a`. The model that is trained is `y`, by any inner optimizer:
+//! **Method.** It minimizes `Σ_a F_γ(x_a) + 1/(2ρ)·‖x_a − x̄‖²`, where `F_γ` is the loss smoothed over a radius of about `√γ`
+//! (the *local entropy*) and `x̄` the mean over ranks of their `x_a`. The model that is trained is `y`, by any inner optimizer:
 //!
 //! ```text
 //! every step:          y ← optimizer(y, gradient at y + p·(y − x_a))        z ← α·z + (1−α)·y
 //! after every L steps: x_a ← x_a + η·(z − x_a) − η·c·(x_a − x̄)              y, z ← x_a
 //! ```
 //!
-//! `p = 1/γ` and `c = 1/ρ` grow by `1/s` with each of these *outer steps* (scoping): `p` up to 1, `c` up to `1/η`, which is all of the way to
-//! the mean. `x̄` is the mean of before. All ranks hold it, and `x_a − x̄` is what travels: what a compressor does not send stays in the
-//! next difference, so error feedback would count it twice and is refused.
+//! `p = 1/γ` and `c = 1/ρ` grow by a factor of `1/s` with each of these *outer steps* (scoping): `p` up to 1, and `c` up to
+//! `1/η`, which moves all of the way to the mean. `x̄` is the mean at the previous outer step. All ranks hold it and exchange
+//! `x_a − x̄`. Values that a compressor omits remain in the next difference, so error feedback would count them twice and is
+//! rejected.
 //!
-//! | here | the paper | the authors' code, of `n` ranks and `B` batches an epoch |
+//! | here | the paper | the authors' code, for `n` ranks and `B` batches an epoch |
 //! |---|---|---|
 //! | `p`, 0.01 and growing up to 1 | `1/γ`, `γ` = 100 and shrinking down to 1 | `gamma`, 0.01 and growing up to 1 |
 //! | `η·c`, 0.1 and growing up to 1 | `η/ρ`, `η` = 0.1, `ρ` = 1 and shrinking down to 0.1 | `lr·rho`, `rho` = 0.01·`L`·`n` and growing up to 10 |
 //! | `s` | `1 − 1/(2B)` | `1/(1 + 1/(2B))` |
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one rank, or `c = 0` | Entropy-SGD |
-//! | `L = 1`, `α = 0`, `η = 1` | elastic SGD: a gradient's step, and `c` of the way to the mean of before it ([`easgd`](super::easgd) goes to a centre, after it) |
-//! | the same of one rank | its inner optimizer alone |
+//! | `L = 1`, `α = 0`, `η = 1` | elastic SGD: a gradient step, then `c` of the way to the previous mean ([`easgd`](super::easgd): a center) |
+//! | the same with one rank | its inner optimizer alone |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `L` steps.
+//! **On the wire.** The reducer's messages for `d` values, every `L` steps.
 //!
-//! **Properties.** Replicas differ. With a dense reducer springs do not move the mean of the `x_a`, which is the model to evaluate. The
-//! inner optimizer's momenta are kept over an outer step, as in the code.
+//! **Properties.** Replicas differ. With a dense reducer the coupling does not move the mean of the `x_a`, which is the model
+//! to evaluate. The inner optimizer's momenta are kept over an outer step, as in the authors' code.
 //!
-//! **State.** The mean, the same on every rank; `x_a`, `y` and `z`, each rank's own.
+//! **State.** The mean, the same on every rank; `x_a`, `y` and `z`, rank-local.
 //!
-//! **Knobs.** `period` `L`, steps, by default 25, and less where the run is known to have fewer than 20 periods; `pull`, the first `p`, default 0.01; `coupling`, the first `c`, default 0.1; `scope` `s` in (0, 1],
-//! by default 0.999 (500 batches an epoch), or what brings `η·c` to 1 in four fifths of the run where its steps are known and that is less; `alpha` in [0, 1), default 0.75; `rate` `η` in (0, 1], default 1.
+//! **Knobs.** `period` `L`, steps, by default 25, or less if the run is known to have fewer than 20 periods; `pull`, the first
+//! `p`, default 0.01; `coupling`, the first `c`, default 0.1; `scope` `s` in (0, 1], by default 0.999 (500 batches an epoch),
+//! or, if the number of steps is known, the value that brings `η·c` to 1 in four fifths of the run if that is less; `alpha` in
+//! [0, 1), default 0.75; `rate` `η` in (0, 1], default 1.
 //!
-//! **Deviations.** The outer step is plain: the paper's has Nesterov's momentum of 0.9 and the rate 0.1, which at length come to
-//! the rate 1. Entropy-SGD adds noise to `y` that Parle left out. The code also averages the `z`, and its outer step starts at `y`.
+//! **Deviations.** The outer step is plain. The paper's has Nesterov momentum 0.9 and rate 0.1, which amount to the rate 1 in
+//! the long run. Entropy-SGD adds noise to `y`, which Parle omits. The authors' code also averages the `z`, and its outer step
+//! starts at `y`.
 //!
 //! **Reference.** P. Chaudhari, C. Baldassi, R. Zecchina, S. Soatto, A. Talwalkar, A. Oberman, *Parle: parallelizing stochastic gradient
 //! descent*, 2017 (arXiv 1707.00424), and the authors' code. P. Chaudhari et al., *Entropy-SGD: Biasing Gradient Descent Into Wide Valleys*,
@@ -79,11 +83,11 @@ use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 
-/// Entropy-SGD on every rank, and springs between them; see the [module](self).
+/// Entropy-SGD on every rank with an elastic coupling between ranks; see the [module](self).
 pub struct Parle<R> {
     settings: ParleConfig,
     reducer: R,
-    /// `x̄` of before the last outer step.
+    /// `x̄` from before the last outer step.
     mean: Staged<Vec<f32>>,
     /// `x_a`.
     anchor: Staged<Vec<f32>>,
@@ -91,10 +95,10 @@ pub struct Parle<R> {
     trained: Staged<Vec<f32>>,
     /// `z`.
     average: Staged<Vec<f32>>,
-    /// `x_a` less the mean of the time before, while it is sent.
+    /// `x_a` minus the previous mean, during the exchange.
     difference: Vec<f32>,
     report: Report,
-    /// The last step of the run, where it is known: an outer step ends it.
+    /// Last step of the run, if known. An outer step ends it.
     last: Option<u64>,
 }
 
@@ -108,7 +112,7 @@ impl<R: std::fmt::Debug> std::fmt::Debug for Parle<R> {
 }
 
 impl<R: Reducer> Parle<R> {
-    /// Differences to the mean travel through `reducer`.
+    /// Creates the strategy; differences to the mean are exchanged through `reducer`.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -126,7 +130,7 @@ impl<R: Reducer> Parle<R> {
         (step + 1).is_multiple_of(self.settings.steps()) || self.last == Some(step)
     }
 
-    /// The outer step, from the next `z`: its `x_a` is staged nowhere yet.
+    /// Takes the outer step, from the next `z`. Its `x_a` is not staged yet.
     fn outer_step(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (step, (before, mean)) = (cx.agreed_step.step, self.mean.both());
         mean.resize(before.len(), 0.0);
@@ -143,7 +147,7 @@ impl<R: Reducer> Parle<R> {
         let (anchor, next) = self.anchor.both();
         next.clone_from(self.average.next_mut());
         for (((next, x), difference), mean) in next.iter_mut().zip(anchor).zip(&self.difference).zip(&*mean) {
-            // At a rate of 1 the first two are `z` itself, and one rank is its own mean.
+            // At a rate of 1 the first two terms are `z` itself, and one rank is its own mean.
             *next = *next - (1.0 - rate) * (*next - x) - rate * coupling * (difference - mean);
         }
         mean.iter_mut().zip(before).for_each(|(mean, before)| *mean += before);
@@ -157,7 +161,7 @@ impl<R: Reducer> Stateful for Parle<R> {
         let spread = Place::PerRank(OnResize::Spread);
         state.put_at(spread, "anchor", self.anchor.now().clone());
         state.put_at(spread, "average", self.average.now().clone());
-        // In a world of another size every rank begins at the mean of the anchors.
+        // If the world size changed, every rank starts at the mean of the anchors.
         state.put_at(Place::PerRank(OnResize::Drop), "trained", self.trained.now().clone());
         state.put_part("reducer", &self.reducer);
     }
@@ -238,12 +242,12 @@ impl<R: Reducer> SyncStrategy for Parle<R> {
         Ok(Momenta::Keep)
     }
 
-    /// `x_a`, whose mean is the model.
+    /// Writes `x_a`, whose mean is the model.
     fn view(&self, parameters: &mut [f32]) {
         parameters.copy_from_slice(self.anchor.latest());
     }
 
-    /// Ranks' own steps move the mean of the `x_a` at an outer step.
+    /// Returns nothing: the ranks' local steps move the mean of the `x_a` at an outer step.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

@@ -1,27 +1,29 @@
 //! Local SGD: every rank trains alone, and parameters are averaged every `H` steps.
 //!
-//! **Why, and when not.** Bytes fall by `H` and every optimizer works unchanged; ranks drift apart in between, the more
-//! the larger the learning rate and the less alike their data: at rate `γ` the bias is of the order of `H²γ²`.
+//! **Why, and when not.** Bytes fall by a factor of `H`, and every optimizer works unchanged. Ranks drift apart between
+//! averages, the more so the larger the learning rate and the more their data differ: at rate `γ` the bias is of the order of
+//! `H²γ²`.
 //!
-//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) parameters become their mean over ranks. With a reducer that compresses, what
-//! travels is how far each rank has come since, `D = mean of x₀ − x_i`, and all ranks go on from `x₀ − ρ·D` (Qsparse-local SGD, under
-//! error feedback). With `ρ ≠ 1` the steps between averages and the one that they make have rates of their own: `ρ = η_out/η_in` in the
-//! analysis of minibatch and local SGD. The inner optimizer's momenta stay each rank's own, begin anew, or become their mean, as PRSGD
-//! with momentum has it.
+//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) the parameters are set to their mean over ranks. A reducer that
+//! compresses instead sends each rank's change since the last average, `D = mean of x₀ − x_i`, and all ranks continue from `x₀
+//! − ρ·D` (Qsparse-local SGD, under error feedback). With `ρ ≠ 1` local steps and outer steps have different rates: `ρ =
+//! η_out/η_in` in the analysis of minibatch and local SGD. The inner optimizer's momenta stay rank-local, are reset, or are
+//! averaged as in PRSGD with momentum.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `H = 1`, plain SGD | synchronous SGD: exactly on dyadic inputs with a power-of-two world, otherwise to rounding |
 //! | `H = 1`, momentum SGD, `momenta` kept or averaged | synchronous momentum SGD: velocities are linear in gradients |
 //!
-//! **On the wire.** Every `H` steps, what the reducer sends of `d` values; dense, an all-reduce of the parameters. Averaging momenta adds
-//! a dense all-reduce of what the inner optimizer keeps: `d` values for momentum SGD, `2d` for Adam.
+//! **On the wire.** Every `H` steps, the reducer's messages for `d` values; if dense, an all-reduce of the parameters.
+//! Averaging momenta adds a dense all-reduce of the inner optimizer's state: `d` values for momentum SGD, `2d` for Adam.
 //!
-//! **Properties.** Replicas are equal after an average. Ranks may step with rates of their own.
+//! **Properties.** Replicas are equal after an average. Ranks may step with different learning rates.
 //!
-//! **State.** `x₀`, the same on every rank, where differences travel; else none.
+//! **State.** `x₀`, the same on every rank, where differences are exchanged; otherwise none.
 //!
-//! **Knobs.** `period` `H`, steps, by default 8, and less where the run is known to have fewer than 20 periods; `momenta`: `keep` (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
+//! **Knobs.** `period` `H`, steps, by default 8, or less if the run is known to have fewer than 20 periods; `momenta`: `keep`
+//! (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
 //!
 //! **References.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), algorithm 1. H. Yu,
 //! S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), algorithm 1. D. Basu,
@@ -48,7 +50,7 @@ use crate::state::Stateful;
 use crate::wrapper::Metered;
 use crate::{Layout, Session};
 
-/// Parameters, every `H` steps; see the [module](self).
+/// Averages parameters every `H` steps; see the [module](self).
 #[derive(Debug)]
 pub struct Periodic {
     every: u64,
@@ -57,7 +59,7 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// Averages after every `every` steps.
+    /// Creates the strategy, which averages after every `every` steps.
     ///
     /// # Errors
     /// [`ConfigError`] when `every` is 0.
@@ -68,14 +70,14 @@ impl Periodic {
         Ok(Periodic { every, momenta: Momenta::Keep, exchange: InPlace::new(Metered::seconds_only(Dense)) })
     }
 
-    /// What becomes of the inner optimizer's momenta after an average; without this, nothing.
+    /// Sets the treatment of the inner optimizer's momenta after an average; by default they are kept.
     #[must_use]
     pub fn with_momenta(self, momenta: Momenta) -> Self {
         Periodic { momenta, ..self }
     }
 }
 
-/// Nothing to save: which steps exchange follows from the step.
+/// No state: the step alone determines which steps exchange.
 impl Stateful for Periodic {}
 
 impl SyncStrategy for Periodic {
@@ -102,16 +104,16 @@ impl SyncStrategy for Periodic {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalSgdConfig {
-    /// Steps between averages, at least 1; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps between averages, at least 1. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// What becomes of the inner optimizer's momenta after an average.
+    /// Treatment of the inner optimizer's momenta after an average.
     pub momenta: Momenta,
-    /// How much of the mean difference is taken: above 0, and 1 for the mean itself.
+    /// Factor of the mean difference, above 0; 1 gives the mean itself.
     pub rate: f32,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 8;
 
 impl Default for LocalSgdConfig {
@@ -121,7 +123,7 @@ impl Default for LocalSgdConfig {
 }
 
 impl LocalSgdConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }

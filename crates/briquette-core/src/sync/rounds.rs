@@ -1,22 +1,22 @@
-//! Periods that follow from the number of steps of a run, where that is known and no period is named.
+//! Default periods derived from the number of steps of a run, if that is known and no period is set.
 
 use crate::config::StrategyConfig;
 use crate::error::ConfigError;
 
-/// Exchanges between local steps that a run should have at least: with fewer, what ranks have learned apart is hardly brought together.
+/// Minimum number of exchanges between local steps in a run. With fewer, the ranks' local progress is hardly combined.
 pub const FEWEST_EXCHANGES: u64 = 20;
 
-/// The usual period, or a shorter one of which a run of `steps` steps has [`FEWEST_EXCHANGES`].
+/// Returns the default period, or a shorter one with which a run of `steps` steps has [`FEWEST_EXCHANGES`] exchanges.
 pub(super) fn period_of(usual: u64, steps: Option<u64>) -> u64 {
     steps.map_or(usual, |steps| usual.min((steps / FEWEST_EXCHANGES).max(1)))
 }
 
-/// That a period is none of 0 steps, where one is named.
+/// Checks that a period, if set, is not 0 steps.
 pub(super) fn check_period(what: &'static str, period: Option<u64>) -> Result<(), ConfigError> {
     ConfigError::unless(period != Some(0), what, "at least 1", 0)
 }
 
-/// The settings with a period where none is named, and why it is this long.
+/// Returns the settings with a period if none is set, and the reason for its length.
 pub(super) fn in_rounds(
     named: Option<u64>,
     (usual, period): (u64, u64),
@@ -45,7 +45,7 @@ mod tests {
     use crate::Layout;
     use crate::config::{Config, representatives};
 
-    /// The model that is evaluated after some steps; at the last of them the gradient is another one where `other` says so.
+    /// Returns the evaluated model after `steps` steps. The gradient of the last step differs if `other` is set.
     fn evaluated(config: &Config, world: usize, steps: u64, (other, is_known): (bool, bool)) -> Vec<f64> {
         let strategy = || {
             let mut strategy = config.build(&Layout::flat(10), world).unwrap();
@@ -62,7 +62,7 @@ mod tests {
         mean(&train(world, strategy, &[3.0; 10], (sgd, &gradient)))
     }
 
-    /// A run of any length ends with what its last step has learned in the model, but a step late under `delayed`.
+    /// A run of any length ends with the progress of its last step in the model, or of the step before under `delayed`.
     #[test]
     fn what_the_last_step_learns_is_in_the_model_that_is_evaluated() {
         let (mut tried, mut would_not) = (0, Vec::new());

@@ -1,45 +1,47 @@
-//! Stochastic gradient push: every rank steps, and mixes parameters with a few neighbours instead of with all ranks.
+//! Stochastic gradient push: every rank steps, and mixes parameters with a few neighbors instead of with all ranks.
 //!
-//! **Why, and when not.** A step costs one message to each of a few peers, whatever the world: no ring, no header, no barrier, one
-//! latency. Replicas differ, and information needs about `log₂ W` steps to reach every rank, so a step makes a little less
-//! progress than an exact mean. On few ranks and a fast network, exact means are better. A rank waits for the messages of the
-//! step it is at: one that is slow now and then delays its neighbours, and the others only as far as that spreads.
+//! **Why, and when not.** A step costs one message to each of a few peers, whatever the world size: no ring, no header, no
+//! barrier, one latency. Replicas differ, and information needs about `log₂ W` steps to reach every rank, so a step makes
+//! slightly less progress than with an exact mean. With few ranks and a fast network, exact means are better. A rank waits for
+//! the messages of its current step: an occasional straggler delays its neighbors, and other ranks only through them.
 //!
 //! **Method.** The parameters that a rank trains and evaluates are `z = x / w`:
 //!
 //! | paper | here |
 //! |---|---|
-//! | `x^½ = x − γ·∇F(z)` | the inner optimizer's own step of `z`, added to `x` |
-//! | send `(p·x^½, p·w)` to the out-neighbours, `p = 1/(out + 1)` | to the peers of this step, the own share kept |
-//! | `x = Σ p_ij x_j^½`, `w = Σ p_ij w_j`, `z = x / w` | summed in the order own, then by rank |
+//! | `x^½ = x − γ·∇F(z)` | the inner optimizer's step of `z`, added to `x` |
+//! | send `(p·x^½, p·w)` to the out-neighbors, `p = 1/(out + 1)` | to the peers of this step, keeping the own share |
+//! | `x = Σ p_ij x_j^½`, `w = Σ p_ij w_j`, `z = x / w` | summed in the order own share, then by rank |
 //!
-//! On the directed exponential graph (the default) rank `i` sends at step `k` to rank `i + 2^(k mod ⌈log₂ W⌉)`: a power of two
-//! many ranks without gradients agree exactly after `log₂ W` steps. Where all ranks have equally many out-neighbours, `w`
-//! stays 1; on other graphs it corrects for ranks that receive more than they send.
+//! On the directed exponential graph (the default) rank `i` sends at step `k` to rank `i + 2^(k mod ⌈log₂ W⌉)`. If the number
+//! of ranks is a power of two, ranks without gradients agree exactly after `log₂ W` steps. If all ranks have the same number of
+//! out-neighbors, `w` stays 1; on other graphs it corrects for ranks that receive more than they send.
 //!
-//! **Overlap.** With a `staleness` of `τ` messages travel while ranks compute, and are added `τ` steps after the one that they were sent at. What
-//! is on its way is missing in `x` and in `w` alike, so `z` is right, and without the weights it is not. With `p` peers `w` is near
-//! `(p + 1)/(p + 1 + τp)`, and a step of the optimizer moves `z` by `1/w` times as much: `1 + τ/2` with one peer. So the largest stable rate is
-//! `w` times that of SGD.
+//! **Overlap.** With a `staleness` of `τ`, messages travel while ranks compute, and are added `τ` steps after the step at which
+//! they were sent. Shares in flight are missing from both `x` and `w`, so `z` is correct; without the weights it would not be.
+//! With `p` peers `w` is near `(p + 1)/(p + 1 + τp)`, and a step of the optimizer moves `z` by `1/w` times as much: `1 + τ/2`
+//! with one peer. So the largest stable rate is `w` times that of SGD.
 //!
-//! A run begins as if messages had always travelled. Else nothing came during the first `τ` steps, and `w` would fall to `(p + 1)^−τ`. Of
-//! the `x` that it begins with, each rank keeps `w` as above and is given the rest back in `τ` equal parts, one a step, until the first messages are there.
+//! A run starts as if messages had always been in flight. Otherwise nothing would arrive during the first `τ` steps, and `w`
+//! would fall to `(p + 1)^−τ`. Each rank keeps a share `w` (as above) of its initial `x` and gets the rest back in `τ` equal
+//! parts, one a step, until the first messages arrive.
 //!
 //! **On the wire.** `4d + 4` bytes to each peer: the share of `x`, then that of `w`.
 //!
-//! **Properties.** Conserves `Σ x` and `Σ w = W` with what is on its way, to rounding. Replicas differ at every step: the model to evaluate is
-//! `Σ x / W`, the exact mean. Ranks agree on a header at every hundredth
-//! step only: else a rank whose values are not finite stops, and the others with it. `DataParallel`, which must know whether every
-//! rank has another batch, waits for all ranks at every step.
+//! **Properties.** Conserves `Σ x` and `Σ w = W`, including shares in flight, up to rounding. Replicas differ at every step:
+//! the model to evaluate is `Σ x / W`, the exact mean. Ranks agree on a header only at every hundredth step; between headers, a
+//! rank whose values are not finite stops, and the others with it. `DataParallel`, which must know whether every rank has
+//! another batch, waits for all ranks at every step.
 //!
-//! **State.** A rank's own `z` as it was handed out, and `w`; its last `τ` shares, which a resumed run sends again. In a world of another size all
-//! of it is dropped, and the run begins anew from the mean.
+//! **State.** A rank's own `z` as last returned, and `w`; its last `τ` shares, which a resumed run sends again. If the world
+//! size changes, all of it is dropped, and the run restarts from the mean.
 //!
-//! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbours a step, `ring`, `complete`, or the edges of a fixed
-//! graph, `0>1;1>2;2>0`, which must lead from every rank to every other. `staleness`, steps up to 8, default 0.
+//! **Knobs.** `graph`: `exponential` (the default), `exponential+p` for `p` out-neighbors a step, `ring`, `complete`, or the
+//! edges of a fixed graph, `0>1;1>2;2>0`, which must connect every rank to every other. `staleness`, steps up to 8, default 0.
 //!
-//! **Deviations.** The paper adds a message at most `τ` steps late, as soon as it is there; here exactly `τ`, so that a run is reproducible to the
-//! bit. In both, no other rank waits for one that is slow for less than `τ` steps. The paper begins with `w = 1` and nothing on its way.
+//! **Deviations.** The paper adds a message as soon as it arrives, at most `τ` steps late; here exactly `τ` steps late, so that
+//! a run is reproducible to the bit. In both, no other rank waits for one that is slow for less than `τ` steps. The paper
+//! starts with `w = 1` and nothing in flight.
 //!
 //! **Reference.** M. Assran, N. Loizou, N. Ballas, M. Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019
 //! (arXiv 1811.10792), algorithms 1 and 2.
@@ -63,14 +65,14 @@ use crate::report::{ExchangeSeconds, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Frame, Layout, Session, Traffic};
 
-/// Mixes parameters with neighbours; see the [module](self).
+/// Mixes parameters with neighbors; see the [module](self).
 #[derive(Debug)]
 pub struct Sgp {
     graph: Graph,
-    /// Steps from sending to adding; 0: the same step.
+    /// Steps between sending and adding; 0 for the same step.
     staleness: usize,
     in_flight: InFlight,
-    /// `z` as it was handed out last; empty before the first step, when it is `x`.
+    /// `z` as last returned; empty before the first step, when it equals `x`.
     shown: Staged<Vec<f32>>,
     weight: Staged<f32>,
     seconds: ExchangeSeconds,
@@ -78,29 +80,29 @@ pub struct Sgp {
 }
 
 impl Sgp {
-    /// On `graph`, in a world of `world` ranks.
+    /// Creates the strategy on `graph`, for `world` ranks.
     ///
     /// # Errors
-    /// [`ConfigError`] when the graph does not lead from every rank to every other.
+    /// [`ConfigError`] when the graph does not connect every rank to every other.
     pub fn new(graph: Graph, world: usize) -> Result<Self, ConfigError> {
         graph.check(world)?;
         let (staleness, in_flight, shown, seconds, traffic) = Default::default();
         Ok(Sgp { graph, staleness, in_flight, shown, weight: Staged::new(1.0), seconds, traffic })
     }
 
-    /// Overlap SGP: messages are added this many steps after the one that they were sent at, and travel meanwhile.
+    /// Sets the staleness (Overlap SGP): messages are added this many steps after the step at which they were sent.
     #[must_use]
     pub fn with_staleness(mut self, steps: usize) -> Self {
         self.staleness = steps;
         self
     }
 
-    /// This rank's push-sum weight `w`.
+    /// Returns this rank's push-sum weight `w`.
     pub fn weight(&self) -> f32 {
         *self.weight.now()
     }
 
-    /// `x`: the inner optimizer's move of `z` is one of `x`.
+    /// Computes `x`: a change of `z` by the inner optimizer is the same change of `x`.
     fn numerator(&self, z: &[f32], out: &mut Vec<f32>) {
         out.clear();
         match (self.weight(), self.shown.now()) {
@@ -109,7 +111,8 @@ impl Sgp {
         }
     }
 
-    /// Sends shares of `x` and of the weight, and adds what comes, or what came of an earlier step; the weight then.
+    /// Sends shares of `x` and of the weight, and adds the shares that arrive, of this or of an earlier step. Returns the new
+    /// weight.
     fn mix(&mut self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
         let peers = self.graph.peers(step, comm.rank(), comm.world()).len();
         let share = 1.0 / (peers + 1) as f32;
@@ -131,8 +134,8 @@ impl Sgp {
     }
 }
 
-/// Sends a share, with its weight, to this step's peers, and adds what comes to `x`; its weight. The share is `x` itself where none is
-/// given.
+/// Sends a share, with its weight, to this step's peers, and adds the received shares to `x`. Returns the new weight. Without a
+/// given share, `x` itself is the share.
 fn swap(
     (share, weight): (Option<&[f32]>, f32),
     x: &mut [f32],
@@ -158,7 +161,7 @@ fn swap(
     Ok(came)
 }
 
-/// Adds a frame's values, and returns its weight; nothing where it is of another size.
+/// Adds a frame's values, and returns its weight; `None` if it has another length.
 fn add(x: &mut [f32], frame: &Frame) -> Option<f32> {
     let (values, rest) = frame.as_chunks::<4>();
     let (last, values) = values.split_last().filter(|(_, values)| rest.is_empty() && values.len() == x.len())?;
@@ -178,7 +181,7 @@ impl Stateful for Sgp {
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let shown = state.memory("shown", self.shown.now())?;
-        // Dropped in a world of another size: all begin with the mean.
+        // Dropped if the world size changed: all ranks start with the mean.
         let weight = state.f32s("weight", None)?.first().copied().unwrap_or(1.0);
         if self.staleness > 0 {
             self.in_flight.load(self.staleness, state)?;
@@ -251,7 +254,8 @@ impl SyncStrategy for Sgp {
         self.in_flight.settle(comm).map_err(|error| SyncError::Reduce { step, source: error.into() })
     }
 
-    /// `x`, with what it has sent and nobody has added: its mean over ranks is the mean of the parameters, each by its weight.
+    /// Writes `x` plus the shares that it has sent and no rank has added. Its mean over ranks is the mean of the parameters,
+    /// each weighted by its weight.
     fn view(&self, parameters: &mut [f32]) {
         let weight = *self.weight.latest();
         if weight != 1.0 {
@@ -276,9 +280,9 @@ impl SyncStrategy for Sgp {
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SgpConfig {
-    /// Which ranks a rank sends to.
+    /// Graph of the ranks that a rank sends to.
     pub graph: Graph,
-    /// Steps that messages travel for: 0, or up to 8.
+    /// Steps that messages are in flight: 0, or up to 8.
     pub staleness: usize,
 }
 

@@ -1,38 +1,39 @@
-//! SlowMo: momentum on what a period of local steps has come to.
+//! SlowMo: slow momentum on the mean change of each period of local steps.
 //!
-//! **Why, and when not.** Local SGD saves bytes and loses accuracy as its period grows; a slow momentum on the mean of each period
-//! wins most of it back, for two vectors of memory and no byte more. Not where every step is exchanged already: there it is the
-//! inner optimizer's momentum by another name.
+//! **Why, and when not.** Local SGD saves bytes but loses accuracy as its period grows. A slow momentum on the mean change of
+//! each period regains most of it, at the cost of two vectors of memory and no extra bytes. If every step is exchanged already,
+//! it is the inner optimizer's momentum under another name.
 //!
-//! **Method.** All ranks begin a period of `τ` steps at the same `x₀`. At its end, with the mean `x̄` over ranks and the learning
-//! rate `γ` of that step:
+//! **Method.** All ranks start a period of `τ` steps at the same `x₀`. At its end, with the mean `x̄` over ranks and the
+//! learning rate `γ` of that step:
 //!
 //! ```text
 //! u ← β·u + (x₀ − x̄)/γ        x₀ ← x₀ − α·γ·u
 //! ```
 //!
-//! What travels is `x₀ − x_i`, by any reducer: dense, or compressed with error feedback. The base that steps in between is Local
-//! SGD (every rank alone), or another strategy such as [`Sgp`](super::Sgp), whose view is averaged and which begins anew at `x₀`. Without
-//! the average (`average`, over SGP) `x̄`, `x₀` and `u` are each rank's own.
+//! Ranks exchange `x₀ − x_i` through any reducer: dense, or compressed with error feedback. The base that steps in between is
+//! Local SGD (every rank alone), or another strategy such as [`Sgp`](super::Sgp), whose view is averaged and which restarts at
+//! `x₀`. Without the average (`average`, over SGP) `x̄`, `x₀` and `u` are rank-local.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `α = 1`, `β = 0` | Local SGD |
 //! | `τ = 1`, `α = 1`, plain SGD | momentum SGD with momentum `β` |
 //! | one rank, `β = 0`, `α < 1` | Lookahead |
 //!
-//! **On the wire.** What the reducer sends of `d` values, every `τ` steps, and what the base does.
+//! **On the wire.** The reducer's messages for `d` values, every `τ` steps, and the base's messages.
 //!
 //! **Properties.** Replicas are equal at the end of a period with an average. All ranks must step with the same learning rate there.
 //!
-//! **State.** `x₀` and `u`, the same on every rank where there is an average; the base's.
+//! **State.** `x₀` and `u`, the same on every rank if there is an average; the base's state.
 //!
-//! **Knobs.** `period` `τ`, steps, by default 12 as in the paper (48 over SGP), and less where the run is known to have fewer than 20 periods; `beta` in [0, 1), default 0.6 (the paper tunes 0.4 to
-//! 0.8); `alpha` above 0, default 1; `reset`, whether the inner optimizer's momenta begin anew at each period, default on, as the
-//! paper does for SGD; keep Adam's; `average`, default on, off for the paper's `-noaverage`; `base`.
+//! **Knobs.** `period` `τ`, steps, by default 12 as in the paper (48 over SGP), or less if the run is known to have fewer than
+//! 20 periods; `beta` in [0, 1), default 0.6 (the paper tunes 0.4 to 0.8); `alpha` above 0, default 1; `reset`, whether the
+//! inner optimizer's momenta are reset at each period, default on, as the paper does for SGD; keep Adam's; `average`, default
+//! on, off for the paper's `-noaverage`; `base`.
 //!
-//! **Deviations.** `x̄` is `x₀` less the mean difference, equal to the mean of the parameters to rounding. Where the learning rate is
-//! 0, `u ← β·u`. A base has no settings of an exchange: it sends what it does by default.
+//! **Deviations.** `x̄` is `x₀` minus the mean difference, which equals the mean of the parameters up to rounding. If the
+//! learning rate is 0, `u ← β·u`. A base has no exchange settings: it uses its defaults.
 //!
 //! **Reference.** J. Wang, V. Tantia, N. Ballas, M. Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow
 //! Momentum*, ICLR 2020 (arXiv 1910.00643), algorithm 1.
@@ -67,22 +68,22 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlowMoConfig {
-    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
     /// The slow momentum, in [0, 1).
     pub beta: f32,
     /// The slow learning rate, above 0.
     pub alpha: f32,
-    /// Whether the inner optimizer's momenta begin anew at each period.
+    /// Set if the inner optimizer's momenta are reset at each period.
     pub reset: bool,
-    /// Whether a period ends with an average. If not, only the base exchanges, and each rank has a slow momentum of its own.
+    /// Set if a period ends with an average. If not, only the base exchanges, and each rank has its own slow momentum.
     pub average: bool,
-    /// What ranks do within a period; absent, each steps alone.
+    /// Strategy within a period. If absent, each rank steps alone.
     pub base: Option<Box<StrategyConfig>>,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 12;
 
 impl Default for SlowMoConfig {
@@ -92,7 +93,7 @@ impl Default for SlowMoConfig {
 }
 
 impl SlowMoConfig {
-    /// Steps of a period.
+    /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }

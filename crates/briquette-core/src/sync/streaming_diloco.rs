@@ -1,13 +1,14 @@
-//! Streaming DiLoCo: DiLoCo in fragments of the model, one after another, each of which may travel while ranks go on.
+//! Streaming DiLoCo: DiLoCo over fragments of the model, exchanged one after another and optionally overlapped with local
+//! steps.
 //!
-//! **Why, and when not.** [DiLoCo](super::diloco) sends nothing for hundreds of steps, and then the whole model at once, for which all ranks
-//! wait. Here a fragment's exchange is due every few steps: as many bytes in all, in a peak `P` times lower where fragments
-//! are alike; and one that takes no longer than `τ` steps costs no time. Where links are fast, and exchanges short anyway, DiLoCo's replicas are
-//! equal once a period, and these never are.
+//! **Why, and when not.** [DiLoCo](super::diloco) sends nothing for hundreds of steps, and then the whole model at once, while
+//! all ranks wait. Here a fragment is exchanged every few steps. The total bytes are the same, with a peak `P` times lower if
+//! fragments are of equal size, and an exchange that takes at most `τ` steps costs no time. If links are fast and exchanges
+//! short, prefer DiLoCo: its replicas are equal once a period, and these never are.
 //!
-//! **Method.** Slot `i` of the model belongs to fragment `i mod P`, and step `t` is the `t + 1`st. Fragment `p` is due after the steps for
-//! which `(t + 1) mod H = ⌊p·H/P⌋`: every `H` steps, and some fragment every `H/P`. All ranks hold its anchor `z_p`, at first the initial model.
-//! What is sent after a step at which it is due, and what becomes of it `τ` steps later:
+//! **Method.** Slot `i` of the model belongs to fragment `i mod P`, and step `t` is the `t + 1`st. Fragment `p` is due after
+//! the steps for which `(t + 1) mod H = ⌊p·H/P⌋`: each fragment every `H` steps, and some fragment every `H/P`. All ranks hold
+//! its anchor `z_p`, at first the initial model. The exchange after a step at which it is due, and the update `τ` steps later:
 //!
 //! ```text
 //! after step t:       D_p = mean over ranks of z_p − x_p                          by any reducer
@@ -15,34 +16,34 @@
 //!                     x_p ← α·x_p + (1−α)·z_p
 //! ```
 //!
-//! Each fragment has a reducer of its own, and what a compressor did not send of it waits there for its next exchange. The inner optimizer is
-//! left alone.
+//! Each fragment has its own reducer. The residual of a fragment stays there until its next exchange. The inner optimizer is
+//! unchanged.
 //!
-//! `α` keeps a share of what a rank has done by itself. It shortens the outer steps, and averages noise: on a noisy quadratic (`H` = 20,
-//! `P` = 4, `τ` = 4, four ranks) the loss is 0.175 after 800 steps and 0.034 after 2400 at `α` = 0.5, 0.064 and 0.055 at 0, and DiLoCo's 0.063
-//! and 0.079.
+//! `α` keeps a share of a rank's local progress. It shortens the outer steps, and averages noise: on a noisy quadratic (`H` =
+//! 20, `P` = 4, `τ` = 4, four ranks) the loss is 0.175 after 800 steps and 0.034 after 2400 at `α` = 0.5, 0.064 and 0.055 at 0,
+//! and 0.063 and 0.079 for DiLoCo.
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | `P = 1`, `τ = 0`, `α = 0` | DiLoCo |
-//! | `τ = 0`, `α = 0` | DiLoCo of each fragment |
+//! | `τ = 0`, `α = 0` | DiLoCo for each fragment |
 //! | one rank, `ρ = 1`, `μ = 0`, `τ = 0` | its inner optimizer alone |
 //!
-//! **On the wire.** Every `H` steps what the reducer sends of each fragment; with `τ` above 0 in the background.
+//! **On the wire.** Every `H` steps the reducer's messages for each fragment; in the background if `τ` is above 0.
 //!
-//! **Properties.** Anchors are the same on every rank. Replicas differ, but where this is DiLoCo; with `τ` above 0 ranks agree on a header about
-//! every hundred steps only. The model to evaluate is the replicas' mean.
+//! **Properties.** Anchors are the same on every rank. Replicas differ, except where this is DiLoCo. With `τ` above 0 ranks
+//! agree on a header only about every hundred steps. The model to evaluate is the replicas' mean.
 //!
-//! **State.** Of each fragment `z_p` and `b_p`, the same on every rank, and what is under way: a run that is resumed sends it again, and gets
-//! the same bits.
+//! **State.** For each fragment `z_p` and `b_p`, the same on every rank, and the input of the exchange in flight: a resumed run
+//! sends it again, and gets the same bits.
 //!
-//! **Knobs.** `period` `H`, steps, default 100; `fragments` `P`, default 4, at most `H` and the number of slots; `overlap` `τ`, steps, default 0,
-//! at most `H/P` and below `H`, so that one exchange is under way at a time; `mixing` `α` in [0, 1], by default the paper's 0.5, and 0
-//! without overlap; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//! **Knobs.** `period` `H`, steps, default 100; `fragments` `P`, default 4, at most `H` and the number of slots; `overlap` `τ`,
+//! steps, default 0, at most `H/P` and below `H`, so that only one exchange is in flight at a time; `mixing` `α` in [0, 1], by
+//! default the paper's 0.5, or 0 without overlap; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
 //!
-//! **Deviations.** A fragment is made of slots, the paper's of layers of a transformer, strided likewise. Outer gradients are sent by any reducer;
-//! the paper's are floats of 4 bits. An anchor is what the outer step gave, before it is mixed; so in torchft. Controllers are refused: what
-//! one would read of the exchange before is of another fragment.
+//! **Deviations.** A fragment consists of slots; the paper's consists of transformer layers, strided likewise. Outer gradients
+//! are sent by any reducer; the paper uses 4-bit floats. An anchor is the result of the outer step before mixing, as in
+//! torchft. Controllers are rejected: the previous exchange that one would read belongs to another fragment.
 //!
 //! **Reference.** A. Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025 (arXiv
 //! 2501.18512).
@@ -85,7 +86,7 @@ use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{Layout, Session};
 
-/// DiLoCo, a fragment at a time; see the [module](self).
+/// DiLoCo, one fragment at a time; see the [module](self).
 pub struct StreamingDiLoCo<R> {
     settings: StreamingDiLoCoConfig,
     fragments: Vec<Fragment<R>>,
@@ -99,10 +100,11 @@ impl<R> std::fmt::Debug for StreamingDiLoCo<R> {
 }
 
 impl<R: Reducer + 'static> StreamingDiLoCo<R> {
-    /// Each fragment of a model of `layout` travels through a reducer of its own, which `reducer` makes for the fragment's slots.
+    /// Creates the strategy for a model of `layout`. Each fragment is exchanged through its own reducer, which `reducer`
+    /// creates for the fragment's slots.
     ///
     /// # Errors
-    /// [`ConfigError`] for a setting that is out of range, fragments without a slot, and whatever `reducer` finds.
+    /// [`ConfigError`] for a setting that is out of range, for fragments without a slot, and from `reducer`.
     pub fn new(
         settings: StreamingDiLoCoConfig,
         layout: &Layout,
@@ -113,11 +115,11 @@ impl<R: Reducer + 'static> StreamingDiLoCo<R> {
         Ok(StreamingDiLoCo { settings, fragments, report: Report::default() })
     }
 
-    /// What the exchange that is due at `step` is told. In the background ranks have not agreed on anything else.
+    /// Returns the inputs of the exchange that is due at `step`. In the background ranks have not agreed on anything else.
     fn sent(&self, step: u64, cx: &Context<'_>) -> Sent {
         let alone = AgreedStep { step, ..AgreedStep::default() };
         let agreed_step = if self.settings.overlap == 0 { *cx.agreed_step } else { alone };
-        // DiLoCo's own bits where this is DiLoCo.
+        // The same bits as DiLoCo where this is DiLoCo.
         Sent { key: cx.key.step(step).purpose(DiLoCoConfig::NAME), agreed_step }
     }
 }
@@ -166,7 +168,7 @@ impl<R: Reducer + 'static> SyncStrategy for StreamingDiLoCo<R> {
     ) -> Result<Momenta, SyncError> {
         let step = cx.agreed_step.step;
         self.report = Report::default();
-        // Never the fragment that arrives.
+        // Never the fragment that arrives at this step.
         if let Some(due) = self.settings.due(step) {
             self.fragments[due].depart(parameters, cx, comm)?;
         }
@@ -194,7 +196,7 @@ impl<R: Reducer + 'static> SyncStrategy for StreamingDiLoCo<R> {
         settled.map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
     }
 
-    /// An outer step moves the mean.
+    /// Returns nothing: an outer step moves the mean.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Trains by plain SGD on threads, without headers: tests set what is agreed on.
+//! Test harness: trains by plain SGD on threads, without headers; tests set the agreed values.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::reduce::AgreedStep;
 use crate::state::State;
 use crate::{Key, Layout};
 
-/// What one rank computes at a step: its gradient, from its number, the step, and where it is.
+/// Gradient of one rank at a step, as a function of its number, the step, and the parameters.
 pub(super) type Gradient<'a> = &'a (dyn Fn(usize, u64, &[f32]) -> Vec<f32> + Sync);
 
 /// A run of plain or momentum SGD.
@@ -22,16 +22,16 @@ pub(super) struct Sgd {
     pub(super) steps: u64,
 }
 
-/// A world on a network that is not there.
+/// A simulated network.
 #[derive(Clone)]
 pub(super) struct Simulation {
     pub(super) world: usize,
     pub(super) network: Network,
-    /// A step's computing, of each rank; ranks beyond the last take the last.
+    /// Compute time of a step for each rank; further ranks use the last entry.
     pub(super) compute: Vec<Duration>,
 }
 
-/// The parameters of every rank after a run that begins at `start`.
+/// Returns the parameters of every rank after a run from `start`.
 pub(super) fn train<S: SyncStrategy>(
     world: usize,
     strategy: impl Fn() -> S + Sync,
@@ -41,7 +41,7 @@ pub(super) fn train<S: SyncStrategy>(
     run(Local::world(world), strategy, start, task).into_iter().map(|(x, _)| x).collect()
 }
 
-/// The same from starts and with losses of each rank's own.
+/// Does the same with rank-local starts and losses.
 pub(super) fn train_with_losses<S: SyncStrategy>(
     world: usize,
     strategy: impl Fn() -> S + Sync,
@@ -52,7 +52,7 @@ pub(super) fn train_with_losses<S: SyncStrategy>(
     run_from(Local::world(world), strategy, start, task, loss).into_iter().map(|(x, _)| x).collect()
 }
 
-/// The simulated seconds of the slowest rank.
+/// Returns the simulated seconds of the slowest rank.
 pub(super) fn simulate<S: SyncStrategy>(
     Simulation { world, network, compute }: Simulation,
     strategy: impl Fn() -> S + Sync,
@@ -63,7 +63,7 @@ pub(super) fn simulate<S: SyncStrategy>(
     run(world, strategy, start, task).into_iter().map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 
-/// What each rank ends with, and the seconds its clock shows after the last step.
+/// Returns each rank's final parameters, and its clock after the last step.
 fn run<S: SyncStrategy>(
     world: Vec<Session>,
     strategy: impl Fn() -> S + Sync,
@@ -122,14 +122,14 @@ fn run_from<S: SyncStrategy>(
     run_ranks(world, each).into_iter().collect::<Result<_, _>>().expect("no rank fails")
 }
 
-/// The gradient of `½ Σ aᵢ·xᵢ²`, curvatures from 1 down to 1/300, with noise of each rank's and step's own.
+/// The gradient of `½ Σ aᵢ·xᵢ²`, with curvatures from 1 down to 1/300 and noise that differs between ranks and steps.
 pub(super) fn noisy(rank: usize, step: u64, x: &[f32]) -> Vec<f32> {
     let mut rng = Key::new(11).step(step).rank(rank).block(0);
     let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
     x.iter().enumerate().map(|(i, v)| curvature(i, x.len()) as f32 * v + 0.3 * noise()).collect()
 }
 
-/// What [`noisy`] is the gradient of.
+/// The function whose gradient is [`noisy`].
 pub(super) fn loss(x: &[f64]) -> f64 {
     x.iter().enumerate().map(|(i, v)| 0.5 * curvature(i, x.len()) * v * v).sum()
 }
@@ -138,7 +138,7 @@ fn curvature(i: usize, len: usize) -> f64 {
     300_f64.powf(-(i as f64) / (len - 1).max(1) as f64)
 }
 
-/// The mean over ranks.
+/// Returns the mean over ranks.
 pub(super) fn mean(ranks: &[Vec<f32>]) -> Vec<f64> {
     let sum = |i: usize| ranks.iter().map(|rank| f64::from(rank[i])).sum::<f64>();
     (0..ranks[0].len()).map(|i| sum(i) / ranks.len() as f64).collect()

@@ -1,11 +1,11 @@
 //! Two levels: exact means of gradients inside a machine at every step, another strategy between machines.
 //!
-//! **Why, and when not.** Ranks of one machine exchange fast, machines slowly. Inside, every step is one of a large minibatch, and replicas
-//! stay equal; between machines ranks are apart for as long as the strategy there leaves them. Where every rank has a machine of its own it is
-//! that strategy alone, and on one machine synchronous SGD; for an exchange between machines at every step take the
-//! [reducer](crate::reduce::hierarchical) of two levels.
+//! **Why, and when not.** Communication is fast inside a machine and slow between machines. Inside, every step is one with a
+//! large minibatch, and replicas stay equal. Between machines, ranks stay apart for as long as the strategy there allows. If
+//! every rank has its own machine this is that strategy alone, and on one machine it is synchronous SGD. To exchange between
+//! machines at every step, use the two-level [reducer](crate::reduce::hierarchical).
 //!
-//! **Method.** In a world of `W` ranks on `M` machines, `g_i` the gradient of rank `i` over `n_i` samples:
+//! **Method.** For `W` ranks on `M` machines, with `g_i` the gradient of rank `i` over `n_i` samples:
 //!
 //! ```text
 //! inside a machine, every step:  g = Σ n_i·g_i / Σ n_i        a dense all-reduce, then the optimizer's step
@@ -13,29 +13,32 @@
 //! inside again:                  x from the first rank to the others
 //! ```
 //!
-//! | setting | is then |
+//! | setting | equivalent to |
 //! |---|---|
 //! | one machine | synchronous SGD |
-//! | a rank on each | the strategy between, to the bit |
-//! | Local SGD between | hierarchical local SGD, with one step inside a block |
+//! | one rank on each machine | the strategy between machines, to the bit |
+//! | Local SGD between machines | hierarchical local SGD, with one step inside a block |
 //!
-//! **On the wire.** Inside a machine of `n` ranks a header and a ring's `8d(n−1)/n` bytes of a rank at every step, and `4d + 8` to each of
-//! `n − 1` ranks when the strategy between has exchanged. Between machines what that sends in a world of `M`: `n` times fewer messages than
-//! if every rank took part.
+//! **On the wire.** Inside a machine of `n` ranks, a header and a ring's `8d(n−1)/n` bytes per rank at every step, and `4d + 8`
+//! to each of `n − 1` ranks after an exchange between machines. Between machines, the messages of that strategy for a world of
+//! `M`: `n` times fewer than if every rank took part.
 //!
-//! **Properties.** Ranks of a machine have the same parameters at every step, and the same learning rate. They agree on a header of their
-//! own; all ranks do where the strategy between wants that, and learn there of requests to stop. Values that are not finite end the
-//! world at steps on which only machines agree. The mean over machines is what is evaluated: machines weigh the same, whatever their ranks.
+//! **Properties.** Ranks of a machine have the same parameters and the same learning rate at every step. They agree on their
+//! own header. All ranks agree where the strategy between machines requires it, and then also on stop requests. At steps on
+//! which only machines agree, a non-finite value aborts the whole process group. The evaluated model is the mean over machines:
+//! machines have equal weights, whatever their numbers of ranks.
 //!
-//! **State.** The strategy's between, on the first ranks of machines; in a world of another size it begins anew from the mean. Which ranks
-//! share a machine is saved with it: in a world of the same size a run goes on only where that is unchanged.
+//! **State.** The state of the strategy between machines, on the first ranks of machines; if the world size changes, it
+//! restarts from the mean. The assignment of ranks to machines is saved with it: with the same world size, a run resumes only
+//! if that assignment is unchanged.
 //!
-//! **Knobs.** `between`, a strategy of parameters that exchanges in the foreground and not at every step; `group`, ranks that count as
-//! on one machine, in the order of their numbers, a divisor of the world; by default the ranks that [are on one](crate::comm::Places).
-//! How many machines there are is then not known when settings are checked: `between` must be possible for every number of them, and its
-//! controller plans for as many machines as ranks.
+//! **Knobs.** `between`, a strategy that exchanges parameters in the foreground and not at every step; `group`, the number of
+//! consecutive ranks that count as one machine, a divisor of the world size; by default the ranks that [are on one
+//! machine](crate::comm::Places). In that case the number of machines is not known when settings are checked: `between` must be
+//! possible for every number of machines, and its controller plans for as many machines as ranks.
 //!
-//! **Deviations.** The paper has local steps inside blocks, too, and one period for each level; inside, here, every step is synchronous.
+//! **Deviations.** The paper also has local steps inside blocks, and one period for each level; here every step inside is
+//! synchronous.
 //!
 //! **Reference.** T. Lin, S. U. Stich, K. K. Patel, M. Jaggi, *Don't Use Large Mini-Batches, Use Local SGD*, ICLR 2020 (arXiv 1808.07217):
 //! its *hierarchical local SGD*.
@@ -65,48 +68,48 @@ use crate::report::{Measured, Report};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{CompressionFactor, Session, Traffic};
 
-/// By the numbers that they travel as.
+/// Treatments of momenta, indexed by their codes on the wire.
 const MOMENTA: [Momenta; 3] = [Momenta::Keep, Momenta::Reset, Momenta::Average];
 
-/// Saved as the share before the first step, so that a state of step 0 differs from one that was dropped.
+/// Value of the saved share before the first step, so that a state of step 0 differs from one that was dropped.
 const BEFORE_THE_FIRST_STEP: f32 = -1.0;
 
-/// Exact inside machines, another strategy between them; see the [module](self).
+/// Exact means inside machines and another strategy between them; see the [module](self).
 #[derive(Debug)]
 pub struct TwoLevel<S> {
     between: S,
-    /// What `between` saves before it has begun.
+    /// State of `between` before its first step.
     unbegun: State,
     group: Option<usize>,
-    /// Whether gradients come weighed by their samples.
+    /// Set if gradients are weighted by their samples.
     weighs: bool,
-    /// What takes the vector's place when the exchange has succeeded.
+    /// Replacement for the vector once the exchange has succeeded.
     next: Vec<f32>,
-    /// What this rank's vector counts for in a mean over ranks that is to be one over machines: `W/M` on the first of a machine, else 0;
-    /// nothing before the first step.
+    /// Weight of this rank's vector in a mean over ranks that equals the mean over machines: `W/M` on the first rank of a
+    /// machine, otherwise 0; empty before the first step.
     share: Staged<Vec<f32>>,
-    /// For every rank the first of its machine; nothing before the first step.
+    /// For every rank the first rank of its machine; empty before the first step.
     firsts: Staged<Vec<f32>>,
     report: Report,
 }
 
 impl<S: SyncStrategy> TwoLevel<S> {
-    /// Machines of `group` ranks, or as the session knows them, exchange through `between`.
+    /// Creates the strategy. Machines, of `group` ranks or as the session knows them, exchange through `between`.
     pub fn new(between: S, group: Option<usize>) -> Self {
         let (mut unbegun, next, share, firsts, report) = Default::default();
         between.save(&mut unbegun);
         TwoLevel { between, unbegun, group, weighs: true, next, share, firsts, report }
     }
 
-    /// Whether gradients come weighed by their samples; they do if this is not called.
+    /// Sets whether gradients are weighted by their samples (the default).
     #[must_use]
     pub fn weighed(self, weighs: bool) -> Self {
         TwoLevel { weighs, ..self }
     }
 
-    /// The weights of this rank's machine together.
+    /// Returns the sum of the weights of this rank's machine.
     fn weights(&self, cx: &Context<'_>, machine: &[usize], world: usize) -> f32 {
-        // Where machines agree by themselves, weights are of the machine.
+        // If each machine agrees separately, weights are relative to the machine.
         if !self.weighs || cx.ranks.len() != world {
             return machine.len() as f32;
         }
@@ -116,19 +119,20 @@ impl<S: SyncStrategy> TwoLevel<S> {
         if all == 0.0 { 0.0 } else { (own * world as f64 / all) as f32 }
     }
 
-    /// Whether another rank exchanges between machines for this one.
+    /// Returns whether another rank exchanges between machines for this one.
     fn is_led(&self) -> bool {
         self.share.latest().first() == Some(&0.0)
     }
 
-    /// Of a mean over ranks makes one over machines.
+    /// Scales a vector so that the mean over ranks becomes the mean over machines.
     fn count(&self, vector: &mut [f32]) {
         if let Some(&share) = self.share.latest().first().filter(|share| **share != 1.0) {
             vector.iter_mut().for_each(|x| *x *= share);
         }
     }
 
-    /// Stages which ranks share a machine, at the first step; later, and after resuming, that it is still so.
+    /// Stages the assignment of ranks to machines at the first step. At later steps, and after resuming, checks that it is
+    /// unchanged.
     fn take_places(&mut self, places: &Places, cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
         let mut firsts = vec![0.0; comm.world()];
         for machine in places.machines() {
@@ -152,14 +156,14 @@ impl<S: SyncStrategy> TwoLevel<S> {
 
     fn took(&mut self, (seconds, before): (f64, Traffic), comm: &Session) {
         let own = self.report.seconds.get_or_insert_default();
-        // What the strategy between has not stated itself.
+        // Time that the strategy between machines did not report.
         own.exchange += (comm.now() - seconds - own.compress - own.exchange).max(0.0);
         self.report.traffic = Some(comm.traffic() - before);
     }
 }
 
 impl<S: SyncStrategy> Stateful for TwoLevel<S> {
-    /// Other ranks than the first of a machine never exchange between: what that one keeps is its own.
+    /// Saves the state of `between` as rank-local: only the first rank of a machine exchanges between machines.
     fn save(&self, state: &mut State) {
         let (mut between, own) = (State::default(), Place::PerRank(OnResize::Drop));
         between.put_part("between", &self.between);
@@ -174,7 +178,7 @@ impl<S: SyncStrategy> Stateful for TwoLevel<S> {
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let (mut share, firsts) = (state.f32s("share", None)?.to_vec(), state.f32s("firsts", None)?.to_vec());
         match share[..] {
-            // Dropped in a world of another size: it goes on from where it has begun.
+            // Dropped because the world size changed: it restarts from its initial state.
             [] => {}
             [0.0] => self.between.load(&self.unbegun)?,
             _ => state.load_part("between", &mut self.between)?,
@@ -191,7 +195,7 @@ impl<S: SyncStrategy> Stateful for TwoLevel<S> {
         self.firsts.commit();
         self.between.commit();
         if is_first && self.is_led() {
-            // It was not known at the beginning that nothing is to be kept here; where this fails, more is kept than is needed.
+            // At the start it was not known that nothing needs to be kept here. If this fails, more is kept than needed.
             let _ = self.between.load(&self.unbegun);
         }
     }
@@ -260,10 +264,10 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
             let cx = Context { ranks: &ranks, ..*cx };
             momenta = comm.within(&places.leaders(), |all| self.between.after_step(&mut self.next, &cx, all))?;
             self.between.report(&mut self.report);
-            // The other ranks of a machine have nothing to measure, and headers are as long as theirs.
+            // The other ranks of a machine have nothing to measure, but their headers must have the same length.
             self.report.measured = Measured::default();
         }
-        // What all ranks are to know of it goes behind the parameters.
+        // The values that all ranks must know follow the parameters.
         let code = MOMENTA.iter().position(|one| *one == momenta).unwrap_or_default();
         self.next.extend([code as f32, self.report.factor.map_or(0.0, |factor| factor.get() as f32)]);
         comm.scope().operation = "parameters inside a machine";
@@ -287,7 +291,8 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         self.count(parameters);
     }
 
-    /// Without a group what lies between was built for another number of machines than there may be: what it conserves may depend on it.
+    /// Without a group, `between` was built for a number of machines that may differ from the actual one, and its conserved
+    /// quantity may depend on that number.
     fn conserved(&self, parameters: &[f32]) -> Option<Vec<f32>> {
         self.group?;
         if self.is_led() {

@@ -1,16 +1,16 @@
-//! Finds the ranks that differ from most.
+//! Majority comparison: finds the ranks whose values differ from the majority.
 
-/// Ranks whose values are not those of most.
+/// Ranks whose values differ from the most frequent value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unequal {
-    /// The first rank that has what most have.
+    /// The first rank that has the most frequent value.
     pub rank: usize,
-    /// Those that have something else.
+    /// Ranks that have another value.
     pub others: Vec<usize>,
 }
 
-/// The ranks that have other values than most, given what each rank has; of values that are equally frequent those of the first rank count
-/// as what most have. `None` where all are equal.
+/// Returns the ranks whose values differ from the most frequent value, given each rank's value. Among equally frequent values,
+/// that of the first rank counts as the most frequent. `None` if all are equal.
 ///
 /// ```
 /// use briquette_core::sync::{Unequal, unequal};

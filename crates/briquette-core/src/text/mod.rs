@@ -1,9 +1,8 @@
-//! Settings as short texts: `name:first,key=value`, read and written by serde.
+//! Text format of settings: `name:first,key=value`, read and written by serde.
 //!
-//! The settings of an algorithm are a flat struct, and its text follows from it: after the name and a colon the first field by
-//! its place, then fields by their names, in any order. What is absent has its default; what is written back is what differs
-//! from it, the first field always. Where the settings of an algorithm are another algorithm's text with commas in it, it stands
-//! in parentheses.
+//! The settings of an algorithm are a flat struct, which determines its text: the name, a colon, the first field by position, then
+//! further fields by name, in any order. A missing field takes its default. Writing omits the fields that equal their default, except
+//! for the first. If a value is itself the text of an algorithm and contains commas, it stands in parentheses.
 //!
 //! | text | settings |
 //! |---|---|
@@ -17,7 +16,7 @@ mod write;
 pub(crate) use read::{entries, read};
 pub(crate) use write::write;
 
-/// What serde's `try_from = "String"` and `into = "String"` ask of a type that has `FromStr` and `Display`.
+/// Implements the conversions that serde's `try_from = "String"` and `into = "String"` need, for a type with `FromStr` and `Display`.
 macro_rules! serde_as_text {
     ($type:ty) => {
         impl TryFrom<String> for $type {

@@ -1,4 +1,4 @@
-//! A text to settings: a deserializer of flat structs.
+//! Reads settings from a text: a deserializer for flat structs.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use serde::forward_to_deserialize_any;
 
 use crate::error::ConfigError;
 
-/// Reads `settings`, which stands behind the name in `text`; `what` is the family.
+/// Reads `settings`, the part after the name in `text`. `what` is the family, for error messages.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] names text, key, value, and what is valid.
+/// [`ConfigError::Conflict`] names the text, the key, the value, and what is valid.
 pub(crate) fn read<T: DeserializeOwned>(what: &str, text: &str, settings: &str) -> Result<T, ConfigError> {
     let read = split(settings).and_then(|entries| T::deserialize(Settings(entries)));
     read.map_err(|error| ConfigError::Conflict(format!("{what} `{text}`: {error}")))
 }
 
-/// What is wrong, in words.
+/// An error as text.
 #[derive(Debug)]
 struct Wrong(String);
 
@@ -37,13 +37,13 @@ impl Error for Wrong {
     }
 }
 
-/// A key, which the first may lack, and a value.
+/// A value and its key. Only the first entry may lack a key.
 pub(crate) type Entry<'a> = (Option<&'a str>, &'a str);
 
-/// The settings of a text: values and their keys.
+/// Splits the settings of a text into values and their keys.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] for what is neither a value nor `key=value`.
+/// [`ConfigError::Conflict`] for an entry that is neither a value nor `key=value`.
 pub(crate) fn entries(settings: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
     split(settings).map_err(|Wrong(error)| ConfigError::Conflict(error))
 }
@@ -76,12 +76,12 @@ fn place(index: usize, part: &str) -> Result<Entry<'_>, Wrong> {
     }
 }
 
-/// Otherwise the `=` belongs to a value: another algorithm's text.
+/// Returns whether the text before an `=` is a key. Otherwise the `=` belongs to a value, which is the text of another algorithm.
 fn is_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }
 
-/// Without the parentheses around all of it.
+/// Removes the parentheses around the whole value.
 fn bare(value: &str) -> &str {
     let inside = value.strip_prefix('(').and_then(|value| value.strip_suffix(')'));
     let mut depth = 0_i32;
@@ -98,7 +98,7 @@ struct Settings<'a>(Vec<Entry<'a>>);
 impl<'de> Deserializer<'de> for Settings<'_> {
     type Error = Wrong;
 
-    /// Settings without fields.
+    /// Deserializes settings without fields.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.0.first() {
             None => visitor.visit_unit(),
@@ -115,7 +115,7 @@ impl<'de> Deserializer<'de> for Settings<'_> {
         let first = fields.first().copied().unwrap_or_default();
         let mut entries: Vec<(String, &str)> = Vec::new();
         for (key, value) in self.0 {
-            // As a name is written on a command line, and as a field is named.
+            // Accepts the spelling of the command line, with hyphens, besides that of the field.
             let key = key.map_or_else(|| first.to_owned(), |key| key.replace('-', "_"));
             if entries.iter().any(|(earlier, _)| *earlier == key) {
                 return Err(Wrong(format!("`{key}` is given twice")));
@@ -151,7 +151,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     }
 }
 
-/// One value.
+/// The text of one value.
 struct Value<'a>(&'a str);
 
 impl Value<'_> {
@@ -159,7 +159,7 @@ impl Value<'_> {
         text.parse().map_err(|_| Error::invalid_value(Unexpected::Other(&format!("`{}`", self.0)), &expected))
     }
 
-    /// Factors may be written with an x.
+    /// Parses a number. Factors may end in an x.
     fn number<T: std::str::FromStr>(&self) -> Result<T, Wrong> {
         self.parse(self.0.strip_suffix('x').unwrap_or(self.0), "a number")
     }

@@ -1,14 +1,14 @@
-//! Settings to a text: a serializer of flat structs that leaves out what has its default.
+//! Writes settings as a text: a serializer for flat structs that omits fields with their default value.
 
 use std::fmt::{self, Display};
 
 use serde::Serialize;
 use serde::ser::{Error, Impossible, SerializeStruct, Serializer};
 
-/// Writes a name, and of the settings the first and what differs from the default.
+/// Writes the name, the first field, and every other field that differs from its default.
 ///
 /// # Errors
-/// Those of the formatter; and settings that are no flat struct cannot be written.
+/// Those of the formatter, and an error if the settings are not a flat struct.
 pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &str, settings: &T) -> fmt::Result {
     f.write_str(name)?;
     let fields = settings.serialize(Fields).map_err(|_| fmt::Error)?;
@@ -28,10 +28,10 @@ pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &s
     Ok(())
 }
 
-/// A field's name and its value's text; none where there is no value.
+/// A field's name and the text of its value; `None` if it has no value.
 type Field = (&'static str, Option<String>);
 
-/// Why something cannot be written.
+/// The reason that something cannot be written.
 #[derive(Debug)]
 pub(super) struct Unwritable(String);
 
@@ -53,11 +53,11 @@ fn not_flat<T>() -> Result<T, Unwritable> {
     Err(Error::custom("settings are flat structs"))
 }
 
-/// Of a struct.
+/// Serializer of a struct.
 struct Fields;
-/// Of a field.
+/// Serializer of a field.
 struct Value;
-/// The fields so far.
+/// The fields written so far.
 struct Collected(Vec<Field>);
 
 impl SerializeStruct for Collected {
@@ -69,7 +69,7 @@ impl SerializeStruct for Collected {
         Ok(())
     }
 
-    /// Its place stays its own: what follows it is not the first.
+    /// Keeps the position of a skipped field, so that the field after it does not count as the first.
     fn skip_field(&mut self, key: &'static str) -> Result<(), Unwritable> {
         self.0.push((key, None));
         Ok(())
@@ -80,7 +80,7 @@ impl SerializeStruct for Collected {
     }
 }
 
-/// What neither a struct nor a field can be.
+/// Rejects what neither a struct nor a field can be.
 macro_rules! no_compounds {
     ($struct:ty) => {
         type Error = Unwritable;
@@ -209,7 +209,7 @@ impl Serializer for Value {
         it: &T,
     ) -> Result<Option<String>, Unwritable> {
         let text = it.serialize(self)?;
-        // As a ratio is displayed.
+        // A ratio is displayed with an x.
         Ok(if name == "CompressionFactor" { text.map(|text| text + "x") } else { text })
     }
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Unwritable> {

@@ -1,4 +1,4 @@
-//! From bytes to a message, nothing believed.
+//! Validating decoder of messages: it trusts no field of its input.
 
 mod reader;
 
@@ -19,16 +19,16 @@ impl Message {
     /// Reads a wire form that fills `bytes` exactly, into the storage of this message.
     ///
     /// # Errors
-    /// [`WireError`] names what is wrong; this is then the empty message.
+    /// [`WireError`] names the invalid part; this message is then empty.
     pub fn decode_from(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         self.read(bytes, false).map(drop).inspect_err(|_| *self = Message::default())
     }
 
-    /// Reads a [frame](Message::to_frame) that holds one message. Codes that can stay where they are do: the frame is then this
-    /// message's, which gives the one before in its place, emptied.
+    /// Reads a [frame](Message::to_frame) that holds one message. If the codes can stay in place, this message takes
+    /// the frame, and returns its previous frame in `frame`, emptied.
     ///
     /// # Errors
-    /// As for [`decode_from`](Message::decode_from), and for another length than the frame's.
+    /// As for [`decode_from`](Message::decode_from), and if the length in the frame is wrong.
     pub fn read_frame(&mut self, frame: &mut Vec<u8>) -> Result<(), WireError> {
         let left = frame.len();
         let short = WireError::Truncated { what: "length of a message", needed: PREFIX, left };
@@ -50,8 +50,8 @@ impl Message {
         Ok(())
     }
 
-    /// The checksum comes last, but its error first: what was read of a damaged frame says nothing. Where codes were left in `bytes`,
-    /// they are at the place that is returned.
+    /// Reads a message. The checksum comes last, but its error takes precedence, because the fields of a damaged frame
+    /// are meaningless. If codes stayed in `bytes`, their range is returned.
     fn read(&mut self, bytes: &[u8], keeps: bool) -> Result<Option<Range<usize>>, WireError> {
         let (mut reader, expected) = open(bytes)?;
         reader.keeps = keeps;
@@ -152,7 +152,7 @@ impl Message {
             }
             Coding::Elias => {
                 let stream = reader.rest();
-                // Every code takes at least a bit.
+                // Every code takes at least one bit.
                 let needed = n.div_ceil(8);
                 if needed > stream.len() {
                     return Err(WireError::Truncated { what: "codes", needed, left: stream.len() });
@@ -165,7 +165,7 @@ impl Message {
 
     fn read_sparse(&mut self, reader: &mut Reader<'_>, n: usize, kind: ValueKind) -> Result<(), WireError> {
         let (k, r) = reader.sparse(n)?;
-        // The values come last and their size is known, so what stands before them is the index stream.
+        // The values come last and their size is known, so the bytes before them are the index stream.
         let size = values_len(kind, k);
         let left = reader.left();
         let stream = left.checked_sub(size).ok_or(WireError::Truncated { what: "kept values", needed: size, left })?;
@@ -181,9 +181,9 @@ impl Message {
         let stream = reader.u32("bytes of indices")?;
         let stream = reader.take("indices", u64::from(stream))?;
         let kind = reader.u8("kind of the kept values")?;
-        // No sparse message within a sparse one.
+        // A sparse message cannot contain a sparse message.
         check("kind of the kept values", kind, !matches!(kind, 3..=5 | 14))?;
-        // Every index takes at least a bit and its low ones, and every value a bit.
+        // Every index takes at least one bit and its low bits, and every value at least one bit.
         let index_bytes = (k as u64 * (1 + u64::from(r))).div_ceil(8) as usize;
         for (what, needed, left) in
             [("indices", index_bytes, stream.len()), ("kept values", k.div_ceil(8), reader.left())]
@@ -204,7 +204,7 @@ fn is_finite_f16(bytes: [u8; 2]) -> bool {
     u16::from_le_bytes(bytes) & 0x7c00 != 0x7c00
 }
 
-/// Codes one by one into packed bytes.
+/// Decodes Elias codes one by one into packed bytes.
 fn read_elias(stream: &[u8], n: usize, grid: Grid, codes: &mut Vec<u8>) -> Result<(), WireError> {
     let (mut block, mut filled) = ([0; BLOCK], 0);
     let append = |block: &[u8], codes: &mut Vec<u8>| {
@@ -224,7 +224,7 @@ fn read_elias(stream: &[u8], n: usize, grid: Grid, codes: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// Where a code could name more levels than there are.
+/// Checks the levels, if a code has room for more levels than the grid has.
 fn check_levels(codes: &[u8], n: usize, grid: Grid) -> Result<(), WireError> {
     let (bits, levels) = (grid.bits(), grid.levels());
     let all = (1 << (bits - 1)) - 1;
@@ -241,7 +241,7 @@ fn check_levels(codes: &[u8], n: usize, grid: Grid) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Checks magic and version, and finds the checksum; what is between them remains to be read.
+/// Checks magic and version, and splits off the checksum; the content between them remains to be read.
 fn open(bytes: &[u8]) -> Result<(Reader<'_>, u32), WireError> {
     if let Some(&got) = bytes.first_chunk::<3>()
         && got != [MAGIC[0], MAGIC[1], VERSION]

@@ -21,7 +21,7 @@ fn memory(message: &Message) -> usize {
     }
 }
 
-/// The densest frames of each kind, decoded into fresh storage.
+/// Decodes the densest frames of each kind into fresh storage.
 #[test]
 fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_values_are_coded() {
     let check = |message: &Message, times: usize, name: &str| {
@@ -60,7 +60,7 @@ fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_va
     check(&sparse, 20, "coded");
 }
 
-/// One of every compressor's, of vectors with and without a whole block.
+/// Messages of every compressor, for vectors with and without a whole block.
 fn messages() -> Vec<Message> {
     let lengths = [0, 1, 300, 3000];
     let of = |config: crate::config::CompressorConfig| {
@@ -85,7 +85,7 @@ fn a_lent_frame_is_the_length_and_the_wire_form() {
         }
         lent += usize::from(spare.is_empty());
     }
-    // f16, bf16, and 8 bits between ends.
+    // f16, bf16, and affine 8-bit codes.
     assert_eq!(lent, 3 * 4);
 }
 
@@ -103,7 +103,7 @@ fn a_message_keeps_the_frame_that_it_reads_and_gives_the_one_before() {
         let (mut spare, mut copied) = (Vec::new(), Message::default());
         let again = read.to_frame(&mut spare).unwrap();
         assert!(again == sent && (again.as_ptr() == place) == lends);
-        // From a copy, and back into storage that was a frame's.
+        // From a copy, and back into storage that held a frame.
         copied.decode_from(&sent[4..]).unwrap();
         assert_eq!(copied, message);
         copied.read_frame(&mut sent.clone()).unwrap();
@@ -127,7 +127,7 @@ fn a_damaged_frame_is_refused_alike_whether_it_is_kept_or_copied() {
             }
             assert!(Message::default().read_frame(&mut frame[..at].to_vec()).is_err());
         }
-        // A checksum that fits, and a value that does not: all exponent bits of the first.
+        // A valid checksum over an invalid value: all exponent bits of the first value are set.
         if let Payload::Half { .. } = message.payload {
             let mut wrong = frame.clone();
             wrong[12..14].copy_from_slice(&[0xff, 0x7f]);

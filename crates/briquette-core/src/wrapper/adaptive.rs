@@ -1,30 +1,29 @@
-//! Lets a controller set the compression ratio of every exchange, dense included, for the whole vector or for each slot.
+//! Adaptive compression: a controller sets the compression ratio of every exchange, including dense, for the whole vector or per slot.
 //!
-//! **Method.** Measure of this rank's vector what the controller [needs](Controller::needs), sum it over ranks, let every rank's
-//! copy of the controller decide from the agreed numbers, set the [knob](Reducer::knob), reduce. The message of a probe whose factor
-//! is chosen is the message sent: nothing is compressed again to be sent. Where all factors are 1 a [`Dense`] ring is used, because gathering `W` full messages costs
-//! `W/2` times as much.
+//! **Method.** Measure the quantities of this rank's vector that the controller [needs](Controller::needs) and sum them over ranks. Every
+//! rank's copy of the controller decides from these agreed numbers. Then set the [knob](Reducer::knob) and reduce. If the factor of a probe
+//! is chosen, the probe's message is sent, so nothing is compressed twice. If all factors are 1 a [`Dense`] ring is used, because gathering
+//! `W` full messages costs `W/2` times as much.
 //!
-//! **Cost.** Every gain needs a message. Top-k, threshold top-k, Redsync and random-k make each from the one before, in a pass over
-//! what that kept, so the vector itself is compressed once; compressors without [`refine_into`](crate::compress::Compressor::refine_into) compress it once
-//! a probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes add up what would be chosen. Norms and
-//! moments are a pass over the vector each.
+//! **Cost.** Every gain needs a message. Top-k, threshold top-k, Redsync and random-k derive each message from the previous one, in a pass
+//! over its values, so the vector itself is compressed once. Compressors without [`refine_into`](crate::compress::Compressor::refine_into)
+//! compress it once per probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes sum the values that would be
+//! selected. Norms and moments take one pass over the vector each.
 //!
-//! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or
-//! [`MomentumCorrection`](super::MomentumCorrection), so that gains are those of the vector with its residual, as GraVAC
-//! defines them; *outside* [`Bucketed`], so that one decision holds for all buckets.
+//! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or [`MomentumCorrection`](super::MomentumCorrection), so that gains are
+//! those of the vector with its residual, as GraVAC defines them. *Outside* [`Bucketed`], so that one decision holds for all buckets.
 //!
-//! **When numbers are agreed** ([`Probing`]). *Late*, the default: what is measured of this step's vector goes with the next step's
-//! header, and the decision of that step uses it. It is one step old and costs no round trip. Where the controller needs something
-//! else than was measured (at the first step, where GraVAC's candidates moved, where steps are left out), and where there are more
-//! than [`Measured::MOST`] numbers (L-GreCo's, of more than a few slots), a step asks first. *First*, as published: an all-reduce in front of every exchange.
+//! **Agreement** ([`Probing`]). *Late*, the default: the measurements of this step's vector are sent with the next step's header, and that
+//! step's decision uses them. They are one step old and cost no round trip. A step asks first if the controller needs other numbers than
+//! were measured (at the first step, when GraVAC's candidates have moved, when steps were skipped), or if there are more than
+//! [`Measured::MOST`] numbers (L-GreCo, with more than a few slots). *First*, as published: an all-reduce before every exchange.
 //!
-//! While the vector [arrives](Reducer::reduce_arriving) late numbers are measured when all has been exchanged, so that no bucket waits for
-//! another one's values: no message of a probe can then be the one that is sent, and gains cost another compression. An exchange whose
-//! numbers come first waits for the whole vector.
+//! While the vector [arrives](Reducer::reduce_arriving), late numbers are measured after the whole exchange, so that no bucket waits for
+//! another bucket's values. No probe's message can then be the one that is sent, and gains cost another compression. With *First*, the
+//! exchange waits for the whole vector.
 //!
-//! **On the wire.** Late: 8 bytes a number in the header. First: an all-reduce of the numbers in front of the exchange. They are f64:
-//! `‖x‖²` and one a gain, the same for each slot instead where slots are needed, and one where moments are.
+//! **On the wire.** Late: 8 bytes per number in the header. First: an all-reduce of the numbers before the exchange. They are f64: `‖x‖²`
+//! and one number per gain (per slot if slots are needed), and one if moments are needed.
 
 use std::ops::Range;
 
@@ -39,18 +38,18 @@ use crate::reduce::{Arriving, Dense, Energies, Exchanged, Levels, Probe, Reducer
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful};
 
-/// When what controllers need is agreed; see the [module](self).
+/// Time at which ranks agree on the controller's inputs; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Probing {
-    /// With the next step's header: decisions use numbers of the step before.
+    /// With the next step's header: decisions use the numbers of the previous step.
     #[default]
     Late,
-    /// In an all-reduce in front of the exchange, as published.
+    /// In an all-reduce before the exchange, as published.
     First,
 }
 
-/// What a controller needed, to compare.
+/// Quantities that a controller requested, for comparison.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     gains: Vec<CompressionFactor>,
@@ -62,7 +61,7 @@ impl Asked {
         Asked { gains: needs.gains.to_vec(), flags: [needs.slots, needs.norm, needs.moments] }
     }
 
-    /// How many numbers these are of a vector of this many slots.
+    /// Returns the count of numbers for a vector with this many slots.
     fn numbers(&self, slots: usize) -> usize {
         let [of_slots, norm, moments] = self.flags;
         let is_any = norm || moments || !self.gains.is_empty();
@@ -75,30 +74,29 @@ impl Asked {
 #[derive(Debug)]
 pub struct Adaptive<R, K> {
     inner: R,
-    /// Where dense is sent in buckets, too.
+    /// Buckets for dense exchanges; without them dense uses one ring.
     buckets: Option<Bucketed<Dense>>,
     controller: K,
     was_dense: bool,
-    /// The controller before an exchange that was neither committed nor discarded.
+    /// The controller's state before an exchange that is neither committed nor discarded.
     before: Option<State>,
     reason: Option<String>,
     probing: Probing,
     energies: Energies,
-    /// Of the whole vector: `‖x‖²` and the gains.
+    /// `‖x‖²` and the gains of the whole vector.
     whole: Vec<f64>,
-    /// This rank's own numbers, and what they are.
+    /// This rank's own numbers, and the request that they answer.
     own: Vec<f64>,
     asked: Option<Asked>,
-    /// Those of this step, for the next header.
+    /// The numbers of this step, for the next header.
     measured: Measured,
 }
 
 impl<R: Reducer, K: Controller> Adaptive<R, K> {
-    /// `controller` sets the compression ratio of `inner`.
+    /// Creates a wrapper in which `controller` sets the compression ratio of `inner`.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] when `inner` has no knob, or the controller decides for each slot and `inner` compresses all
-    /// of them together.
+    /// [`ConfigError::Conflict`] if `inner` has no knob, or if the controller decides per slot and `inner` compresses all slots together.
     pub fn new(mut inner: R, controller: K) -> Result<Self, ConfigError> {
         let why = match inner.knob() {
             Some(knob) if knob.per_slot() || !controller.per_slot() => {
@@ -129,22 +127,22 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         Err(ConfigError::Conflict(why.into()))
     }
 
-    /// Sends dense in these buckets, and not in one ring of the whole vector.
+    /// Sends dense exchanges in these buckets instead of one ring of the whole vector.
     #[must_use]
     pub fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
         self.buckets = Some(buckets);
         self
     }
 
-    /// When what the controller needs is agreed.
+    /// Sets the time at which ranks agree on the controller's inputs.
     #[must_use]
     pub fn probing(mut self, probing: Probing) -> Self {
         self.probing = probing;
         self
     }
 
-    /// This rank's numbers of what the controller needs, in `own`, unless they are there. Of a vector that is still being computed, all
-    /// is waited for where any is needed.
+    /// Measures the quantities that the controller needs of this rank's vector, into `own`, unless they are there already. If any is
+    /// needed, waits for the whole vector.
     fn measure(&mut self, round: &Round<'_>, values: &mut dyn Arriving, comm: &mut Session) {
         let needs = self.controller.needs();
         let asked = Asked::of(needs);
@@ -176,7 +174,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         self.own.extend(needs.moments.then(|| total(input)));
     }
 
-    /// Agrees on what the controller needs: `energies` and `whole`, and the moments.
+    /// Agrees on the controller's inputs: writes `energies` and `whole`, and returns the moments.
     fn agree(
         &mut self,
         round: &Round<'_>,
@@ -216,7 +214,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         comes: Comes,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        // The controller decides before the exchange can fail. Its state is a few numbers: discarding loads them again.
+        // The controller decides before the exchange can fail. Its state is a few numbers, and `discard` restores them.
         self.discard();
         self.before.insert(State::default()).put_part("controller", &self.controller);
         let before = comm.traffic();
@@ -234,7 +232,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         let needs = self.controller.needs();
         let is_late = self.probing == Probing::Late && Asked::of(needs).numbers(round.slots.len()) <= Measured::MOST;
-        // A message made for a gain may be the one that is sent. Norms can wait until all is there.
+        // The message of a gain probe may be the one that is sent, so it comes first. Norms can wait until the whole vector has arrived.
         let is_first = is_late && !needs.gains.is_empty() && comes == Comes::Whole;
         if is_first {
             self.measure(&round, values, comm);
@@ -319,7 +317,7 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        // Else it is the reducer's own: its knob may not reach what the controller asked for.
+        // For other ratios the reducer reports its own: its knob may not reach the requested one.
         if self.was_dense {
             report.factor = Some(CompressionFactor::DENSE);
             report.carrier = None;

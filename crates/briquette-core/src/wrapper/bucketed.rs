@@ -1,22 +1,20 @@
-//! Cuts the vector into buckets of whole slots, so that pieces can be exchanged one after another.
+//! Bucketing: splits the vector into buckets of whole slots that are exchanged one after another.
 //!
-//! A bucket holds consecutive slots until it has at least `min_values` values; each gets its own reducer and its own
-//! key (`key.bucket(b)`). Results do not depend on how buckets are scheduled.
+//! A bucket holds consecutive slots until it has at least `min_values` values. Each bucket has a separate reducer and a separate key
+//! (`key.bucket(b)`). Results do not depend on the schedule of the buckets.
 //!
-//! **Overlap.** [`overlapped`](Bucketed::overlapped), buckets of odd number are exchanged in the background
-//! ([`Session::start`]), while this thread exchanges the others: what one encodes or decodes hides behind what the other
-//! sends. Frames of a bucket are the same, and so are all bits, bytes and states; only the channel is another. Every rank must
-//! overlap, or none. It costs a copy of half of the vector each way. Inside `Threaded` the second thread works alone, and the
-//! pool works for the other buckets. Where the transport has no channels, and inside of a job, buckets are exchanged one after
-//! another.
+//! **Overlap.** With [`overlapped`](Bucketed::overlapped), odd-numbered buckets are exchanged in the background ([`Session::start`]) while
+//! this thread exchanges the others. Encoding and decoding of one bucket overlap with the communication of another. The frames of a bucket
+//! are the same, and so are all bits, bytes and states; only the channel differs. Every rank must overlap, or none. Overlap costs a copy of
+//! half of the vector each way. Inside `Threaded` the second thread works alone, and the pool works for the other buckets. If the transport
+//! has no channels, and inside a job, buckets are exchanged one after another.
 //!
-//! **While the vector arrives** ([`reduce_arriving`](Reducer::reduce_arriving)) buckets are exchanged in the order in which the last of
-//! their slots are expected, each as soon as it is there, one after another.
+//! **Arriving vectors** ([`reduce_arriving`](Reducer::reduce_arriving)). Buckets are exchanged one after another, in the order in which the
+//! last of their slots are expected, each as soon as it has arrived.
 //!
-//! **Failure.** The error is that of the first bucket that fails, as without overlap. Of the buckets after it those of the other
-//! channel may have been exchanged by then, on every rank alike. What the buckets have staged is
-//! [discarded](Stateful::discard) with it, so that reducers with memories work in buckets. A panic in the background goes on
-//! here; after a panic in either thread the reducer is of no further use.
+//! **Failure.** The error is that of the first bucket that fails, as without overlap. Later buckets of the other channel may have been
+//! exchanged by then, equally on every rank. The state that the buckets have staged is [discarded](Stateful::discard), so stateful reducers
+//! work in buckets. A panic in the background is resumed here; after a panic in either thread the reducer must not be used again.
 
 use std::ops::Range;
 
@@ -30,35 +28,35 @@ use crate::state::{State, Stateful, load_each, save_each};
 use crate::trace::phase;
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
 
-/// The channel of the buckets of odd number.
+/// The channel of odd-numbered buckets.
 const CHANNEL: usize = 1;
 
 #[derive(Debug)]
 struct Bucket<R> {
     index: usize,
     range: Range<usize>,
-    /// The slots inside, rebased to the bucket's start.
+    /// The slots of the bucket, relative to its start.
     slots: Vec<Slot>,
     reducer: R,
-    /// Input, average and what was sent, for buckets of odd number that overlap.
+    /// Input, average and contribution of odd-numbered buckets that overlap.
     moved: [Vec<f32>; 3],
 }
 
-/// One reducer a bucket; see the [module](self).
+/// One reducer per bucket; see the [module](self).
 #[derive(Debug)]
 pub struct Bucketed<R> {
     buckets: Vec<Bucket<R>>,
     len: usize,
-    /// Of all buckets together.
+    /// Number of slots of all buckets together.
     slots: usize,
     overlapped: bool,
-    /// Whether every bucket compresses each of its slots by itself.
+    /// Set if every bucket compresses each of its slots separately.
     per_slot: bool,
     scratch: Energies,
 }
 
 impl<R: Reducer> Bucketed<R> {
-    /// Cuts `layout` and makes a reducer for each bucket.
+    /// Splits `layout` and makes a reducer for each bucket.
     pub fn new(layout: &Layout, min_values: usize, make: impl FnMut(usize) -> R) -> Self {
         let mut ends = Vec::new();
         let (mut start, slots) = (0, layout.slots());
@@ -71,8 +69,8 @@ impl<R: Reducer> Bucketed<R> {
         Bucketed::cut(layout, &ends, make)
     }
 
-    /// The same from the end, for vectors whose last slots come first: the last bucket has an eighth of `min_values` at least, so that
-    /// something can be sent early.
+    /// Splits from the end, for vectors whose last slots arrive first. The last bucket has at least an eighth of `min_values`, so that it
+    /// can be sent early.
     pub fn last_first(layout: &Layout, min_values: usize, make: impl FnMut(usize) -> R) -> Self {
         let slots = layout.slots();
         let (mut ends, mut end, mut fewest) = (vec![slots.len()], layout.len(), min_values.div_ceil(8));
@@ -86,7 +84,7 @@ impl<R: Reducer> Bucketed<R> {
         Bucketed::cut(layout, &ends, make)
     }
 
-    /// Buckets of the slots up to these.
+    /// Creates buckets that end before these slot numbers.
     fn cut(layout: &Layout, ends: &[usize], mut make: impl FnMut(usize) -> R) -> Self {
         let mut buckets: Vec<Bucket<R>> = Vec::new();
         let mut first = 0;
@@ -109,14 +107,14 @@ impl<R: Reducer> Bucketed<R> {
         Bucketed { buckets, len: layout.len(), slots, overlapped: false, per_slot, scratch: Energies::new() }
     }
 
-    /// Whether every other bucket is exchanged in the background; by default not. The same on every rank.
+    /// Sets whether odd-numbered buckets are exchanged in the background; off by default. Must be the same on every rank.
     #[must_use]
     pub fn overlapped(mut self, overlapped: bool) -> Self {
         self.overlapped = overlapped;
         self
     }
 
-    /// The nominal ratio of all values together, the first bucket's being the report's, which gets each slot's.
+    /// Returns the nominal ratio of all values together. The report holds the first bucket's ratio and receives the ratio of each slot.
     fn factor(&self, report: &mut Report) -> Option<CompressionFactor> {
         let (mut sent, mut is_first, mut slots) = (0.0, true, 0..0);
         let first = report.factor;
@@ -129,7 +127,7 @@ impl<R: Reducer> Bucketed<R> {
         if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
     }
 
-    /// The buckets in the order in which the last of their slots are expected.
+    /// Returns the buckets in the order in which the last of their slots are expected.
     fn order(&self, slots: &[usize]) -> Vec<usize> {
         let mut place = vec![0; self.slots];
         slots.iter().enumerate().for_each(|(at, slot)| place[*slot] = at);
@@ -148,7 +146,7 @@ impl<R: Reducer> Bucketed<R> {
         order.into_iter().map(|(_, bucket)| bucket).collect()
     }
 
-    /// Where the buckets lie.
+    /// Returns the ranges of the buckets.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.buckets.iter().map(|b| b.range.clone())
     }
@@ -177,7 +175,7 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        // Buckets measure nothing for the whole.
+        // Buckets take no measurements of the whole vector.
         let of_a_part = round.agreed_step.of_a_part();
         let mut round = Round { agreed_step: &of_a_part, ..round };
         let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
@@ -250,7 +248,7 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
     }
 }
 
-/// One knob for all buckets: each has its share of the levels.
+/// One knob for all buckets: each gets its share of the levels.
 impl<R: Reducer + 'static> Knob for Bucketed<R> {
     fn per_slot(&self) -> bool {
         self.per_slot
@@ -279,7 +277,7 @@ impl<R: Reducer + 'static> Knob for Bucketed<R> {
 }
 
 impl<R: Reducer + 'static> Bucketed<R> {
-    /// Exchanges the buckets of odd number in the background, and the others meanwhile.
+    /// Exchanges the odd-numbered buckets in the background, and the others meanwhile.
     fn reduce_overlapped(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, agreed_step: &agreed_step, .. } = round;
         let (mut odd, even): (Vec<_>, Vec<_>) = self.buckets.drain(..).partition(|bucket| bucket.index % 2 == 1);
@@ -307,7 +305,7 @@ impl<R: Reducer + 'static> Bucketed<R> {
     }
 }
 
-/// What came of a bucket.
+/// Outcome of a bucket's exchange.
 struct Done {
     index: usize,
     slots: usize,
@@ -331,7 +329,7 @@ impl<R: Reducer> Bucket<R> {
         Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
     }
 
-    /// The same over this bucket's own vectors.
+    /// Exchanges this bucket's own vectors.
     fn reduce_moved(&mut self, (key, agreed_step): (Key, &AgreedStep), comm: &mut Session) -> Done {
         let Bucket { index, slots, reducer, moved: [input, average, sent], .. } = self;
         let sent = (!sent.is_empty()).then_some(&mut sent[..]);
@@ -356,7 +354,7 @@ impl<R: Reducer> Bucket<R> {
     }
 }
 
-/// All up to the first that failed, and that one.
+/// Returns the exchanges up to and including the first that failed.
 fn until_failure(exchanges: impl Iterator<Item = Done>) -> Vec<Done> {
     let mut all = Vec::new();
     for done in exchanges {
@@ -368,7 +366,7 @@ fn until_failure(exchanges: impl Iterator<Item = Done>) -> Vec<Done> {
     all
 }
 
-/// One exchange of several, in the order of buckets; the first error is that of all.
+/// Merges the exchanges of buckets, in order, into one; the first error is the error of the whole.
 fn together(slots: usize, parts: impl Iterator<Item = Done>) -> Result<Exchanged, ReduceError> {
     let (mut selections, mut traffic, mut first) = (Selections::of(slots), Traffic::default(), 0);
     for Done { slots, result, .. } in parts {

@@ -1,14 +1,14 @@
-//! The memory that suits the optimizer which steps with the average.
+//! Selects error feedback or inner momentum according to the optimizer that applies the average.
 //!
-//! **Why, and when not.** Under momentum, [`InnerMomentum`](super::InnerMomentum) loses less accuracy than [`ErrorFeedback`]; under
-//! Adam and others it does not work. Who builds the exchange may not know which optimizer there is. Name the memory where it is known.
+//! **Why, and when not.** Under momentum, [`InnerMomentum`](super::InnerMomentum) loses less accuracy than [`ErrorFeedback`]; under Adam
+//! and others it does not work. The code that builds the exchange may not know the optimizer. If it does, name the feedback directly.
 //!
-//! **Method.** [`Config::for_optimizer`](crate::config::Config::for_optimizer) replaces it as soon as the optimizer is known: by
-//! `inner-momentum:m` for SGD with heavy-ball momentum `m`, else by `error`. Where that is never called, it is `error`.
+//! **Method.** [`Config::for_optimizer`](crate::config::Config::for_optimizer) replaces this setting as soon as the optimizer is known: by
+//! `inner-momentum:m` for SGD with heavy-ball momentum `m`, else by `error`. If that is never called, it is `error`.
 //!
-//! **Properties, state.** Those of what it is replaced by.
+//! **Properties, state.** Those of the replacement.
 //!
-//! **Source.** This project's.
+//! **Source.** This project.
 
 use super::ErrorFeedback;
 use crate::Layout;
@@ -16,7 +16,7 @@ use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
-/// Left open until the optimizer is known; see the [module](self).
+/// Placeholder until the optimizer is known; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ByOptimizer;
 

@@ -1,31 +1,32 @@
-//! Byzantine ranks on purpose: to try what tolerates them, with your own model, compressor and aggregator.
+//! Simulated Byzantine ranks: tests robust aggregation with your own model, compressor and aggregator.
 //!
-//! **Why, and when not.** For experiments and tests alone. It goes around what a rank remembers of what it has not sent, so that a false vector is
-//! remembered, compressed and aggregated as a gradient is. In settings it is a reducer (`byzantine:(gather:topk:100x),attack=little`), the outermost
-//! one, with the feedback inside it; a momentum that ranks send without a memory (`rank-momentum`) is outside, and is what is falsified.
-//! `not-finite` is inside all of them: a memory refuses it, and ends the step.
+//! **Why, and when not.** For experiments and tests only. It wraps error feedback, so that a false vector is accumulated, compressed and
+//! aggregated as a gradient is. In settings it is a reducer (`byzantine:(gather:topk:100x),attack=little`), the outermost one, with the
+//! feedback inside it. A momentum without a residual (`rank-momentum`) is outside; its velocity is then falsified. `not-finite` is inside
+//! all of them: error feedback refuses it, and ends the step.
 //!
-//! **Method.** The last `byzantine` ranks send, in place of their vector `x`:
+//! **Method.** The last `byzantine` ranks send one of these instead of their vector `x`:
 //!
 //! | attack | sends | source |
 //! |---|---|---|
 //! | `large:C` | `C·x`, 1000 | |
 //! | `sign-flip` | `−x` | |
-//! | `inner-product:E` | `−E` times the mean of the honest, 0.5 | Xie, Koyejo, Gupta, *Fall of Empires*, UAI 2019 |
-//! | `little:Z` | the mean of the honest less `Z` of their standard deviations in every coordinate, 1 | Baruch, Baruch, Goldberg, *A Little Is Enough*, NeurIPS 2019 |
-//! | `mimic` | what rank 0 sends | Karimireddy, He, Jaggi, ICLR 2022 |
+//! | `inner-product:E` | `−E` times the mean of the honest ranks, 0.5 | Xie, Koyejo, Gupta, *Fall of Empires*, UAI 2019 |
+//! | `little:Z` | the honest mean minus `Z` honest standard deviations, 1 | Baruch, Baruch, Goldberg, *A Little Is Enough*, NeurIPS 2019 |
+//! | `mimic` | the vector of rank 0 | Karimireddy, He, Jaggi, ICLR 2022 |
 //! | `crash` | zeros | |
-//! | `stale:STEPS` | its vector of so many steps ago, 10; zeros until there is one | |
+//! | `stale:STEPS` | its vector of this many steps ago, 10; zeros until there is one | |
 //! | `not-finite` | not a number | |
 //!
-//! Ranks of the three attacks that use them know the others' vectors: every rank sends its own to all first, which no real attack would need.
+//! Ranks of the three attacks that use the others' vectors know them: every rank first sends its own to all, which a real attack would not
+//! need.
 //!
-//! **On the wire.** What is inside sends; where the others' vectors are used, `4d` bytes of every rank to every other besides.
+//! **On the wire.** The inner reducer's bytes. If the others' vectors are used, also `4d` bytes from every rank to every other rank.
 //!
-//! **Properties.** It has no knob: in code an [`Adaptive`](super::Adaptive) goes inside it, as from settings.
+//! **Properties.** It has no knob: in code an [`Adaptive`](super::Adaptive) goes inside it, as it does from settings.
 //!
-//! **State.** The vectors that `stale` sends later: they are staged and committed as any memory, but not saved. A resumed run begins with
-//! zeros again.
+//! **State.** The vectors that `stale` sends later: they are staged and committed like other state, but not saved. A resumed run starts
+//! with zeros again.
 //!
 //! ```
 //! use briquette_core::aggregate::Median;
@@ -64,29 +65,29 @@ use crate::report::Report;
 use crate::state::{State, Stateful};
 use crate::{Frame, Session};
 
-/// A reducer that the last ranks attack; see the [module](self).
+/// A reducer under attack by the last ranks; see the [module](self).
 #[derive(Debug)]
 pub struct Byzantine<R> {
     inner: R,
     attack: Attack,
     byzantine: usize,
-    /// What is sent.
+    /// The false vector to send.
     lie: Vec<f32>,
     /// The vectors of the last steps, oldest first.
     before: VecDeque<Vec<f32>>,
-    /// That of this step, until it is committed.
+    /// The vector of this step, until it is committed.
     staged: Option<Vec<f32>>,
     frames: Vec<Frame>,
 }
 
 impl<R: Reducer> Byzantine<R> {
-    /// The last `byzantine` ranks attack.
+    /// Creates a wrapper in which the last `byzantine` ranks attack.
     pub fn new(inner: R, attack: Attack, byzantine: usize) -> Self {
         let (lie, before, staged, frames) = Default::default();
         Byzantine { inner, attack, byzantine, lie, before, staged, frames }
     }
 
-    /// What this rank sends in place of `x`.
+    /// Computes the vector that this rank sends instead of `x`.
     fn lie(&mut self, x: &[f32], comm: &mut Session) -> Result<(), ReduceError> {
         let (rank, honest) = (comm.rank(), comm.world().saturating_sub(self.byzantine));
         self.lie.clear();

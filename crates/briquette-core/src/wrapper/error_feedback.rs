@@ -1,8 +1,8 @@
-//! Remembers what was not sent and adds it to the next vector.
+//! Error feedback: keeps the residual of each exchange and adds it to the next vector.
 //!
-//! **Why, and when not.** A contractive compressor alone can diverge on several ranks; with the residual fed back, it
-//! converges like the uncompressed method. Unbiased compressors do without. Under an inner optimizer with momentum it
-//! loses accuracy at high factors: see [`MomentumCorrection`](super::MomentumCorrection).
+//! **Why, and when not.** A contractive compressor alone can diverge on several ranks; with error feedback, it converges like the
+//! uncompressed method. Unbiased compressors do not need it. Under an inner optimizer with momentum it loses accuracy at high factors: see
+//! [`MomentumCorrection`](super::MomentumCorrection).
 //!
 //! **Method.**
 //!
@@ -12,26 +12,24 @@
 //! | `Δ = C(p)` | `sent` |
 //! | `e ← p − Δ` | the new `residual` |
 //!
-//! Here the memory is *outside* the learning rate: a coordinate that waits is applied with the rate of the step that sends
-//! it. [Inside](ErrorFeedback::inside_learning_rate) (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate of the
-//! step it comes from. The optimizer multiplies by `γ` afterwards, so what is exchanged is `g + e/γ`, and the memory is
-//! `e ← γ·(g + e/γ − Δ)`: in the units of a gradient, `e` is rescaled by `γ_{t−1}/γ_t` at every step. While `γ` is constant
-//! both are the same, bit for bit where `γ` is a power of two. At a step with `γ = 0` nothing could be applied: the memory
-//! stays as it is and out of the exchange.
+//! By default the residual is *outside* the learning rate: a delayed coordinate is applied with the rate of the step that sends it.
+//! [Inside](ErrorFeedback::inside_learning_rate) (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate of the step it comes from.
+//! The optimizer multiplies by `γ` afterwards, so `g + e/γ` is exchanged, and the residual is `e ← γ·(g + e/γ − Δ)`: in the units of a
+//! gradient, `e` is rescaled by `γ_{t−1}/γ_t` at every step. While `γ` is constant both are the same, bit for bit if `γ` is a power of two.
+//! At a step with `γ = 0` nothing could be applied: the residual is unchanged and excluded from the exchange.
 //!
-//! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit where the sent values are
-//! the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
+//! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit if the sent values are the vector's
+//! own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
-//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): its residual waits, to the bit.
+//! A slot for which no rank has a gradient is [held](crate::reduce::Reducer::hold): its residual stays bit-identical.
 //!
-//! **State.** The residual: one vector a rank. While exchanging, the fed vector, and `sent` where the reducer inside cannot take its
-//! messages off the fed vector.
+//! **State.** The residual: one vector per rank. During an exchange, the fed vector, and `sent` if the inner reducer cannot subtract its
+//! messages from the fed vector.
 //!
-//! **Deviations.** The learning rate is outside the memory unless asked for, as in GraVAC. Under parameter groups of
-//! different rates, inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD: an inner momentum goes on
-//! multiplying `e/γ` by later rates, which is much after a very small one (a restart), and Adam's step is no multiple of the
-//! gradient at all. A controller inside may have what waits [given up](crate::control::Controller::gives_up_memory): at that step nothing is
-//! conserved.
+//! **Deviations.** The learning rate is outside the residual unless requested, as in GraVAC. Under parameter groups with different rates,
+//! inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD. An inner momentum continues to multiply `e/γ` by later
+//! rates, which has a large effect after a very small rate (a restart). Adam's step is not a multiple of the gradient at all. A controller
+//! inside may have the residual [given up](crate::control::Controller::gives_up_memory): at that step nothing is conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
@@ -65,48 +63,48 @@ use crate::report::{Report, Waiting};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
 
-/// Feeds back what was not sent; see the [module](self).
+/// Feeds the residual back; see the [module](self).
 #[derive(Debug)]
 pub struct ErrorFeedback<R> {
     inner: R,
     inside: bool,
-    /// The next one is the fed vector until what was sent is known.
+    /// The residual. The next value is the fed vector until the contribution is known.
     residual: Staged<Vec<f32>>,
-    /// Where the reducer inside cannot take its messages off.
+    /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
-    /// Of each slot of the fed vector: `‖x‖²`, and what was sent.
+    /// Energy `‖x‖²` of each slot of the fed vector, and statistics of its contribution.
     energies: Vec<f64>,
     kept: Vec<Kept>,
     waiting: Waiting,
-    /// Of each slot: what waits, in the units of a gradient.
+    /// Residual energy of each slot, in the units of a gradient.
     left: Vec<f64>,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
-    /// Around any reducer that reports what it sent.
+    /// Creates a wrapper around any reducer that reports its contribution in `sent`.
     pub fn new(inner: R) -> Self {
         let (residual, sent, energies, kept, left) = (Staged::default(), vec![], vec![], vec![], vec![]);
         ErrorFeedback { inner, inside: false, residual, sent, energies, kept, waiting: Waiting::default(), left }
     }
 
-    /// With the memory inside the learning rate. Rounds must then tell the rate, see
+    /// Creates a wrapper with the residual inside the learning rate. Rounds must then give the rate, see
     /// [`AgreedStep::learning_rate`](crate::reduce::AgreedStep::learning_rate).
     pub fn inside_learning_rate(inner: R) -> Self {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
     }
 
-    /// What it is around.
+    /// Returns the inner reducer.
     #[cfg(test)]
     pub(crate) fn inner(&mut self) -> &mut R {
         &mut self.inner
     }
 
-    /// The learning rate that the memory is in; 1 outside.
+    /// Returns the learning rate of the residual; 1 if it is outside.
     fn rate(&self, agreed_step: &AgreedStep) -> Result<f32, ReduceError> {
         if self.inside { agreed_step.rate() } else { Ok(1.0) }
     }
 
-    /// The exchange of the vector beside the residual.
+    /// Exchanges the sum of the vector and the residual.
     fn reduce_fed(
         &mut self,
         round: Round<'_>,
@@ -122,7 +120,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         self.sent.resize(if by_messages { 0 } else { len }, 0.0);
         let sent = (!by_messages).then_some(&mut self.sent[..]);
         let (residual, fed) = self.residual.both();
-        // A rate of 0 applies nothing: what waits goes on waiting.
+        // A rate of 0 applies nothing: the residual stays.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         self.energies.clear();
         self.energies.resize(slots.len(), 0.0);
@@ -133,7 +131,7 @@ impl<R: Reducer> ErrorFeedback<R> {
                 return true;
             }
             [energies[index], entered[index]] = add_scaled(&residual[slots[index].range()], weight, input, fed);
-            // Any of it may stay behind, times the rate.
+            // Any part may stay in the residual, times the rate.
             energies[index].is_finite() && (rate <= 1.0 || fed.iter().all(|v| (v * rate).is_finite()))
         };
         let feed = Feed::new(input, slots, fed, add);
@@ -163,7 +161,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         Ok(exchanged)
     }
 
-    /// What stays behind of the fed vector, times the rate.
+    /// Computes the residual of the fed vector, times the rate.
     fn take_off(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
         let (vector, energies, kept) = (&mut self.residual.next_mut()[..], &self.energies[..], &mut self.kept);
         kept.clear();
@@ -179,8 +177,8 @@ impl<R: Reducer> ErrorFeedback<R> {
         check_finite(vector, slots, rank)
     }
 
-    /// What this rank wanted to send and did not, times the learning rate where that is inside; empty before the first
-    /// exchange.
+    /// Returns the residual: the part of this rank's vectors that was not sent, times the learning rate if that is inside. Empty before the
+    /// first exchange.
     pub fn residual(&self) -> &[f32] {
         self.residual.now()
     }

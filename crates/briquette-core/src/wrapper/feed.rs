@@ -1,4 +1,4 @@
-//! What a memory makes of a vector, slot after slot as it comes.
+//! Feeding a vector into stateful wrappers, slot by slot as its values arrive.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::error::ReduceError;
 use crate::reduce::{Arriving, Exchanged, Reducer, Round};
 use crate::{Session, Slot};
 
-/// Whether the vector is there, in the round, or comes beside it.
+/// Source of the vector: complete in the round, or arriving in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comes {
     Whole,
@@ -14,7 +14,7 @@ pub(super) enum Comes {
 }
 
 impl Comes {
-    /// The exchange of a vector that a wrapper passes on as it is.
+    /// Exchanges a vector that a wrapper passes on unchanged.
     pub(super) fn reduce<R: Reducer>(
         self,
         inner: &mut R,
@@ -29,15 +29,15 @@ impl Comes {
     }
 }
 
-/// Feeds `input` into a memory. `feed` is given each slot's number and values once, writes what is to be sent, and says whether all of
-/// that is finite.
+/// Combines `input` with a wrapper's state. `feed` is called once per slot with its number and values, writes the vector to send, and
+/// returns whether that is finite.
 pub(super) struct Feed<'a, F> {
     input: &'a mut dyn Arriving,
     slots: &'a [Slot],
     fed: &'a mut [f32],
     feed: F,
     is_fed: Vec<bool>,
-    /// The first in layout order whose sum with the memory is not finite.
+    /// The first slot in layout order whose sum with the state is not finite.
     bad: Option<usize>,
 }
 
@@ -46,8 +46,8 @@ impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> Feed<'a, F> {
         Feed { input, slots, fed, feed, is_fed: vec![false; slots.len()], bad: None }
     }
 
-    /// The exchange of what is fed. Where the whole vector is there, nothing is sent of one with a sum that is not finite; where it
-    /// comes in parts, zeros take that slot's place, and the error is the same.
+    /// Exchanges the fed vector. A complete vector with a non-finite sum is not sent at all. If the vector arrives in parts, that slot is
+    /// sent as zeros, and the error is the same.
     pub(super) fn reduce<R: Reducer>(
         mut self,
         inner: &mut R,

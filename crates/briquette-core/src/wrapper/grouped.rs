@@ -1,19 +1,19 @@
-//! Slots in groups, each exchanged its own way.
+//! Slot groups: each group of slots is exchanged by a separate reducer.
 //!
-//! **Why, and when not.** Layers differ: an embedding's gradient is mostly zeros, a norm's few values matter and cost
-//! nothing, a convolution has low rank. One setting for all of them is a compromise. Every group is an exchange of its own,
-//! though, with its own latency: three groups, not thirty.
+//! **Why, and when not.** Layers differ: an embedding's gradient is mostly zeros, a norm's few values matter and cost nothing, a
+//! convolution has low rank. One setting for all of them is a compromise. However, every group is a separate exchange with its own latency:
+//! use three groups, not thirty.
 //!
-//! **Method.** The slots of a group are copied side by side, in their order, reduced as one vector by the group's reducer,
-//! and copied back. What no other group has is the main group's.
+//! **Method.** The slots of a group are copied into one contiguous vector, in order, reduced by the group's reducer, and copied back. Slots
+//! in no other group belong to the main group.
 //!
-//! **Placement.** Inside the wrappers that remember, so that there is one residual for all slots. Reducers inside may remember
-//! too ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)).
+//! **Placement.** Inside the wrappers that keep residuals, so that there is one residual for all slots. Inner reducers may be stateful too
+//! ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)).
 //!
-//! **Random bits.** The main group's are those it has alone; group `g` of the others uses `key.purpose("group").bucket(g)`.
+//! **Random bits.** The main group draws the same bits as without groups; group `g` of the others uses `key.purpose("group").bucket(g)`.
 //!
-//! **On the wire.** The groups' exchanges one after another, the main group's first: what rules are for (norms, biases, an embedding) is
-//! all over the vector or at its front, and so comes last while the vector [arrives](Reducer::reduce_arriving).
+//! **On the wire.** The groups' exchanges one after another, the main group's first. The slots that rules select (norms, biases, an
+//! embedding) are spread over the vector or at its front, and so come last while the vector [arrives](Reducer::reduce_arriving).
 //!
 //! ```
 //! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, wrapper::Grouped};
@@ -40,7 +40,7 @@ use crate::report::Report;
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::{Key, Layout, Session, Slot, Traffic};
 
-/// Slots that are exchanged together, and their values side by side.
+/// Slots that are exchanged together, and their packed values.
 struct Group {
     /// Numbers of the slots in the whole layout.
     members: Vec<usize>,
@@ -53,7 +53,7 @@ struct Group {
     reducer: Box<dyn Reducer>,
 }
 
-/// One reducer a group; see the [module](self).
+/// One reducer per group; see the [module](self).
 pub struct Grouped {
     main: Group,
     others: Vec<Group>,
@@ -74,7 +74,7 @@ impl Group {
         Group { members, places, layout, input: Vec::new(), average: Vec::new(), sent: Vec::new(), reducer }
     }
 
-    /// One group's part of `round`, whose values are `whole`'s.
+    /// Reduces one group's part of `round`, with the values of `whole`.
     fn reduce(
         &mut self,
         round: &mut Round<'_>,
@@ -120,7 +120,7 @@ impl Group {
         Ok(exchanged.traffic)
     }
 
-    /// The order in which this group's slots come, where that of all is known.
+    /// Returns the arrival order of this group's slots, if the order of all slots is known.
     fn order(&self, whole: &[usize]) -> Vec<usize> {
         whole.iter().filter_map(|slot| self.members.iter().position(|member| member == slot)).collect()
     }
@@ -131,7 +131,7 @@ impl Group {
         self.reducer.hold(&absent.collect::<Vec<_>>());
     }
 
-    /// The same off this group's slots. Their input is still side by side.
+    /// Subtracts the contribution from this group's slots. Their input is still packed.
     fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let energies: Vec<f64> = self.members.iter().map(|&member| unsent.energies[member]).collect();
         let mut kept = vec![Kept::default(); self.members.len()];
@@ -145,10 +145,10 @@ impl Group {
     }
 }
 
-/// The values of a group's slots, as they come.
+/// Values of a group's slots, as they arrive.
 struct Part<'a> {
     whole: &'a mut dyn Arriving,
-    /// Where each slot is in the whole.
+    /// The range of each slot in the whole vector.
     places: Vec<Range<usize>>,
     slots: &'a [Slot],
     values: &'a mut [f32],
@@ -174,14 +174,14 @@ impl Arriving for Part<'_> {
     }
 }
 
-/// Some slots of a layout as a layout.
+/// Returns the layout of some slots of a layout.
 pub(crate) fn part(whole: &Layout, members: &[usize]) -> Layout {
     let slots = members.iter().map(|&member| &whole.slots()[member]);
     Layout::new(slots.map(|slot| (slot.path(), slot.shape().to_vec())))
 }
 
 impl Grouped {
-    /// Groups the slots of `layout`: those of `others` by their numbers, each slot at most once, and the rest under `main`.
+    /// Groups the slots of `layout`: those of `others` by slot number, each slot at most once, and the rest under `main`.
     pub fn new(layout: &Layout, main: Box<dyn Reducer>, others: Vec<(Vec<usize>, Box<dyn Reducer>)>) -> Self {
         let taken = |slot: &usize| others.iter().any(|(members, _)| members.contains(slot));
         let rest = (0..layout.slots().len()).filter(|slot| !taken(slot)).collect();
@@ -203,7 +203,7 @@ impl Grouped {
     ) -> Result<Exchanged, ReduceError> {
         let (mut selections, key) = (Selections::of(round.slots.len()), round.key);
         let mut traffic = self.main.reduce(&mut round, (key, values, comes), comm, &mut selections)?;
-        // What was measured is the main group's.
+        // Measurements belong to the main group.
         let of_a_part = round.agreed_step.of_a_part();
         let mut round = Round { agreed_step: &of_a_part, ..round };
         for (index, group) in self.others.iter_mut().enumerate() {
@@ -271,7 +271,7 @@ impl Reducer for Grouped {
         [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.hold(absent));
     }
 
-    /// What the main group reports, or nothing when it has no slots; of the others' only what is of their slots.
+    /// Reports the main group's statistics, or nothing if it has no slots; of the other groups only those per slot.
     fn report(&self, report: &mut Report) {
         for group in &self.others {
             report.part(group.members.iter().copied(), |part| group.reducer.report(part));
@@ -317,11 +317,11 @@ mod tests {
         let mut grouped = Grouped::new(&layout, Box::new(Dense), weights());
         let input = [1.0, 2.0, 8.0, 3.0, 0.1, 0.2, 4.0, 9.0, 5.0, 6.0, 0.3];
         let (average, sent, selection) = reduce(&mut grouped, &layout, &input);
-        // The two largest of both weights together, and the biases.
+        // The two largest values of both weights together, and the biases.
         assert_eq!(average, [0.0, 0.0, 8.0, 0.0, 0.1, 0.2, 0.0, 9.0, 0.0, 0.0, 0.3]);
         assert_eq!(sent, average);
         assert_eq!(selection, Selection::BySlot(vec![true, false, true, false]));
-        // All in one group is that group's reducer alone.
+        // With all slots in one group, the result is that of the group's reducer alone.
         let all = vec![(vec![0, 1, 2, 3], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
         let (average, _, selection) = reduce(&mut Grouped::new(&layout, Box::new(Dense), all), &layout, &input);
         assert_eq!(average, reduce(&mut top_k(0.25), &layout, &input).0);

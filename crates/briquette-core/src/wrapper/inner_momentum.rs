@@ -1,29 +1,31 @@
 //! Momentum correction for an optimizer that keeps its own momentum.
 //!
-//! **Why, and when not.** [`MomentumCorrection`] exchanges velocities, so the optimizer around it must have no momentum. This wrapper
-//! hands an optimizer with heavy-ball momentum the vector that makes *its* velocity the one that was agreed on: the user's optimizer
-//! stays as it is. Not for Adam, for Nesterov's form, and where gradients are clipped after the exchange.
+//! **Why, and when not.** [`MomentumCorrection`] exchanges velocities, so the optimizer around it must have no momentum. This wrapper gives
+//! a heavy-ball optimizer the vector that makes *its* velocity the agreed one: the user's optimizer stays unchanged. Not for Adam or
+//! Nesterov's form, and not if gradients are clipped after the exchange.
 //!
-//! **Method.** `s_t` is what [`MomentumCorrection`] agrees on at step `t`, with the momentum `m` of the optimizer. The average is
+//! **Method.** `s_t` is the velocity that [`MomentumCorrection`] agrees on at step `t`, with the momentum `m` of the optimizer. The average
+//! is
 //!
 //! ```text
 //! g'_t = s_t − m·s_{t−1}        s_{−1} = 0
 //! ```
 //!
-//! of which the optimizer makes `v_t = m·v_{t−1} + g'_t = s_t`. Weight decay inside the optimizer is added there as without compression,
-//! and dampening scales `g'_t` as it would scale a gradient: the optimizer is linear. So with every exchange dense `g'_t` is the mean
-//! gradient, and training is that of the optimizer with dense exchanges, to rounding; also some steps after a change from sparse to dense.
+//! from which the optimizer computes `v_t = m·v_{t−1} + g'_t = s_t`. Weight decay inside the optimizer is added as without compression, and
+//! dampening scales `g'_t` as it would scale a gradient: the optimizer is linear. If every exchange is dense, `g'_t` is the mean gradient
+//! and training equals that of the optimizer with dense exchanges, to rounding. The same holds some steps after a change from sparse to
+//! dense.
 //!
-//! **Properties.** `sent` is less by `m·s_{t−1}` as well, so that its mean is the average (law 2). What is conserved is that of
+//! **Properties.** `m·s_{t−1}` is also subtracted from `sent`, so that its mean is the average (law 2). The conserved quantity is that of
 //! [`MomentumCorrection`]: `pending_before + u = (sent + m·s_{t−1}) + pending_after` (law 3). A slot without a gradient on any rank is
-//! stepped as long as its velocity lasts; a plain optimizer leaves it out.
+//! updated as long as its velocity lasts; a plain optimizer skips it.
 //!
-//! **State.** That of [`MomentumCorrection`], each rank's own, and `s_{t−1}`, on every rank the same; while exchanging, one vector more.
-//! The optimizer's momenta must be kept as long as this is.
+//! **State.** The rank-local state of [`MomentumCorrection`], and `s_{t−1}`, replicated. During an exchange, one more vector. The
+//! optimizer's momenta must be kept as long as this state.
 //!
-//! **Knobs.** `momentum` in [0, 1): the optimizer's. With another one than the optimizer has, velocities are wrong.
+//! **Knobs.** `momentum` in [0, 1): the optimizer's. If it differs from the optimizer's momentum, velocities are wrong.
 //!
-//! **Source.** The correction is that of [`momentum_correction`](super::momentum_correction); handing over differences is this project's.
+//! **Source.** The correction is that of [`momentum_correction`](super::momentum_correction); exchanging differences is this project's.
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
@@ -75,27 +77,27 @@ impl InnerMomentumConfig {
     }
 }
 
-/// Makes the optimizer's velocity the one that was agreed on; see the [module](self).
+/// Makes the optimizer's velocity the agreed one; see the [module](self).
 #[derive(Debug)]
 pub struct InnerMomentum<R> {
     correction: MomentumCorrection<R>,
     momentum: f32,
-    /// What was agreed on last.
+    /// The velocity agreed on last.
     agreed: Staged<Vec<f32>>,
 }
 
 impl<R: Reducer> InnerMomentum<R> {
-    /// Around a reducer that reports what it sent.
+    /// Creates a wrapper around a reducer that reports its contribution in `sent`.
     ///
     /// # Errors
-    /// [`ConfigError`] when `momentum` is outside [0, 1).
+    /// [`ConfigError`] if `momentum` is outside [0, 1).
     pub fn new(inner: R, settings: InnerMomentumConfig) -> Result<Self, ConfigError> {
         let correction = MomentumCorrection::new(inner, settings.correction())?;
         Ok(InnerMomentum { correction, momentum: settings.momentum, agreed: Staged::default() })
     }
 
-    /// The velocity that ranks agreed on last, which is the optimizer's without weight decay and dampening; empty before the first
-    /// exchange.
+    /// Returns the velocity that ranks agreed on last; empty before the first exchange. It is the optimizer's velocity without weight decay
+    /// and dampening.
     pub fn agreed_velocity(&self) -> &[f32] {
         self.agreed.now()
     }

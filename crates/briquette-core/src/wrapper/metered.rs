@@ -1,10 +1,10 @@
-//! Measures an exchange: bytes, seconds on the session's clock, gain of the whole vector and of each slot.
+//! Metering of an exchange: bytes, seconds on the session's clock, and the gain of the whole vector and of each slot.
 //!
-//! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange,
-//! the rest as compression, but for [waiting](Session::idle) until there is something to compress; a clock that does not measure it counts [the seconds that are set](Session::set_compress_seconds) instead.
-//! Where [buckets overlap](super::Bucketed), those of the foreground count so, and waiting for the others is exchange: the sum is what
-//! the step waited. Costs one pass over the vector, and one vector where no wrapper above
-//! asks for `sent`.
+//! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange, the rest as
+//! compression. [Waiting](Session::idle) for values to compress counts as neither. On a clock that does not measure compression, [the
+//! seconds that are set](Session::set_compress_seconds) count instead. If [buckets overlap](super::Bucketed), compression is that of the
+//! foreground, and waiting for the other buckets is exchange: the sum is the time that the step waited. Metering costs one pass over the
+//! vector, and one vector if no outer wrapper requests `sent`.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::state::{State, Stateful};
 use crate::{Session, Slot, Traffic};
 
-/// Measures what the reducer inside it does; see the [module](self).
+/// Measures the exchanges of the inner reducer; see the [module](self).
 #[derive(Debug)]
 pub struct Metered<R> {
     inner: R,
     gains: bool,
-    /// A memory around it takes what was sent off its vector, and so measures it.
+    /// Set if an outer error-feedback wrapper subtracts the contribution from its vector, and so measures it.
     under_memory: bool,
     own: Vec<f32>,
     energies: Vec<f64>,
@@ -34,19 +34,20 @@ pub struct Metered<R> {
 }
 
 impl<R: Reducer> Metered<R> {
-    /// Around any reducer.
+    /// Creates a meter around any reducer.
     pub fn new(inner: R) -> Self {
         Metered { gains: true, ..Metered::seconds_only(inner) }
     }
 
-    /// Inside a memory that asks for what was sent, or [takes it off](Reducer::take_off): that is what is measured.
+    /// Sets whether an outer error-feedback wrapper requests `sent` or calls [`take_off`](Reducer::take_off). The meter then measures that
+    /// contribution.
     #[must_use]
     pub fn under_memory(mut self, under_memory: bool) -> Self {
         self.under_memory = under_memory;
         self
     }
 
-    /// Without gains, and without their cost: for reducers that send everything.
+    /// Creates a meter without gains and their cost, for reducers that send everything.
     pub fn seconds_only(inner: R) -> Self {
         Metered {
             inner,
@@ -110,7 +111,7 @@ impl<R: Reducer> Metered<R> {
         Ok(exchanged)
     }
 
-    /// Takes the messages off a copy.
+    /// Subtracts the messages from a copy of the input.
     fn measure_copy(&mut self, input: &[f32], slots: &[Slot]) {
         self.own.resize(input.len(), 0.0);
         let (mut own, mut energies) = (std::mem::take(&mut self.own), std::mem::take(&mut self.energies));
@@ -186,7 +187,7 @@ impl<R: Reducer> Reducer for Metered<R> {
     }
 }
 
-/// The gain of the whole vector, and of each slot, from `‖x‖²`, what was kept of it, and how many values.
+/// Returns the gain of the whole vector and writes that of each slot, from `‖x‖²`, the kept energy, and the number of values.
 fn summarize(parts: impl Iterator<Item = (f64, f64, usize)>, slots: &mut Vec<SlotReport>) -> Option<f64> {
     slots.clear();
     let (mut total, mut sum) = (0.0, 0.0);
@@ -212,7 +213,7 @@ mod tests {
     use crate::reduce::{AgreedStep, Gather, Selection};
     use crate::{Key, Layout};
 
-    /// A clock that a test moves.
+    /// A clock that a test advances.
     struct Hand(AtomicU64);
 
     impl Clock for Hand {
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Encodes for two seconds, exchanges, decodes for three.
+    /// A reducer that encodes for two seconds, exchanges, and decodes for three.
     struct Slow(Arc<Hand>);
 
     impl Stateful for Slow {

@@ -1,10 +1,11 @@
-//! Reducers around reducers: what a run remembers, how much it sends, how it is cut and measured.
+//! Wrappers that add error feedback, momentum, ratio control, bucketing or metering to a reducer.
 //!
-//! The order that makes sense, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`], [`Shifted`] or [`RankMomentum`], then
-//! [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a [reducer](crate::reduce). So gains are those of the vector
-//! with its residual (or less its memory), and one decision holds for all buckets.
+//! The useful order, from the outside in: [`ErrorFeedback`], [`MomentumCorrection`], [`InnerMomentum`], [`Shifted`] or [`RankMomentum`],
+//! then [`Metered`], then `Threaded` (with the feature `rayon`), then [`Grouped`], then [`Adaptive`], then [`Bucketed`], then a
+//! [reducer](crate::reduce). Gains are then those of the vector with its residual (or minus its memory), and one decision holds for all
+//! buckets.
 //!
-//! Every memory here [holds](crate::reduce::Reducer::hold) what it keeps of slots that no rank has a gradient for.
+//! Every stateful wrapper here [holds](crate::reduce::Reducer::hold) its state of slots for which no rank has a gradient.
 
 pub mod adaptive;
 pub mod bucketed;
@@ -44,8 +45,8 @@ use crate::error::ReduceError;
 use crate::math;
 use crate::reduce::not_finite;
 
-/// What stays behind of `fed`, times `rate`: the difference to what was sent; the energy of each slot. A compressor may send more
-/// than it was given, so that this leaves the range of numbers.
+/// Replaces `fed` by the residual, `rate` times the difference between `fed` and `sent`, and returns the energy of each slot. The residual
+/// may overflow, because a compressor may send more than it was given.
 fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: usize) -> Result<Vec<f64>, ReduceError> {
     let keep = |slot: &Slot| math::keep_unsent(&mut fed[slot.range()], &sent[slot.range()], rate);
     let left: Vec<f64> = slots.iter().map(keep).collect();
@@ -55,12 +56,13 @@ fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32, slots: &[Slot], rank: u
     Ok(left)
 }
 
-/// A memory feeds nothing where no rank has a gradient: what it keeps there is [held](crate::reduce::Reducer::hold).
+/// Clears slots for which no rank has a gradient, so that error feedback sends nothing there; its state is
+/// [held](crate::reduce::Reducer::hold).
 fn clear_absent(fed: &mut [f32], slots: &[Slot]) {
     slots.iter().filter(|slot| slot.is_absent()).for_each(|slot| fed[slot.range()].fill(0.0));
 }
 
-/// That `fed` is finite. The header has seen the gradient alone: with a memory added to it, it may have become infinite.
+/// Checks that `fed` is finite. The header has checked the gradient alone; with a residual added to it, it may have become infinite.
 pub(crate) fn check_finite(fed: &[f32], slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
     not_finite(fed, slots).map_or(Ok(()), |slot| Err(ReduceError::NonFinite { rank, slot }))
 }

@@ -1,9 +1,10 @@
-//! Momentum accumulated before compression, so that delayed coordinates carry the velocity they would have had.
+//! Momentum correction (Deep Gradient Compression): accumulates momentum before compression, so that delayed coordinates keep their
+//! velocity.
 //!
-//! **Why, and when not.** Error feedback under a momentum optimizer delays gradients and then lets the optimizer's
-//! momentum act on the late sum; at high factors that costs points of accuracy. Here each rank keeps the velocity
-//! itself and exchanges accumulated *velocity*. **The inner optimizer must then be plain SGD, without momentum**, and
-//! weight decay belongs on the local gradient (`DistributedOptimizer::with_local_weight_decay`). Not for Adam.
+//! **Why, and when not.** Error feedback under a momentum optimizer delays gradients and then applies the optimizer's momentum to the late
+//! sum; at high factors that costs points of accuracy. Here each rank keeps the velocity itself and exchanges the accumulated *velocity*.
+//! **The inner optimizer must then be plain SGD, without momentum**, and weight decay belongs on the local gradient
+//! (`DistributedOptimizer::with_local_weight_decay`). Not for Adam.
 //!
 //! **Method.** On every rank:
 //!
@@ -12,31 +13,31 @@
 //! | clip `∇_k` to norm `thr·W^-½` | `clip`: the rank's mean gradient `g = W·∇_k` is clipped to norm `clip·W^½` |
 //! | `u ← m·u + g` | `velocity`, `momentum` |
 //! | `v ← v + u` | `pending` |
-//! | send `v·mask`; `v ← v − sent` | what stays in `pending` is the residual |
+//! | send `v·mask`; `v ← v − sent` | the remainder in `pending` is the residual |
 //! | `u ← u·¬mask` | factor masking: `velocity` is 0 where something was sent |
 //!
-//! The paper's update is the sum of the ranks' `∇_k`, each a sum over the rank's samples divided by those of all ranks; here
-//! it is the mean of the ranks' own means, `W` times as long. Ranks whose gradients are independent have means that are `√W`
-//! times as long as the mean over ranks, so a clip at that mean's norm leaves them as they are.
+//! The paper's update is the sum of the ranks' `∇_k`, each a sum over the rank's samples divided by the number of samples on all ranks.
+//! Here it is the mean of the ranks' means, `W` times as long. Ranks with independent gradients have means that are `√W` times as long as
+//! the mean over ranks, so a clip at that mean's norm leaves them unchanged.
 //!
 //! With `nesterov`: `u ← m·(u + g)`, `v ← v + u + g`.
 //!
-//! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. When every exchange is dense it *is*
-//! momentum SGD (zero dampening): a dense exchange sends all of `v` and does not mask `u`, because a full mask would
-//! destroy the momentum (a constant gradient of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
+//! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense it *is* momentum SGD (zero
+//! dampening): a dense exchange sends all of `v` and does not mask `u`, because a full mask would destroy the momentum (a constant gradient
+//! of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
 //!
-//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): its velocity neither decays nor is sent.
+//! A slot for which no rank has a gradient is [held](crate::reduce::Reducer::hold): its velocity neither decays nor is sent.
 //!
-//! **State.** Velocity and pending: two vectors a rank; while exchanging, three more.
+//! **State.** Velocity and pending: two vectors per rank; during an exchange, three more.
 //!
-//! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off;
-//! `masking`, default on. Warm-up is a matter of the factor: [`Schedule`](crate::control::Schedule).
+//! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off; `masking`, default on. A
+//! warm-up is a schedule of the factor: [`Schedule`](crate::control::Schedule).
 //!
-//! **Deviations.** `v` keeps the *difference* to what was sent, so quantized values lose nothing (the paper zeroes the
-//! masked coordinates). A coordinate whose sent value is 0 counts as not sent. Tensors of one dimension (biases, norms) are
-//! compressed like the others unless [rules](crate::config::Rule) say otherwise; the authors' code sends them dense. The threshold of top-k is exact, not taken from a
-//! sample. A dense exchange does not mask (above). Clipping sees the gradient as it comes: scaled by the rank's share of the
-//! samples, and with weight decay in it.
+//! **Deviations.** `v` keeps the *difference* between the vector and the contribution, so quantized values lose nothing (the paper zeroes
+//! the masked coordinates). A coordinate whose sent value is 0 counts as not sent. One-dimensional tensors (biases, norms) are compressed
+//! like the others unless [rules](crate::config::Rule) select otherwise; the authors' code sends them dense. The threshold of top-k is
+//! exact, not estimated from a sample. A dense exchange does not mask (above). Clipping applies to the gradient as given: scaled by the
+//! rank's share of the samples, and including weight decay.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018
 //! (arXiv 1712.01887), §3 and algorithm 4.
@@ -78,12 +79,12 @@ use crate::{Layout, Session};
 pub struct Momentum {
     /// The velocity's decay, in [0, 1).
     pub momentum: f32,
-    /// Nesterov's form.
+    /// Enables Nesterov's form.
     pub nesterov: bool,
-    /// Norm of the mean gradient over all ranks from which on it is clipped, as estimated by each rank: its own gradient is
-    /// clipped to `clip·√W`, the length it has beside such a mean where ranks are independent.
+    /// Norm of the mean gradient over all ranks above which it is clipped, as estimated by each rank. Its own gradient is clipped to
+    /// `clip·√W`, the length that corresponds to such a mean if ranks are independent.
     pub clip: Option<f64>,
-    /// Momentum factor masking.
+    /// Enables momentum factor masking.
     pub masking: bool,
 }
 
@@ -102,15 +103,15 @@ pub struct MomentumCorrection<R> {
     pending: Staged<Vec<f32>>,
     sent: Vec<f32>,
     waiting: Waiting,
-    /// Of each slot: what waits.
+    /// Energy of each slot's pending velocity.
     left: Vec<f64>,
 }
 
 impl<R: Reducer> MomentumCorrection<R> {
-    /// Around a reducer that reports what it sent.
+    /// Creates a wrapper around a reducer that reports its contribution in `sent`.
     ///
     /// # Errors
-    /// [`ConfigError`] when `momentum` is outside [0, 1) or `clip` is not positive.
+    /// [`ConfigError`] if `momentum` is outside [0, 1) or `clip` is not positive.
     pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
         settings.check()?;
         let (velocity, pending) = (Staged::default(), Staged::default());
@@ -118,17 +119,17 @@ impl<R: Reducer> MomentumCorrection<R> {
         Ok(MomentumCorrection { inner, settings, velocity, pending, sent, waiting, left })
     }
 
-    /// What this rank wanted to send and did not (the paper's `v`); empty before the first exchange.
+    /// Returns the accumulated velocity that was not sent (the paper's `v`); empty before the first exchange.
     pub fn pending(&self) -> &[f32] {
         self.pending.now()
     }
 
-    /// The paper's `u`; empty before the first exchange.
+    /// Returns the paper's `u`; empty before the first exchange.
     pub fn velocity(&self) -> &[f32] {
         self.velocity.now()
     }
 
-    /// By what the gradient is scaled so that its norm is at most the limit.
+    /// Returns the factor that scales the gradient so that its norm is at most the limit.
     fn scale(&self, input: &[f32], world: usize) -> f32 {
         self.settings.clip.map_or(1.0, |clip| {
             let (norm, limit) = (norm2(input).sqrt(), clip * (world as f64).sqrt());
@@ -136,7 +137,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         })
     }
 
-    /// The exchange of the velocity beside what waits.
+    /// Exchanges the sum of the velocity and the pending velocity.
     fn reduce_accumulated(
         &mut self,
         round: Round<'_>,
@@ -148,7 +149,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.velocity.fit(len)?;
         self.pending.fit(len)?;
         self.sent.resize(len, 0.0);
-        // A norm is of the whole.
+        // The norm needs the whole vector.
         let scale = self.settings.clip.map_or(1.0, |_| self.scale(input.wait(0..len, comm), comm.world()));
         let Momentum { momentum, nesterov, .. } = self.settings;
         let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
@@ -163,7 +164,7 @@ impl<R: Reducer> MomentumCorrection<R> {
             let next_velocity = &mut next_velocity[place.clone()];
             let old = velocity[place.clone()].chunks(SEGMENT).zip(pending[place].chunks(SEGMENT));
             let new = next_velocity.chunks_mut(SEGMENT).zip(fed.chunks_mut(SEGMENT));
-            // A segment is near when it is read again.
+            // Segment by segment, so that values are still cached when they are read again.
             input.chunks(SEGMENT).zip(old).zip(new).fold(true, |finite, ((input, (u, v)), (next_u, next_v))| {
                 accumulate((momentum, nesterov, scale), input, (u, v), next_u, next_v);
                 entered[index] += norm2(next_u);
@@ -200,7 +201,7 @@ impl<R: Reducer> MomentumCorrection<R> {
     }
 }
 
-/// The next velocity, and what is to be sent.
+/// Computes the next velocity, and the vector to send.
 fn accumulate(
     (m, nesterov, scale): (f32, bool, f32),
     input: &[f32],

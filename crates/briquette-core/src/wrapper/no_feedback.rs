@@ -1,11 +1,11 @@
-//! No memory: what was not sent is lost.
+//! No error feedback: the part of a vector that is not sent is lost.
 
 use crate::Layout;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
-/// Nothing around the reducer.
+/// No wrapper around the reducer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NoFeedback;
 

@@ -1,33 +1,34 @@
-//! Momentum exchanged in signs once Adam's variance has settled: the exchange of 1-bit Adam.
+//! 1-bit Adam: exchanges the momentum in signs once Adam's variance has settled.
 //!
-//! **Why, and when not.** Adam divides by a running mean of squared gradients, and error feedback does not go through a division: compressed
-//! gradients under Adam drift. After a warm-up that variance hardly changes. From then on it stays as it is, ranks exchange the *momentum*,
-//! and what is left of Adam is linear in it. Not for short runs, where the warm-up is most of the run, and only around the optimizer
-//! `OneBitAdam` (in `briquette::optim`) with the same warm-up and β₁: any other would take a momentum for a gradient.
+//! **Why, and when not.** Adam divides by a running mean of squared gradients, and error feedback does not commute with this division:
+//! compressed gradients under Adam drift. After a warm-up the variance hardly changes. From then on it is frozen, ranks exchange the
+//! *momentum*, and the rest of Adam is linear in it. Not for short runs, in which the warm-up is most of the run. Use it only with the
+//! optimizer `OneBitAdam` (in `briquette::optim`) with the same warm-up and β₁: any other would take a momentum for a gradient.
 //!
 //! **Method.** The step `t` counts from 0.
 //!
 //! | paper | here |
 //! |---|---|
-//! | `t < T_w`: Adam with the exact mean of the gradients | a dense exchange; `m̄ ← β₁m̄ + (1−β₁)·mean`, beside the optimizer |
-//! | then `mᵢ ← β₁m̄ + (1−β₁)gᵢ` | in front of the exchange |
-//! | ranks send `C(mᵢ + eᵢ)`, `eᵢ` is what stays behind | [`ErrorFeedback`] around the reducer |
-//! | the server sends `C(mean + e)`, `e` is what stays behind | reducer [`two-way`](crate::reduce::two_way) |
-//! | `m̄` is what comes back; `x ← x − γm̄/(√v_{T_w} + ε)` | the average, and the optimizer |
+//! | `t < T_w`: Adam with the exact mean of the gradients | a dense exchange; `m̄ ← β₁m̄ + (1−β₁)·mean`, in addition to the optimizer |
+//! | then `mᵢ ← β₁m̄ + (1−β₁)gᵢ` | before the exchange |
+//! | ranks send `C(mᵢ + eᵢ)`, `eᵢ` is the residual | [`ErrorFeedback`] around the reducer |
+//! | the server sends `C(mean + e)`, `e` is the residual | reducer [`two-way`](crate::reduce::two_way) |
+//! | `m̄` is the result; `x ← x − γm̄/(√v_{T_w} + ε)` | the average, and the optimizer |
 //!
 //! The published system is `feedback = "one-bit-adam:T_w"` with `reducer = "two-way:sign,down=sign"`.
 //!
-//! **On the wire.** Dense bytes for `T_w` steps, then the reducer's: for `T` steps of signs both ways `T_w/T + (1 − T_w/T)/32` of dense.
+//! **On the wire.** Dense bytes for `T_w` steps, then the reducer's. For `T` steps with signs both ways: `T_w/T + (1 − T_w/T)/32` of dense.
 //!
-//! **Properties.** Before `T_w` the average is that of a dense exchange to the bit. Afterwards both memories conserve: what went in is what
-//! was sent and what is kept.
+//! **Properties.** Before `T_w` the average is bit-identical to that of a dense exchange. Afterwards both residuals conserve: the input is
+//! the sum of the contribution and the residual.
 //!
-//! **State.** `m̄`, on every rank the same, and `eᵢ`; what is inside. Both memories are saved, and a run resumes to the bit.
+//! **State.** `m̄`, replicated; `eᵢ`; and the inner reducer's state. Both residuals are saved, and a run resumes bit-identically.
 //!
-//! **Knobs.** `warm_up`, 500 steps; the paper takes 15 to 20 % of a run. `beta` is the optimizer's β₁, 0.9.
+//! **Knobs.** `warm_up`, 500 steps; the paper uses 15 to 20 % of a run. `beta` is the optimizer's β₁, 0.9.
 //!
-//! **Deviations.** The authors' code forgets both memories when it loads a checkpoint; here they are part of it. Scales are the compressor's:
-//! `‖·‖₁/d` in [`ScaledSign`](crate::compress::ScaledSign), which errs least, where the authors' code has `‖·‖₂/√d`.
+//! **Deviations.** The authors' code drops both residuals when it loads a checkpoint; here they are part of it. Scales are the
+//! compressor's: `‖·‖₁/d` in [`ScaledSign`](crate::compress::ScaledSign), which has the smallest error, while the authors' code has
+//! `‖·‖₂/√d`.
 //!
 //! **Reference.** H. Tang, S. Gan, A. A. Awan, S. Rajbhandari, C. Li, X. Lian, J. Liu, C. Zhang, Y. He, *1-bit Adam: Communication Efficient
 //! Large-Scale Training with Adam's Convergence Speed*, ICML 2021 (arXiv 2102.02888), algorithm 1.
@@ -76,30 +77,30 @@ impl Default for OneBitAdamConfig {
     }
 }
 
-/// Gradients first, then the momentum; see the [module](self).
+/// Exchanges gradients first, then the momentum; see the [module](self).
 #[derive(Debug)]
 pub struct OneBitAdam<R> {
     settings: OneBitAdamConfig,
     dense: Dense,
     compressed: ErrorFeedback<R>,
-    /// `m̄`. While exchanging, the next one is what this rank feeds.
+    /// `m̄`. During an exchange, the next value is the vector that this rank feeds.
     momentum: Staged<Vec<f32>>,
     fed: Vec<f32>,
     warms_up: bool,
 }
 
 impl<R: Reducer> OneBitAdam<R> {
-    /// Around a reducer that reports what it sent.
+    /// Creates a wrapper around a reducer that reports its contribution in `sent`.
     ///
     /// # Errors
-    /// [`ConfigError`] when `beta` is outside [0, 1).
+    /// [`ConfigError`] if `beta` is outside [0, 1).
     pub fn new(inner: R, settings: OneBitAdamConfig) -> Result<Self, ConfigError> {
         settings.check()?;
         let (compressed, momentum) = (ErrorFeedback::new(inner), Staged::default());
         Ok(OneBitAdam { settings, dense: Dense, compressed, momentum, fed: Vec::new(), warms_up: true })
     }
 
-    /// `m̄`, the same bits on every rank; empty before the first exchange.
+    /// Returns `m̄`, the same bits on every rank; empty before the first exchange.
     pub fn momentum(&self) -> &[f32] {
         self.momentum.now()
     }
@@ -214,7 +215,7 @@ mod tests {
         std::array::from_fn(|i| ((i * 5 + rank * 3) as f32 * 0.83 + step as f32 * 0.4).sin())
     }
 
-    /// By step: rank 0's average and momentum, and the mean of what was sent.
+    /// Returns by step: rank 0's average and momentum, and the mean of the ranks' contributions.
     fn run(feedback: &str, reducer: &str, steps: u64) -> Vec<[Vec<f32>; 3]> {
         let (feedback, reducer) = (feedback.parse().unwrap(), reducer.parse().unwrap());
         let exchange = Exchange { feedback, reducer, dense_below: Some(0), ..Exchange::default() };
@@ -267,7 +268,7 @@ mod tests {
         assert!(steps[..2].iter().zip(&dense).all(|(a, b)| a[0] == b[0]), "to the bit");
         for (step, [average, momentum, _]) in steps.iter().enumerate().skip(2) {
             assert_eq!(average, momentum, "step {step}");
-            // Two shares of three values: a magnitude each.
+            // Two shares of three values: one magnitude each.
             assert!(average.chunks(3).all(|share| share.iter().all(|v| v.abs() == share[0].abs())), "{average:?}");
         }
     }

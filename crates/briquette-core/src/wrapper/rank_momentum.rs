@@ -1,28 +1,28 @@
-//! Each rank's own momentum, in front of the exchange: what Signum votes on, and a defence of robust aggregation.
+//! Rank-local momentum before the exchange: the input of Signum's vote, and a defense for robust aggregation.
 //!
-//! **Why, and when not.** A sign of one noisy gradient is often wrong, that of a running mean rarely. An aggregator separates
-//! Byzantine ranks from honest ones better where honest ranks differ less: a mean over the last `1/(1−β)` steps has `(1+β)/(1−β)`
-//! times less variance. Not for an optimizer with momentum of its own, and not to repair what compression loses: nothing that is not sent is
-//! remembered ([`MomentumCorrection`](super::MomentumCorrection) does).
+//! **Why, and when not.** The sign of one noisy gradient is often wrong, that of a running mean rarely. An aggregator separates Byzantine
+//! ranks from honest ones better if honest ranks differ less: a mean over the last `1/(1−β)` steps has `(1+β)/(1−β)` times less variance.
+//! Not for an optimizer with its own momentum, and not for repairing compression error: it keeps no residual
+//! ([`MomentumCorrection`](super::MomentumCorrection) does).
 //!
 //! **Method.**
 //!
 //! | paper | here |
 //! |---|---|
-//! | `vᵢ ← (1−β)gᵢ + βvᵢ` | `velocity`, in front of the exchange |
-//! | send `sign(vᵢ)` | whatever the reducer sends of it |
+//! | `vᵢ ← (1−β)gᵢ + βvᵢ` | `velocity`, before the exchange |
+//! | send `sign(vᵢ)` | up to the reducer |
 //!
-//! **Properties.** Honest (law 2) as the reducer inside: `sent` is of the velocity. Linear: with an exact mean the average is the momentum of the
-//! mean gradient.
+//! **Properties.** Honest (law 2) as the inner reducer: `sent` refers to the velocity. Linear: with an exact mean the average is the
+//! momentum of the mean gradient.
 //!
-//! **State.** `vᵢ`: one vector a rank. In a world of another size every rank gets the mean.
+//! **State.** `vᵢ`: one vector per rank. After a change of the world size every rank gets the mean.
 //!
-//! **Knobs.** `momentum` in [0, 1): 0.9. At 0 it is the reducer inside.
+//! **Knobs.** `momentum` in [0, 1): 0.9. At 0 it equals the inner reducer.
 //!
-//! **Deviations.** None; `v` begins at 0, as in algorithm 1, without bias correction.
+//! **Deviations.** None; `v` starts at 0, as in algorithm 1, without bias correction.
 //!
 //! **Reference.** J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, *signSGD with Majority Vote is Communication Efficient and
-//! Fault Tolerant*, ICLR 2019 (arXiv 1810.05291), algorithm 1; as a defence: S. P. Karimireddy, L. He, M. Jaggi, *Learning from History
+//! Fault Tolerant*, ICLR 2019 (arXiv 1810.05291), algorithm 1; as a defense: S. P. Karimireddy, L. He, M. Jaggi, *Learning from History
 //! for Byzantine Robust Optimization*, ICML 2021 (arXiv 2012.10333).
 //!
 //! ```
@@ -67,7 +67,7 @@ impl Default for RankMomentumConfig {
     }
 }
 
-/// Sends each rank's velocity; see the [module](self).
+/// Exchanges each rank's velocity; see the [module](self).
 #[derive(Debug)]
 pub struct RankMomentum<R> {
     inner: R,
@@ -76,10 +76,10 @@ pub struct RankMomentum<R> {
 }
 
 impl<R: Reducer> RankMomentum<R> {
-    /// Around any reducer.
+    /// Creates a wrapper around any reducer.
     ///
     /// # Errors
-    /// [`ConfigError`] when `momentum` is outside [0, 1).
+    /// [`ConfigError`] if `momentum` is outside [0, 1).
     pub fn new(inner: R, settings: RankMomentumConfig) -> Result<Self, ConfigError> {
         settings.check()?;
         Ok(RankMomentum { inner, momentum: settings.momentum, velocity: Staged::default() })

@@ -1,11 +1,10 @@
-//! Compresses the difference to a memory that every rank keeps, so that what is lost vanishes as gradients settle:
-//! DIANA and EF21.
+//! DIANA and EF21: compress the difference to a memory that every rank keeps, so that the error vanishes as gradients settle.
 //!
-//! **Why, and when not.** Ranks with different data have different gradients, also at the optimum. A compressor applied to
-//! them keeps losing there: without a memory the run stalls at a distance (unbiased) or diverges (contractive). Here each
-//! rank compresses the *difference* to what is known of it, which goes to zero. For full or large-batch gradients and
-//! heterogeneous ranks. Where the gradients' own noise dominates, the difference is as large as the gradient and nothing is
-//! gained: use [`ErrorFeedback`](super::ErrorFeedback). Unbiased compressors take DIANA, contractive ones EF21.
+//! **Why, and when not.** Ranks with different data have different gradients, even at the optimum. A compressor applied to them keeps
+//! losing there: without a memory the run stalls at a distance (unbiased) or diverges (contractive). Here each rank compresses the
+//! *difference* to its memory, which goes to zero. For full or large-batch gradients and heterogeneous ranks. If the gradients' own noise
+//! dominates, the difference is as large as the gradient and nothing is gained: use [`ErrorFeedback`](super::ErrorFeedback). Use DIANA with
+//! unbiased compressors, EF21 with contractive ones.
 //!
 //! **Method.** On every rank, with `α = 1` for EF21:
 //!
@@ -19,27 +18,26 @@
 //!
 //! So EF21's average is its new `H`, and its first message is `C(g)`. This wrapper's own `sent` is `hᵢ + Δᵢ`.
 //!
-//! **On the wire.** The inner reducer's bytes, nothing more.
+//! **On the wire.** Only the inner reducer's bytes.
 //!
-//! **Properties.** `H` has the same bits on every rank, as it is made of averages. DIANA with an unbiased `C` of variance ω:
-//! unbiased, and with `α ≤ 1/(1+ω)` and a frozen input `E‖hᵢ − gᵢ‖²` shrinks by `1 − α` a call. EF21 with a
-//! contraction δ: `‖hᵢ − gᵢ‖²` shrinks by `1 − δ` a call. Linear rate on strongly convex functions, to the exact optimum,
-//! at a constant learning rate: DIANA below `1/(L(1 + 6ω/W))`, EF21 below `1/(L + L̃√(β/θ))` with `θ = 1 − √(1−δ)`,
-//! `β = (1−δ)/θ`. Conserves: the memory moves by `α·(sent − memory)`; no residual is kept.
+//! **Properties.** `H` has the same bits on every rank, because it is computed from averages. DIANA with an unbiased `C` of variance ω:
+//! unbiased, and with `α ≤ 1/(1+ω)` and a frozen input `E‖hᵢ − gᵢ‖²` shrinks by `1 − α` per call. EF21 with a contraction δ: `‖hᵢ − gᵢ‖²`
+//! shrinks by `1 − δ` per call. Linear rate on strongly convex functions, to the exact optimum, at a constant learning rate: DIANA below
+//! `1/(L(1 + 6ω/W))`, EF21 below `1/(L + L̃√(β/θ))` with `θ = 1 − √(1−δ)`, `β = (1−δ)/θ`. Conserves: the memory moves by
+//! `α·(sent − memory)`; no residual is kept.
 //!
-//! *Rounding.* `H` and the mean of the `hᵢ` are summed apart, so they drift apart by about `√t·ε` of the largest
-//! difference sent in `t` exchanges. The drift is a constant error of the average: where all gradients end at zero, the
-//! tests get from 1 to 1e-8 and stay there, while error feedback, which has no such floor, goes on to 4e-32. Below the
-//! noise of any mini-batch.
+//! *Rounding.* `H` and the mean of the `hᵢ` are summed separately, so they drift apart by about `√t·ε` of the largest difference sent in
+//! `t` exchanges. The drift is a constant error of the average. If all gradients end at zero, the tests get from 1 to 1e-8 and stay there,
+//! while error feedback, which has no such floor, reaches 4e-32. The drift is below the noise of any mini-batch.
 //!
-//! A slot that no rank has a gradient for is [held](crate::reduce::Reducer::hold): both memories stay, and so agree.
+//! A slot for which no rank has a gradient is [held](crate::reduce::Reducer::hold): both memories stay, and so agree.
 //!
-//! **State.** Both memories: two vectors a rank; while exchanging, two more.
+//! **State.** Both memories: two vectors per rank; during an exchange, two more.
 //!
-//! **Knobs.** `alpha` of DIANA in (0, 1]; settings default to `1/(1+ω)` of the compressor and refuse more.
+//! **Knobs.** `alpha` of DIANA in (0, 1]. Settings default to `1/(1+ω)` of the compressor and reject larger values.
 //!
-//! **Deviations.** The papers keep `H` on a server; with an all-gather every rank is one. EF21 may start from exact
-//! gradients; here from `C(g)`, as its experiments do. There is no proximal step: that is the inner optimizer's.
+//! **Deviations.** The papers keep `H` on a server; with an all-gather every rank acts as one. EF21 may start from exact gradients; here it
+//! starts from `C(g)`, as in its experiments. There is no proximal step: that is up to the inner optimizer.
 //!
 //! **Reference.** K. Mishchenko, E. Gorbunov, M. Takáč, P. Richtárik, *Distributed Learning with Compressed Gradient
 //! Differences*, 2019 (arXiv 1901.09269), algorithm 1; S. Horváth, D. Kovalev, K. Mishchenko, S. Stich, P. Richtárik,
@@ -75,48 +73,48 @@ use crate::report::Report;
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Layout, Session, Slot};
 
-/// Sends differences to a memory; see the [module](self).
+/// Compresses differences to a memory; see the [module](self).
 #[derive(Debug)]
 pub struct Shifted<R> {
     inner: R,
     alpha: f32,
-    /// What the other ranks know of this rank. While exchanging, the next one is what was sent.
+    /// This rank's memory, which the other ranks know. During an exchange, the next value is the contribution that was sent.
     memory: Staged<Vec<f32>>,
-    /// The mean of all ranks' memories, as every rank knows it. While exchanging, the next one is what is to be sent.
+    /// The mean of all ranks' memories, replicated. During an exchange, the next value is the vector to send.
     mean_memory: Staged<Vec<f32>>,
 }
 
 impl<R: Reducer> Shifted<R> {
-    /// DIANA: the memory moves by `alpha` of what was sent, at most `1/(1+ω)`. For unbiased compressors.
+    /// Creates DIANA for unbiased compressors: the memory moves by `alpha`, at most `1/(1+ω)`, times the message.
     ///
     /// # Errors
-    /// [`ConfigError`] when `alpha` is outside (0, 1].
+    /// [`ConfigError`] if `alpha` is outside (0, 1].
     pub fn diana(inner: R, alpha: f32) -> Result<Self, ConfigError> {
         check_alpha(alpha)?;
         Ok(Shifted::moving(inner, alpha))
     }
 
-    /// The memory moves by `alpha` of what was sent; 0 is without a memory.
+    /// Creates a wrapper whose memory moves by `alpha` times the message; 0 disables the memory.
     pub(crate) fn moving(inner: R, alpha: f32) -> Self {
         Shifted { alpha, ..Shifted::ef21(inner) }
     }
 
-    /// What it is around.
+    /// Returns the inner reducer.
     pub(crate) fn inner(&mut self) -> &mut R {
         &mut self.inner
     }
 
-    /// EF21: the memory is what was sent. For contractive compressors.
+    /// Creates EF21 for contractive compressors: the memory is the contribution that was sent.
     pub fn ef21(inner: R) -> Self {
         Shifted { inner, alpha: 1.0, memory: Staged::default(), mean_memory: Staged::default() }
     }
 
-    /// What the other ranks know of this rank's vector; empty before the first exchange.
+    /// Returns this rank's memory, which the other ranks know; empty before the first exchange.
     pub fn memory(&self) -> &[f32] {
         self.memory.now()
     }
 
-    /// The mean of all ranks' memories, the same bits on every rank; empty before the first exchange.
+    /// Returns the mean of all ranks' memories, the same bits on every rank; empty before the first exchange.
     pub fn mean_memory(&self) -> &[f32] {
         self.mean_memory.now()
     }
@@ -128,7 +126,7 @@ fn check_alpha(alpha: f32) -> Result<(), ConfigError> {
 }
 
 impl<R> Shifted<R> {
-    /// Adds the memory to the mean difference, and stages the next mean memory. That one stays finite where the sum is: it moves
+    /// Adds the memory to the mean difference, and stages the next mean memory. The next mean memory is finite if the sum is: it moves a
     /// part of the way there.
     fn stage_mean(&mut self, average: &mut [f32], slots: &[Slot]) -> Result<(), ReduceError> {
         let (mean_memory, next) = self.mean_memory.both();
@@ -142,7 +140,7 @@ impl<R> Shifted<R> {
         check_average(average, slots)
     }
 
-    /// The same for this rank's memory; the sum is what it sent.
+    /// Does the same for this rank's memory; the sum is its contribution.
     fn stage_own(&mut self, sent: Option<&mut [f32]>, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
         let (memory, delta) = self.memory.both();
         if memory.iter().zip(&*delta).fold(false, |bad, (h, delta)| bad | !(h + delta).is_finite()) {
@@ -161,7 +159,7 @@ impl<R> Shifted<R> {
 
 impl<R: Reducer> Stateful for Shifted<R> {
     fn save(&self, state: &mut State) {
-        // The mean over the ranks that saved is the mean memory itself; where the memories are dropped, so is their mean.
+        // The mean over the ranks that saved is the mean memory itself. If the memories are dropped, so is their mean.
         let place = Place::PerRank(OnResize::Spread);
         state.put_at(place, "memory", self.memory.now().clone());
         state.put_at(place, "mean_memory", self.mean_memory.now().clone());
@@ -207,7 +205,7 @@ impl<R: Reducer> Reducer for Shifted<R> {
         let exchanged = self.inner.reduce(part, comm)?;
         self.stage_mean(average, slots)?;
         self.stage_own(sent, slots, rank)?;
-        // Whatever the inner reducer chose, every coordinate of the memory took part.
+        // Every coordinate of the memory took part, whatever the inner reducer selected.
         Ok(Exchanged { selection: Selection::All, ..exchanged })
     }
 
@@ -226,7 +224,7 @@ impl<R: Reducer> Reducer for Shifted<R> {
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DianaConfig {
-    /// How far the memory moves towards what was sent, at most `1/(1+ω)` of the compressor, which is the default.
+    /// Step size of the memory towards the contribution, at most `1/(1+ω)` of the compressor, which is the default.
     pub alpha: Option<f32>,
 }
 
@@ -254,7 +252,7 @@ impl FeedbackSettings for DianaConfig {
         Asks::Unbiased
     }
 
-    /// Where the ratio changes, the memory's step is a setting.
+    /// With a varying ratio, the memory's step size must be set explicitly.
     fn under_controller(&self) -> Option<Feedback> {
         Some(DianaConfig { alpha: Some(0.1) }.into())
     }

@@ -1,9 +1,9 @@
-//! Encodes and decodes on several threads.
+//! Multithreaded encoding and decoding.
 //!
-//! Whatever is inside runs in a pool of this wrapper's own, whose threads share the segments of long vectors
-//! ([ADR 15](https://github.com/briquette-rs/briquette/blob/main/docs/adr/0015-speed-of-codecs.md)). All bits are the same
-//! as without. Every rank that lives in a process has its own pool: worth it where a rank has cores to spare while it
-//! exchanges, and vectors are of several segments of 65 536 values.
+//! The inner reducer runs in this wrapper's thread pool, whose threads share the segments of long vectors ([ADR
+//! 15](https://github.com/briquette-rs/briquette/blob/main/docs/adr/0015-speed-of-codecs.md)). All bits are the same as without threads.
+//! Every rank in a process has a separate pool. This pays off if a rank has idle cores during the exchange, and vectors have several
+//! segments of 65 536 values.
 
 use std::ops::Range;
 
@@ -15,21 +15,21 @@ use crate::reduce::{Exchanged, Reducer, Round, Unsent};
 use crate::report::Report;
 use crate::state::{State, Stateful};
 
-/// A reducer that works in a pool; see the [module](self).
+/// A reducer that runs in a thread pool; see the [module](self).
 #[derive(Debug)]
 pub struct Threaded<R> {
     inner: R,
     pool: ThreadPool,
 }
 
-/// Threads of one rank.
+/// Limit on the threads of one rank.
 const MOST_THREADS: usize = 1024;
 
 impl<R: Reducer> Threaded<R> {
-    /// With this many threads.
+    /// Creates a pool with this many threads.
     ///
     /// # Errors
-    /// [`ConfigError`] when `threads` is 0 or above 1024, or the system gives none.
+    /// [`ConfigError`] if `threads` is 0 or above 1024, or the system cannot start them.
     pub fn new(inner: R, threads: usize) -> Result<Self, ConfigError> {
         ConfigError::unless((1..=MOST_THREADS).contains(&threads), "threads", "at least 1 and at most 1024", threads)?;
         let name = |index| format!("briquette-{index}");
@@ -113,14 +113,14 @@ mod tests {
         }
     }
 
-    /// Writes where it ran: its number in a pool counted from 1, and the threads of that pool; zeros outside of one.
+    /// Writes the thread that it ran on: its number in the pool counted from 1, and the pool's thread count; zeros outside of a pool.
     struct Where;
 
     impl Stateful for Where {}
 
     impl Reducer for Where {
         fn reduce(&mut self, round: Round<'_>, _comm: &mut Session) -> Result<Exchanged, ReduceError> {
-            // Asked for outside of a pool, the number of threads would start one for the whole process.
+            // Outside of a pool, querying the number of threads would start a pool for the whole process.
             let place = rayon::current_thread_index().map(|index| [index + 1, rayon::current_num_threads()]);
             round.average.copy_from_slice(&place.unwrap_or_default().map(|number| number as f32));
             Ok(Exchanged { traffic: Traffic::default(), selection: Selection::All })

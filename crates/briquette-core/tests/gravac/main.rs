@@ -1,5 +1,5 @@
-//! GraVAC's golden traces that need more than its controller: the real top-k, error feedback, and ranks that talk. Traces
-//! of the controller alone stand beside it.
+//! Golden traces of GraVAC that need more than its controller: the actual top-k, error feedback, and ranks that communicate.
+//! Traces of the controller alone are next to it.
 
 mod published;
 
@@ -25,7 +25,7 @@ fn norm2(x: &[f32]) -> f64 {
     x.iter().map(|v| f64::from(*v).powi(2)).sum()
 }
 
-/// What the messages at these factors keep of `x`, each made of the one before, as probing does.
+/// Returns the gains of the messages of `x` at these factors, each message refined from the previous one, as probing does.
 fn gains(x: &[f32], factors: &[f64]) -> Vec<f64> {
     let (mut coarse, mut message) = (Message::default(), Message::default());
     let mut gains = Vec::new();
@@ -66,7 +66,7 @@ fn golden_1_a_gain_is_1_for_the_identity_and_falls_with_the_factor() {
     assert!(falling.windows(2).all(|pair| pair[0] > pair[1]) && falling[7] > 0.0, "{falling:?}");
 }
 
-/// The order in which the crate sums.
+/// Sums in the same order as the crate.
 fn norm2_in_lanes(x: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; 8];
     x.iter().enumerate().for_each(|(i, v)| lanes[i % 8] += f64::from(*v).powi(2));
@@ -83,7 +83,7 @@ fn fed(epsilon: f64, world: usize) -> Fed {
     ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()).unwrap())
 }
 
-/// One exchange: the average, what this rank sent, and the factor.
+/// Exchanges once. Returns the average, this rank's sent vector, and the factor.
 fn exchange(
     reducer: &mut Fed,
     step: u64,
@@ -114,13 +114,13 @@ fn golden_3_and_4_each_branch_conserves_and_dense_flushes_the_residual() {
     let steps: [([f32; 8], f64, [f32; 8]); 5] = [
         // 2 keeps 200 of 202: bold.
         ([10.0, 10.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], 4.0, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
-        // With the residual 4, 4, 4, 4, 1: of 65 two keep 32 = .49, four 64 = .98: safe.
+        // With the residual 4, 4, 4, 4, 1: of 65 two keep 32 = .49, and four keep 64 = .98: safe.
         ([4.0, 4.0, 3.0, 3.0, 1.0, 0.0, 0.0, 0.0], 2.0, [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]),
         // 2 eight times: four keep half: dense.
         ([2.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0], 1.0, [0.0; 8]),
         // 100, 100, 0, 1: bold again.
         ([0.0, 0.0, -10.0, 10.0, 0.0, 0.0, 0.0, 1.0], 4.0, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
-        // 3, 3, 3, 1 and the 1 of before, twice as much now: 31 of 31 by four, 18 by two: safe.
+        // 3, 3, 3, 1 and the previous 1, now twice as large: of 31 four keep 31, and two keep 18: safe.
         ([3.0, 3.0, 3.0, 0.0, 0.0, 0.0, 0.0, 1.0], 2.0, [0.0; 8]),
     ];
     for world in [1, 2, 3] {
@@ -162,14 +162,14 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
     }
 }
 
-/// Gradients that no exchange makes alike: noise that depends on rank and step, and the distance to this rank's own target.
+/// Returns gradients that no exchange makes equal: noise that depends on rank and step, and the distance to this rank's target.
 fn pull(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
     let mut rng = Key::new(3).rank(rank).step(step).block(0);
     let mut noise = || -> f32 { StandardNormal.sample(&mut rng) };
     parameters.iter().map(|p| p - (rank + 1) as f32 + noise()).collect()
 }
 
-/// The parameters of every rank after plain SGD under `config`.
+/// Returns the parameters of every rank after plain SGD under `config`.
 fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
     let layout = Layout::new([("weight", vec![40, 50]), ("bias", vec![50])]);
     let ranks = Local::run(world, |mut comm| {
@@ -224,7 +224,7 @@ fn golden_9_ranks_on_both_sides_of_epsilon_decide_alike() {
             let input = if comm.rank() == 1 { flat } else { lone };
             let mut seen = Vec::new();
             for other_first in [false, true] {
-                // Whichever rank has which vector.
+                // The result does not depend on which rank has which vector.
                 let swapped = if comm.rank() == 0 { flat } else { lone };
                 let input = if other_first { swapped } else { input };
                 let (average, _, factor) = exchange(&mut fed(epsilon, world), 0, &input, &mut comm)?;

@@ -1,4 +1,4 @@
-//! GraVAC over every compressor that it was published with, layer-wise and whole, and on clocks.
+//! GraVAC with every compressor that it was published with, layer-wise and whole, and on clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn layout() -> Layout {
     Layout::new([("weight", vec![200, 200]), ("bias", vec![200])])
 }
 
-/// What a rank saw.
+/// One rank's observations.
 #[derive(Debug, PartialEq)]
 struct Run {
     parameters: Vec<f32>,
@@ -33,12 +33,12 @@ struct Run {
     bytes: u64,
 }
 
-/// A tenth of the targets is ten times as large.
+/// Size of a target: a tenth of the targets is ten times as large.
 fn size(i: usize) -> f32 {
     if i.is_multiple_of(10) { 10.0 } else { 1.0 }
 }
 
-/// Plain SGD to the mean of the ranks' targets, each with noise, under these settings.
+/// Plain SGD to the mean of the ranks' targets, each with noise, with these settings.
 fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run> {
     let config: Config = toml::from_str(settings).expect("valid settings");
     let network: Network = network.parse().expect("a network");
@@ -90,7 +90,7 @@ fn every_published_compressor_trains_layer_wise_and_whole() {
                 (&other.parameters, &other.factors, &other.reasons),
                 "{name}"
             );
-            // The means of the targets; all began at 0.
+            // The means of the targets; all started at 0.
             let far = |(i, p): (usize, &f32)| f64::from(p - size(i)).powi(2);
             let error = one.parameters.iter().enumerate().map(far).sum::<f64>() / layout().len() as f64;
             assert!(error < 1.09, "{name}: {error} left of 10.9");

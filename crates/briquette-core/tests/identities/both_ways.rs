@@ -1,4 +1,4 @@
-//! Where compressed both ways, or with a memory of its own, an exchange is a simpler one.
+//! Identities of exchanges that compress both ways, or have error feedback inside.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn both_ways(text: &str, feedback: &str) -> Config {
     exchange(text.parse().expect("settings of a reducer"), feedback.parse().expect("a feedback"))
 }
 
-/// What a rank ends with, on any of three.
+/// Returns a rank's final parameters, from any of three ranks.
 fn ends(config: &Config, world: usize) -> Vec<f32> {
     let mut ranks = train(config, world, 6);
     assert!(ranks.iter().all(|x| *x == ranks[0]));

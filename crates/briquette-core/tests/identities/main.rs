@@ -1,5 +1,5 @@
-//! Identities: where two algorithms are one, both give the same numbers. Cheap, and sharp: whatever is scaled, keyed or
-//! ordered otherwise on one side shows.
+//! Identities: where two algorithms are equivalent, both give the same numbers. These tests are cheap, and detect any
+//! difference in scaling, keys or order.
 //!
 //! | if | then | checked by |
 //! |---|---|---|
@@ -20,29 +20,29 @@
 //! | a coded sparsifier with dense values | the sparsifier | `coded::tests::with_dense_values_it_is_the_sparsifier` |
 //! | SlowMo, `α` = 1, `β` = 0; a period of 1; one rank | Local SGD; momentum SGD; Lookahead | `slow_mo::tests`, the first three |
 //! | SGP on a complete graph; `2^m` ranks on the exponential graph, `m` hops | Local SGD, `H` = 1; the exact mean | `sgp::tests::a_complete_graph_…`, `…a_power_of_two_…` |
-//! | SGP, every rank with as many in- as out-neighbours | `w` is 1 and `z` is `x`: D-PSGD | `mixing.rs` `where_as_many_come_as_go_…` |
-//! | hierarchical in groups of 1; all ranks one group | the reducer between machines; dense | `mixing.rs` `hierarchical_…` |
-//! | two levels on one machine; a rank on each | synchronous SGD; the strategy between | `two_level::tests::with_one_machine_…` |
-//! | Overlap-Local-SGD, `α` = 0 | ranks by themselves | `overlap_local_sgd::tests::without_a_pull_…` |
+//! | SGP, every rank with equal numbers of in- and out-neighbors | `w` is 1 and `z` is `x`: D-PSGD | `mixing.rs` `where_as_many_come_as_go_…` |
+//! | hierarchical in groups of 1; all ranks in one group | the reducer between machines; dense | `mixing.rs` `hierarchical_…` |
+//! | two levels on one machine; one rank on each machine | synchronous SGD; the strategy between machines | `two_level::tests::with_one_machine_…` |
+//! | Overlap-Local-SGD, `α` = 0 | ranks without communication | `overlap_local_sgd::tests::without_a_pull_…` |
 //! | minibatches in rounds of `K` gradients | one step with a batch of `K` times the size | `minibatch::tests::it_is_minibatch_sgd_…` |
-//! | gradients a step late | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
-//! | Artemis, all ranks, nothing lost downwards | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
+//! | delayed gradients | every step's averages, one step before | `delayed::tests::the_averages_are_those_of_every_step` |
+//! | Artemis, all ranks, lossless downlink | DIANA; PP1 is PP2 | `artemis::tests::where_all_take_part_…` |
 //! | DiLoCo, `ρ` = 1, `μ` = 0; a period of 1 | Local SGD; minibatch SGD | `diloco::tests::of_rate_1_…` |
 //! | Streaming DiLoCo of one fragment, without overlap; one rank, `ρ` = 1, `μ` = 0 | DiLoCo; SGD | `streaming_diloco::tests::of_one_fragment_…`, `…one_rank_…` |
 //! | BMUF, `η` = 0; a constant rate | Local SGD; SlowMo, `α` = 1 | `bmuf::tests::without_momentum_…`, `…at_a_constant_rate_…` |
 //! | Local SGD, `H` = 1, momentum SGD, momenta kept or averaged | minibatch momentum SGD | `periodic::tests::of_one_step_…` |
 //! | CoCoD-SGD of one rank | SGD | `cocod::tests::one_rank_alone_…` |
 //! | LSGD of one rank | SGD | `lsgd::tests::one_rank_alone_is_plain_sgd` |
-//! | Parle of one rank, or without springs; `L` = 1, `α` = 0; the same of one rank | Entropy-SGD; elastic SGD; SGD | `parle::tests::without_springs_…`, `…of_one_step_…` |
-//! | backup ranks, `b` = 0, dense or top-k with a memory | every step | `server::golden::backup_ranks_without_spares_…` |
+//! | Parle, one rank or no coupling; `L` = 1, `α` = 0; the same with one rank | Entropy-SGD; elastic SGD; SGD | `parle::tests::without_springs_…`, `…of_one_step_…` |
+//! | backup ranks, `b` = 0, dense or top-k with error feedback | every step | `server::golden::backup_ranks_without_spares_…` |
 //! | Picky SGD without a threshold; asynchronous SGD, Picky SGD or backup ranks of one worker | asynchronous SGD; SGD | `server::picky::tests::without_a_threshold_…`, `server::golden::one_worker_is_sgd` |
 //! | SYNTHESIS, `Δ` = 0; `q` = 1 | SPIDER; gradient descent | `server::synthesis::tests::without_delays_…`, `…of_epochs_of_1_…` |
 //! | trimmed mean, the largest `b`; CGE, `f` = 0; RFA on a line | the median; the mean; the median | `trimmed_mean::tests`, `cge::tests::by_hand`, `geometric_median::tests::by_hand` |
 //! | majority vote of one rank; of an odd world | signSGD; the median of signs | `both_ways.rs` `a_vote_of_one_rank_…` |
 //! | Signum, `β` = 0 | majority vote | `both_ways.rs` `signum_without_momentum_…` |
-//! | compressed both ways, nothing lost | the exact mean | `both_ways.rs` `nothing_lost_…` |
+//! | compressed both ways, without loss | the exact mean | `both_ways.rs` `nothing_lost_…` |
 //! | 1-bit Adam before the warm-up ends | a dense exchange, so Adam | `both_ways.rs` `one_bit_adam_…`, `one_bit_adam::tests` |
-//! | MCM, nothing lost downwards | Artemis, so DIANA | `mcm::tests::without_loss_…` |
+//! | MCM, lossless downlink | Artemis, so DIANA | `mcm::tests::without_loss_…` |
 //! | smoothness-aware, one smoothness everywhere | DIANA; with `α` = 0 the gather | `smooth::tests::with_the_same_smoothness_…` |
 
 use briquette_core::comm::{Local, run_ranks};
@@ -72,13 +72,13 @@ fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
 }
 
-/// Plain SGD on `½‖x − c‖²`. The parameters of every rank after it.
+/// Plain SGD on `½‖x − c‖²`. Returns the parameters of every rank.
 fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
     let centre = |rank, step| dyadic(rank, step, layout().len());
     train_to(config, world, steps, centre).into_iter().map(|(x, _)| x).collect()
 }
 
-/// To these centres, one a rank and a step; with the report of the last exchange.
+/// Trains towards these centers, one per rank and step. Also returns the report of the last exchange.
 fn train_to(
     config: &Config,
     world: usize,
@@ -95,7 +95,7 @@ fn train_to(
         for step in 0..steps {
             let centre = centre(comm.rank(), step);
             let mut gradient: Vec<f32> = x.iter().zip(centre).map(|(x, c)| x - c).collect();
-            // A rate of ¼ and centres of few digits: every sum is exact for a few steps.
+            // A rate of ¼ and centers with few digits: every sum is exact for a few steps.
             let optimize = |x: &mut [f32], g: &[f32]| x.iter_mut().zip(g).for_each(|(x, g)| *x -= 0.25 * g);
             driver
                 .take_step(Header { samples: 1, ..Header::default() }, (&mut gradient, &mut x), optimize, &mut comm)
@@ -154,7 +154,7 @@ fn memories_around_the_identity_change_nothing() {
 
 #[test]
 fn diana_whose_memory_stands_still_is_compressed_descent() {
-    // The smallest step there is: beside gradients of 1/64 and more the memory adds nothing.
+    // The smallest positive step: compared with gradients of at least 1/64 the memory adds nothing.
     let run = |alpha: Option<f32>| {
         let ranks = run_ranks(Local::world(3), |mut comm| {
             let gather = Gather::new("qsgd:3:16:l2".parse::<CompressorConfig>().expect("a text").build(), Mean);
@@ -177,7 +177,7 @@ fn diana_whose_memory_stands_still_is_compressed_descent() {
         ranks.into_iter().map(|averages| averages.expect("no rank fails")).collect::<Vec<_>>()
     };
     let plain = run(None);
-    // Nothing is remembered at the first step, whatever alpha is.
+    // The memory is empty at the first step, whatever alpha is.
     assert_eq!(run(Some(0.25))[0][0], plain[0][0]);
     assert_ne!(run(Some(0.25))[0][1], plain[0][1]);
     let still = run(Some(f32::MIN_POSITIVE)).concat().concat();
@@ -219,7 +219,7 @@ fn dithering_to_all_powers_of_two_is_natural_compression_rescaled() {
 
 #[test]
 fn top_k_after_a_larger_top_k_is_top_k() {
-    // Distinct magnitudes: nothing is tied.
+    // Distinct magnitudes, so there are no ties.
     let x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * (1.0 + i as f32 * 1e-3)).collect();
     let top = |factor| TopK::factor(CompressionFactor::new(factor).expect("at least 1"));
     for (coarse, fine) in [(2.0, 50.0), (10.0, 10.0), (3.0, 1000.0)] {
@@ -263,7 +263,7 @@ fn power(columns: usize) -> Config {
     exchange(PowerSgdConfig { rank: columns }.into(), Feedback::None)
 }
 
-/// A matrix of rank 1, another on each rank of the world, and a vector of full length.
+/// A matrix of rank 1 that differs between ranks, and a vector of full length.
 fn outer(rank: usize, _: u64) -> Vec<f32> {
     let (left, right) = (dyadic(rank, 1, 10), dyadic(rank, 2, 6));
     let matrix = left.iter().flat_map(|l| right.iter().map(move |r| l * r / 64.0));
@@ -312,7 +312,7 @@ fn qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels() {
             let [a, b] = [by_bits, by_levels].map(|config| message(&mut *config.build(), &x, Key::new(bits.into())));
             assert_eq!(a, b);
         }
-        // And that is how many steps there are to the scale: a whole one is sent as it is, whatever is drawn.
+        // That is the number of steps up to the scale: an integer multiple is sent exactly, whatever is drawn.
         let whole = [1.0, 1.0 / levels as f32];
         let qsgd = &mut *format!("qsgd:{bits}").parse::<CompressorConfig>().expect("a text").build();
         assert!((0..50).all(|step| decoded(qsgd, &whole, Key::new(1).step(step)) == whole), "{bits} bits");

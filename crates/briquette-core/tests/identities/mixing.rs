@@ -1,4 +1,4 @@
-//! Of exchanges with neighbours and in groups.
+//! Identities of exchanges with neighbors and in groups.
 
 use briquette_core::config::StrategyConfig;
 use briquette_core::error::CommError;
@@ -8,12 +8,12 @@ use briquette_core::sync::{Context, Sgp, SyncStrategy};
 
 use super::*;
 
-/// A step to a centre of the rank's and the step's own.
+/// Takes a step to a center that depends on the rank and the step.
 fn stepped(x: &[f32], rank: usize, step: u64) -> Vec<f32> {
     x.iter().zip(dyadic(rank, step, x.len())).map(|(x, c)| x - 0.3 * (x - c)).collect()
 }
 
-/// Decentralized parallel SGD on one thread: ranks step, and each takes the mean of itself and of those that send to it.
+/// Decentralized parallel SGD on one thread: ranks step, and each takes the mean of itself and the ranks that send to it.
 fn d_psgd(world: usize, steps: u64, sender: impl Fn(u64, usize) -> usize) -> Vec<Vec<f32>> {
     let mut all = vec![vec![1.0; layout().len()]; world];
     for step in 0..steps {
@@ -68,7 +68,7 @@ fn hierarchical_is_the_reducer_between_groups_of_1_and_dense_in_one_group() {
             let alone = exchange(reducer.clone(), feedback);
             assert_eq!(train(&grouped, world, 5), train(&alone, world, 5), "{reducer:?}, {world} ranks");
         }
-        // Sums of halves and quarters are exact, of thirds not.
+        // Sums of halves and quarters are exact, those of thirds are not.
         let whole = train(&exchange(between(ReducerConfig::Dense, world).into(), Feedback::None), world, 4).concat();
         let dense = train(&Config::dense(), world, 4).concat();
         let off = whole.iter().zip(&dense).map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max);
@@ -76,7 +76,7 @@ fn hierarchical_is_the_reducer_between_groups_of_1_and_dense_in_one_group() {
     }
 }
 
-/// Not an identity: what the settings of strategies that mix refuse when a configuration is built.
+/// Not an identity: the build of a configuration rejects invalid settings of strategies that mix.
 #[test]
 fn graphs_and_delays_that_cannot_work_are_refused_when_built() {
     let built = |text: &str, world| {

@@ -1,4 +1,4 @@
-//! Vectors that come slot after slot: the bits, memories, bytes and decisions of vectors that are there.
+//! Vectors that arrive slot by slot: the same bits, residuals, bytes and decisions as complete vectors.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use briquette_core::{Key, Layout, Session, comm::Local};
 
 use crate::overlap::assert_same;
 
-/// Values are no numbers until they are waited for.
+/// Values are NaN until they are waited for.
 struct Late<'a> {
     values: &'a [f32],
     there: Vec<f32>,
     order: Vec<usize>,
-    /// Values that were waited for before anything was sent, after so many calls.
+    /// Number of values that were waited for before anything was sent, and the number of calls at the start.
     silent: usize,
     calls: u64,
 }
@@ -41,7 +41,7 @@ impl Arriving for Late<'_> {
     }
 }
 
-/// A strategy whose gradients come late.
+/// A strategy whose gradients arrive late.
 #[derive(Debug, Clone)]
 struct AsItComes(Config);
 
@@ -68,7 +68,7 @@ impl SyncStrategy for Arrives {
     }
     fn after_backward(&mut self, own: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         let count = cx.slots.len();
-        // The last first; every other one from the front.
+        // In one step the last slot first, in the next every other slot from the front.
         let order = match cx.agreed_step.step % 2 {
             0 => vec![],
             _ => (0..count).filter(|slot| slot % 2 == 0).chain((0..count).filter(|slot| slot % 2 == 1)).collect(),
@@ -95,7 +95,7 @@ impl Synchronizes for AsItComes {
     }
 }
 
-/// Every representative as it is, and in small buckets where it can be cut.
+/// Returns every representative as it is, and in small buckets if it can be split.
 fn all() -> impl Iterator<Item = Config> {
     let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), overlap: false, ..exchange };
     let both = move |exchange: Exchange| [exchange.clone(), cut(exchange)];
@@ -121,7 +121,7 @@ fn law_4_holds_while_vectors_arrive() {
     }
 }
 
-/// What a rank waits for at this step before it has sent anything, as a share of the vector.
+/// Returns the share of the vector that a rank waits for at this step before it has sent anything.
 fn waited_first(text: &str, step: u64) -> f64 {
     let config: Config = toml::from_str(&format!("strategy = 'every-step'\nbucket_values = 32\n{text}")).unwrap();
     let layout = short();
@@ -129,7 +129,7 @@ fn waited_first(text: &str, step: u64) -> f64 {
         let mut strategy = config.build(&layout, 3).unwrap();
         let (mut previous, mut share) = (None, 0.0);
         for step in 0..=step {
-            // The same on every rank, as what is measured of it then is.
+            // The same on every rank, as are the values measured from it.
             let own = gradient(&layout, 0, step);
             let agreed_step = AgreedStep { step, learning_rate: Some(0.5), previous, ..AgreedStep::default() };
             let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
@@ -164,7 +164,7 @@ fn buckets_do_not_wait_for_what_comes_after_them() {
         let share = waited_first(text, 0);
         assert!(share < 0.5, "{text}: {share} of the vector before the first frame");
     }
-    // Gains and norms of the step before decide, and those of the first step where there is none.
+    // Gains and norms of the previous step decide; the first step, which has no previous one, uses its own.
     for controller in ["gravac:2x,max=8x", "dqsgd"] {
         let compressor = if controller == "dqsgd" { "qsgd:4" } else { "topk:0.25" };
         let reducer = format!("reducer = {{ kind = 'gather', compressor = '{compressor}' }}");
@@ -175,6 +175,6 @@ fn buckets_do_not_wait_for_what_comes_after_them() {
         assert!(share < 0.5, "{text}: {share}");
         assert_eq!(waited_first(&format!("{text}\nprobing = 'first'"), 1), 1.0, "{text}, measured first");
     }
-    // A norm of the whole needs all of it.
+    // The norm of the whole vector needs all of it.
     assert_eq!(waited_first(&format!("{sparse}\nfeedback = {{ kind = 'momentum', clip = 1.0 }}"), 1), 1.0);
 }

@@ -13,7 +13,7 @@ use briquette_core::{Layout, Session, Traffic};
 #[derive(Debug, Default)]
 struct Both {
     traffic: Traffic,
-    /// What the first hook of the step was told.
+    /// Agreed step that the first hook of the step received.
     seen: AgreedStep,
 }
 

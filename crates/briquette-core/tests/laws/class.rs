@@ -1,11 +1,11 @@
-//! Law 7: every compressor is of the class it declares.
+//! Law 7: every compressor satisfies the error bound of its declared class.
 
 use briquette_core::compress::{Compressor, ErrorBound, Rounding, TopK, ValueKind};
 use briquette_core::config::{CompressorConfig, exchanges};
 use briquette_core::laws::{check_class, vectors};
 use briquette_core::{CompressionFactor, Key, Message};
 
-/// The compressors whose messages are sent as they are, each once.
+/// Returns the compressors whose messages are sent unchanged, each once.
 fn compressors() -> Vec<CompressorConfig> {
     let mut compressors: Vec<_> = exchanges().iter().filter_map(|e| e.reducer.get().compressor()).collect();
     compressors.sort_by_key(ToString::to_string);
@@ -15,7 +15,7 @@ fn compressors() -> Vec<CompressorConfig> {
 
 #[test]
 fn law_7_declared_classes_hold() {
-    // No representative is unbiased in both parts.
+    // No representative has two unbiased parts.
     let more = ["randk:4x:scaled+natural", "randk:4x:scaled+qsgd:4:64:l2", "biased-random:0.3+natural"];
     let more = more.map(|text| text.parse::<CompressorConfig>().unwrap());
     for config in compressors().into_iter().chain(more) {
@@ -29,7 +29,7 @@ fn law_7_declared_classes_hold() {
 
 #[test]
 fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
-    // In the class of top-k this drowns in what is not kept; the class of keeping everything names it alone.
+    // In the class of top-k the omitted values dominate this error; the class of keeping everything isolates it.
     for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
         let top_k = |factor| TopK::factor(CompressionFactor::new(factor).unwrap()).with_values(values);
         for (name, x) in vectors() {
@@ -47,7 +47,7 @@ fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
     }
 }
 
-/// Says of another compressor that it is of this class.
+/// Declares that another compressor belongs to this class.
 struct Claims<C>(C, ErrorBound);
 
 impl<C: Compressor> Compressor for Claims<C> {
@@ -64,17 +64,17 @@ impl<C: Compressor> Compressor for Claims<C> {
 
 #[test]
 fn law_7_sees_through_rounding_to_nearest_that_claims_to_be_unbiased() {
-    // Its error is smaller than that of the random rounding, whose class it borrows.
+    // Its error is smaller than that of random rounding, whose class it declares.
     let (nearest, random) = (Rounding::nearest(2.0).unwrap(), Rounding::random(2.0).unwrap());
     for (name, x) in vectors() {
         assert_eq!(check_class(&mut Claims(random, random.error_bound(&x)), &x), Ok(()), "{name}");
         let fault = check_class(&mut Claims(nearest, random.error_bound(&x)), &x).err();
-        // Nothing is wrong with zeros, and of the long vector there are too few draws to see 3 %.
+        // Zeros have no error, and the long vector has too few draws to detect 3 %.
         if !["zeros", "long"].contains(&name) {
             assert!(fault.as_ref().is_some_and(|f| f.contains("mean")), "{name}: {fault:?}");
         }
     }
-    // And through a constant that is too good.
+    // Also detects a constant that is too good.
     let x = vec![0.7; 100];
     let fault = check_class(&mut Claims(nearest, ErrorBound::Contractive { delta: 0.999 }), &x);
     assert!(fault.is_err_and(|f| f.contains("exceeds")));

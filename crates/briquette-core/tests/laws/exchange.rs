@@ -35,8 +35,8 @@ fn between_its_averages_local_sgd_says_nothing() {
     }
 }
 
-/// Or, where the aggregator declares that it is no mean: every value lies in the range of what was sent. Where the mean is compressed
-/// again, within that compressor's class, or where what it loses is remembered, within what a memory can hold.
+/// If the aggregator declares that it is not a mean, every value lies in the range of what was sent. If the mean is compressed
+/// again, the error is within that compressor's class, or, with a residual, within the residual's bound.
 #[test]
 fn law_2_the_mean_of_what_was_sent_is_the_average() {
     for exchange in exchanges() {
@@ -54,7 +54,7 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
     }
 }
 
-/// A memory around a reducer acts by it: velocities are masked where coordinates were chosen.
+/// Error feedback around a reducer depends on the selection: velocities are masked at the selected coordinates.
 #[test]
 fn law_9_every_rank_is_told_the_same_selection() {
     for exchange in exchanges() {
@@ -82,14 +82,14 @@ fn check_honesty(setup: &Setup<Exchange>, runs: &[Vec<Outcome>], step: usize) {
     let memories: Vec<Vec<Memory>> =
         runs.iter().map(|run| run[..step].iter().map(|o| Memory::of(&o.state)).collect()).collect();
     let sent = |i: usize| runs.iter().map(move |r| f64::from(r[step].sent[i]));
-    // A memory is subtracted before and added after, and keeps every earlier step's rounding.
+    // Stored vectors are subtracted before and added after, and keep every earlier step's rounding.
     let kept = |i: usize| memories.iter().flatten().map(|m| m.size(i)).sum::<f64>();
-    // What was sent may be a difference of what was brought and what is left.
+    // A sent value may be a difference of the input and the residual.
     let left: Vec<Memory> = runs.iter().map(|run| Memory::of(&run[step].state)).collect();
     let left = |i: usize| left.iter().filter_map(|m| m.residual.get(i)).map(|v| f64::from(v.abs())).sum::<f64>();
     let size = |i: usize| sent(i).map(f64::abs).sum::<f64>() + left(i) + kept(i);
-    // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not
-    // only with W and the value at hand.
+    // PowerSGD multiplies factors: its rounding grows with the rank of the factors and the size of a whole matrix, not only
+    // with W and the individual value.
     let (terms, largest) = match setup.config.reducers().any(|r| r.get().traits().multiplies_matrices) {
         true => (8.0, (0..setup.layout.len()).map(size).fold(0.0, f64::max)),
         false => (2.0, 0.0),
@@ -153,7 +153,7 @@ fn law_9_ranks_decide_alike() {
 
 #[test]
 fn a_world_of_one_goes_through_the_whole_path() {
-    // No shortcut: a lone rank's average is its compressed vector, not its vector.
+    // No shortcut: the average of a single rank is its compressed vector, not its vector.
     let exchange = Exchange { reducer: ReducerConfig::gather("topk:8x".parse().unwrap()), ..Exchange::default() };
     let setup = Setup { config: exchange, layout: Layout::flat(131), world: 1 };
     let run = &setup.reduce_steps(1)[0];

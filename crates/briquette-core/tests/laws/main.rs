@@ -1,18 +1,19 @@
-//! The laws: what every algorithm of this crate keeps, whatever it is.
+//! Laws: the properties that every algorithm of this crate satisfies.
 //!
-//! One table over `config::representatives()` and `config::exchanges()`, on a short vector in worlds of 1, 2, 3 and 5 ranks, and on longer ones, with
-//! more than one ring chunk, key block and range of 8 bits, in worlds of up to 3 (`briquette_core::laws`). Law 6 (round trip, hostile
-//! bytes) stands beside the message and in `wire_format`, exact constants of law 7 beside each compressor.
+//! One table over `config::representatives()` and `config::exchanges()`, on a short vector with 1, 2, 3 and 5 ranks, and on
+//! longer ones, with more than one ring chunk, key block and range of 8 bits, with up to 3 ranks (`briquette_core::laws`). Law
+//! 6 (round trip, hostile bytes) is tested next to the message and in `wire_format`, exact constants of law 7 next to each
+//! compressor.
 //!
 //! | file | laws |
 //! |---|---|
 //! | `exchange.rs` | 1 agreement · 2 honesty · 8 accounting · 9 same observations, same decision |
 //! | `memory.rs` | 3 conservation |
-//! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is refused everywhere |
+//! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is rejected everywhere |
 //! | `class.rs` | 7 declared class |
-//! | `overlap.rs` | the same with buckets that overlap |
-//! | `arriving.rs` | the same with vectors that come slot after slot |
-//! | `both.rs` | the same of a strategy that exchanges gradients and parameters at one step |
+//! | `overlap.rs` | the same with overlapped buckets |
+//! | `arriving.rs` | the same with vectors that arrive slot by slot |
+//! | `both.rs` | the same for a strategy that exchanges gradients and parameters at one step |
 
 mod arriving;
 mod both;

@@ -1,4 +1,4 @@
-//! Law 3: what is not sent is kept, whatever is sent.
+//! Law 3: every value is either sent or kept in the residual.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
         let mut after = Memory::of(&outcome.state);
         let input = gradient(&setup.layout, rank, step as u64);
         if setup.config.feedback == Feedback::ErrorInside {
-            // A residual in parameters, in gradients of this step.
+            // Converts a residual in units of parameters to gradients of this step.
             let rate = learning_rate(step as u64) as f32;
             for memory in [&mut before, &mut after] {
                 memory.residual.iter_mut().for_each(|r| *r /= rate);
@@ -40,11 +40,11 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
         }
         let owed = before.owed(&setup.config, &input, setup.world, step as u64);
         for (i, owed) in owed.iter().enumerate() {
-            // Nothing waits before something was left.
+            // The residual is zero until something is omitted.
             let (sent, residual) = (outcome.sent[i], after.residual.get(i).copied().unwrap_or_default());
             let is_shifted = before.agreed_velocity.get(i).is_some_and(|v| *v != 0.0);
             let ok = if !is_shifted && setup.config.reducers().all(|reducer| reducer.get().traits().is_exact) {
-                // Either the value was sent as it is, or not at all.
+                // The value was either sent exactly, or not at all.
                 (sent == *owed && residual == 0.0) || (sent == 0.0 && residual == *owed)
             } else {
                 (f64::from(sent) + f64::from(residual) - f64::from(*owed)).abs()
@@ -58,7 +58,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
     }
 }
 
-/// Averages and states of some steps, and the report of the last, with or without asking for what was sent.
+/// Returns averages and states of some steps, and the report of the last, with or without a request for the sent vector.
 fn reduce(setup: &Setup<Exchange>, asks: bool) -> Vec<(Vec<f32>, State, Report)> {
     let outcomes = Local::run(setup.world, |mut comm| {
         let mut reducer = setup.config.build_reducer(&setup.layout, setup.world).unwrap();
@@ -79,7 +79,7 @@ fn reduce(setup: &Setup<Exchange>, asks: bool) -> Vec<(Vec<f32>, State, Report)>
     outcomes.into_iter().map(Result::unwrap).collect()
 }
 
-/// Without being asked, a reducer may take its messages off instead: the same residual, and the same gains to rounding.
+/// Without that request, a reducer may subtract its messages instead: the same residual, and the same gains up to rounding.
 #[test]
 fn law_3_asking_for_what_was_sent_changes_nothing() {
     for exchange in exchanges() {
@@ -132,7 +132,7 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
         let world = exchange.fewest_ranks().max(3);
         let setup = Setup { config: exchange, layout: short(), world };
         for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
-            // Without a setting it is the compressor's: read off the first step, and held to it later.
+            // Without a setting the compressor determines it: read from the first step, and required later.
             let alpha = match (setup.config.feedback.get().asks(), setup.config.feedback) {
                 (Asks::Nothing | Asks::Bounded, _) => continue,
                 (Asks::Contractive, _) => 1.0,
@@ -157,7 +157,7 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
     }
 }
 
-/// How far the memory went from zero to the largest value sent.
+/// Returns the fraction of the largest sent value by which the memory moved from zero.
 fn first_alpha(first: &Outcome) -> f32 {
     let largest = (0..first.sent.len()).max_by(|&a, &b| first.sent[a].abs().total_cmp(&first.sent[b].abs())).unwrap();
     Memory::of(&first.state).memory[largest] / first.sent[largest]
@@ -173,7 +173,7 @@ fn law_3_dense_keeps_the_residual_exactly_zero() {
     }
 }
 
-/// A layer's memory, read from its saved state.
+/// Stored vectors of a layer, read from its saved state.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) residual: Vec<f32>,
@@ -187,7 +187,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn of(state: &State) -> Memory {
         let vector = |name: &str| state.f32s(name, None).unwrap_or_default().to_vec();
-        // Around the reducer, or its own, in the only bucket.
+        // Stored by the layer around the reducer, or by the reducer in the only bucket.
         let own = |name| [vector(name), vector(&format!("bucket-0/{name}"))].concat();
         Memory {
             residual: vector("residual"),
@@ -199,7 +199,7 @@ impl Memory {
         }
     }
 
-    /// Of the values that are subtracted before an exchange and added after it, or the other way round.
+    /// Returns the size of the values that are subtracted before an exchange and added after it, or the reverse.
     pub(crate) fn size(&self, i: usize) -> f64 {
         [&self.memory, &self.mean_memory, &self.agreed_velocity, &self.momentum]
             .into_iter()
@@ -208,7 +208,7 @@ impl Memory {
             .sum()
     }
 
-    /// What the rank wants to send: the naive twin of the layers.
+    /// Returns the vector that the rank has to send: a naive reference for the layers.
     fn owed(&self, exchange: &Exchange, input: &[f32], world: usize, step: u64) -> Vec<f32> {
         let at = |vector: &[f32], i: usize| vector.get(i).copied().unwrap_or(0.0);
         let (momentum, clip) = match exchange.feedback {

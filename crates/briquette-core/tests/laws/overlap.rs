@@ -1,10 +1,11 @@
-//! Buckets that overlap: the bits, memories, bytes and decisions of buckets one after another.
+//! Overlapped buckets: the same bits, residuals, bytes and decisions as sequential buckets.
 
 use briquette_core::config::{Config, Exchange, exchanges};
 
 use briquette_core::laws::{self, Outcome, Setup, long, same_bits, short};
 
-/// Every representative that can be cut, without overlap: what takes the whole vector at once is refused by the build.
+/// Returns every representative that can be split, without overlap. Algorithms that need the whole vector at once are rejected
+/// by the build.
 fn cut(bucket_values: usize) -> impl Iterator<Item = Exchange> {
     let can_be_cut = |exchange: &Exchange| match exchange.build_reducer(&short(), 5).map(drop) {
         Ok(()) => true,
@@ -35,7 +36,7 @@ pub(crate) fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b:
 
 #[test]
 fn overlap_changes_no_bit_no_memory_no_byte_and_no_decision() {
-    // Every slot by itself, a few buckets, and two.
+    // Every slot separately, a few buckets, and two.
     for exchange in [1, 32, 60].into_iter().flat_map(cut) {
         let alone = Config::every_step(exchange.clone());
         let overlapped = Config::every_step(Exchange { overlap: true, ..exchange });

@@ -1,5 +1,5 @@
-//! How much memory a thread has asked for: decoding must not ask for more than its frame allows. The fuzz targets count
-//! with this file, too.
+//! Memory requested by a thread: decoding must not request more than its frame allows. The fuzz targets also count with this
+//! file.
 //!
 //! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
 #![allow(unsafe_code)]
@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes this thread has asked for so far.
+/// Returns the bytes that this thread has requested so far.
 pub fn asked() -> u64 {
     ASKED.get()
 }

@@ -1,4 +1,4 @@
-//! What holds of every frame and of every compressor's text: asserted here for the proptest twins and, from this very
+//! Properties of every frame and of every compressor's text, asserted here for the proptest equivalents and, from this same
 //! file, for the fuzz targets.
 
 use briquette_core::compress::Compressor;
@@ -7,27 +7,27 @@ use briquette_core::{Key, Layout, Message};
 
 use super::asked::asked;
 
-/// Decoding asks for at most this many times the bytes of the frame.
+/// Maximum memory that decoding requests, as a multiple of the bytes of the frame.
 const MEMORY: u64 = 20;
-/// And this much where a frame is so short that the least a vector reserves weighs.
+/// Additional memory, which matters for frames so short that the minimum capacity of a vector exceeds the multiple.
 const LEAST: u64 = 256;
-/// Longer vectors, which a sparse frame of a few bytes can claim, are looked at in parts.
+/// Length above which vectors are checked in parts; a sparse frame of a few bytes can claim more.
 const WHOLE: usize = 1 << 16;
 
-/// The frame of a content (magic, version, kind, length and payload): its checksum put behind it.
+/// Returns the frame of a content (magic, version, kind, length and payload), with its checksum appended.
 pub fn seal(mut content: Vec<u8>) -> Vec<u8> {
     let checksum = crc32fast::hash(&content);
     content.extend(checksum.to_le_bytes());
     content
 }
 
-/// A frame of a kind with a right checksum. `content` is the length and the payload.
+/// Returns a frame of a kind with a correct checksum. `content` is the length and the payload.
 pub fn frame_of(kind: u8, content: &[u8]) -> Vec<u8> {
     seal([b"BQ\x01", &[kind][..], content].concat())
 }
 
-/// Arbitrary bytes give an error and the empty message, or a message that can be used and encodes to the same bytes
-/// again; neither takes more memory than the bytes allow.
+/// Checks that arbitrary bytes give an error and the empty message, or a message that can be used and encodes to the same bytes
+/// again. Neither takes more memory than the bytes allow.
 pub fn check_frame(bytes: &[u8]) {
     let (mut message, before) = (Message::default(), asked());
     let decoded = message.decode_from(bytes);
@@ -42,10 +42,11 @@ pub fn check_frame(bytes: &[u8]) {
     }
 }
 
-/// The encoding of what `bytes` decode to: the same bytes, but for a Rice parameter the encoder would not have taken.
+/// Checks that the message decoded from `bytes` encodes to the same bytes, except for a Rice parameter that the encoder would
+/// not have chosen.
 fn check_canonical(message: &Message, bytes: &[u8]) {
     let again = encoded(message);
-    // Kinds with indices have the parameter behind the count; the encoder takes the one with the fewest bits.
+    // In kinds with indices the parameter follows the count; the encoder chooses the parameter with the fewest bits.
     let rice = matches!(bytes[3], 3..=5 | 14).then_some(12);
     match rice {
         Some(at) if again[at] != bytes[at] => assert!(again.len() <= bytes.len(), "a better parameter is no longer"),
@@ -56,7 +57,8 @@ fn check_canonical(message: &Message, bytes: &[u8]) {
     assert!(&back == message && encoded(&back) == again, "kind {} does not come back", bytes[3]);
 }
 
-/// A message decodes to finite values; adding, in parts or whole, adds what decoding gives; and its energies fit.
+/// Checks that a message decodes to finite values, that adding, in parts or whole, adds the decoded values, and that its
+/// energies are consistent.
 fn check_use(message: &Message) {
     let len = message.len();
     assert!(message.kept() <= len);
@@ -86,7 +88,8 @@ fn check_use(message: &Message) {
     assert!(message.add_to(1.0, &mut vec![0.0; len + 1]).is_err(), "another length is an error");
 }
 
-/// What a compressor makes of a finite vector survives the wire, in the storage of earlier messages, too.
+/// Checks that a compressor's message for a finite vector survives the wire, also when the storage of earlier messages is
+/// reused.
 pub fn check_compressor(compressor: &mut dyn Compressor, x: &[f32], key: Key) {
     let mut message = Message::default();
     compressor.compress_into(x, key, &mut message);
@@ -100,7 +103,7 @@ pub fn check_compressor(compressor: &mut dyn Compressor, x: &[f32], key: Key) {
     assert!(encoded(&reused) == bytes, "equal arguments give equal messages");
 }
 
-/// A text is refused, or is the short form of a compressor that survives being written.
+/// Checks that a text is rejected, or is the short form of a compressor and survives being written.
 pub fn check_compressor_text(text: &str) {
     let Ok(config) = text.parse::<CompressorConfig>() else { return };
     let written = config.to_string();
@@ -109,7 +112,7 @@ pub fn check_compressor_text(text: &str) {
     assert!(config.build().nominal().get() >= 1.0, "`{text}`");
 }
 
-/// Settings are refused, or survive being written; building them is an error at worst.
+/// Checks that settings are rejected, or survive being written. Building them may return an error, but must not panic.
 pub fn check_settings(text: &str) {
     let Ok(config) = toml::from_str::<Config>(text) else { return };
     let written = toml::to_string(&config).expect("settings that were read can be written");

@@ -62,7 +62,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Message, WireError> {
     out.decode_from(bytes).map(|()| out)
 }
 
-/// A frame from its content: kind, length and fields, all in hexadecimal.
+/// Returns a frame from its content: kind, length and fields, all in hexadecimal.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
     let content = content(text);
     frame_of(content[0], &content[1..])

@@ -1,4 +1,4 @@
-//! Frames that are wrong: each is refused with what is wrong named, and none panics or asks for more memory than it may.
+//! Damaged frames: each is rejected with the fault named, and none panics or requests more memory than allowed.
 
 use briquette_core::Message;
 use briquette_core::compress::*;

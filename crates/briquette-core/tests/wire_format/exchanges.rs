@@ -1,5 +1,5 @@
-//! What holds of whatever other ranks send in a step's header, in a sparse all-reduce and to or from a server: asserted here for the proptest twins
-//! and, from this very file, for the fuzz targets.
+//! Properties that hold for any bytes from other ranks in a step's header, in a sparse all-reduce and to or from a server:
+//! asserted here for the proptest equivalents and, from this same file, for the fuzz targets.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,11 @@ use briquette_core::{CompressionFactor, Key, Layout, Traffic};
 use super::asked::asked;
 use super::claims::frame_of;
 
-/// What a step may ask for beside what was received: the vectors of these short inputs, an error's words, lists of frames.
+/// Memory that a step may request in addition to what was received: the vectors of these short inputs, error messages, lists of
+/// frames.
 const OWN: u64 = 64 << 10;
 
-/// One rank of a world in which the others send what a script lists.
+/// One rank of a world in which the other ranks send the frames of a script.
 struct Scripted {
     rank: usize,
     world: usize,
@@ -28,7 +29,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// `script[r]` is what rank `r` sends, frame by frame.
+    /// `script[r]` lists the frames that rank `r` sends.
     fn new(rank: usize, script: Vec<VecDeque<Frame>>) -> Scripted {
         let world = script.len();
         Scripted { rank, world, script, last: Arc::default() }
@@ -54,7 +55,7 @@ impl Transport for Scripted {
     fn abort(&mut self, _during: Scope, _reason: &str) {}
 }
 
-/// Takes numbers off the front of an input; zeros behind its end.
+/// Takes numbers from the front of an input, and zeros after its end.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -113,8 +114,8 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
     }
 }
 
-/// Whatever numbers ranks say, all of them agree on the same, or all find an error; and a frame that no rank would send is an
-/// error or numbers like others.
+/// Checks that, whatever numbers ranks send, all ranks agree on the same values, or all find an error. A frame that no rank
+/// would send is an error, or is read as numbers like any other.
 pub fn check_headers(input: &[u8]) {
     let mut numbers = Numbers(input);
     let (world, slots) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 20));
@@ -164,7 +165,7 @@ fn check_agreement(agreed: &Agreement, world: usize) {
     assert!(agreed.weight >= 0.0 && agreed.weight <= world as f32 * 1.001, "weight {}", agreed.weight);
 }
 
-/// Frames of another length than anyone sends, places outside of the vector, messages of any kind: an error, or a finite average.
+/// Checks frames of unexpected length, places outside of the vector, and messages of any kind: an error, or a finite average.
 pub fn check_sparse_all_reduce(input: &[u8]) {
     let mut numbers = Numbers(input);
     let (world, len) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 64));
@@ -177,7 +178,7 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
         let (kind, count) = (numbers.byte(), usize::from(numbers.byte()));
         let bytes = numbers.take(count);
         let frame = match kind % 4 {
-            // Whole places, small ones: quantiles.
+            // Integer places, small ones: quantiles.
             0 => bytes.iter().flat_map(|byte| u32::from(*byte).to_le_bytes()).collect(),
             1 => bytes,
             _ => frame_of(kind / 4 % 16, &bytes),
@@ -206,7 +207,7 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
     }
 }
 
-/// Says that it took a batch, whatever it is asked for.
+/// Reports that it took a batch, whatever is requested.
 struct Idle;
 
 impl Trainer for Idle {
@@ -224,7 +225,7 @@ impl Trainer for Idle {
     }
 }
 
-/// Contributions to a server of two workers, and assignments to a worker: errors, or a model that is finite.
+/// Checks contributions to a server of two workers, and assignments to a worker: errors, or a finite model.
 pub fn check_server(input: &[u8]) {
     let mut numbers = Numbers(input);
     let (serves, len) = (numbers.byte() % 2 == 0, usize::from(numbers.byte() % 8));
@@ -234,7 +235,7 @@ pub fn check_server(input: &[u8]) {
         let (kind, count) = (numbers.byte(), usize::from(numbers.byte()));
         let from = if serves { 1 + usize::from(kind % 2) } else { 0 };
         let mut frame = numbers.take(if serves { 29 } else { 14 });
-        // A worker's steps take time, and a server's word for their number is taken.
+        // A worker's steps take time, and the worker trusts the server's number of steps.
         if let (false, Some(steps)) = (serves, frame.get_mut(3..6)) {
             steps.fill(0);
         }

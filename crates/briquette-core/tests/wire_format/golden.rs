@@ -1,7 +1,7 @@
-//! Frames written by hand, of every kind. They are where the fuzz targets start, too.
+//! Frames written by hand, of every kind. The fuzz targets also start from them.
 
-/// A compressor's text, what it compresses, and the frame after magic and version, in hexadecimal. No text: no compressor
-/// makes such a frame.
+/// A compressor's text, its input, and the frame after magic and version, in hexadecimal. Without a text, no compressor creates
+/// such a frame.
 pub type Golden = (&'static str, &'static [f32], &'static str);
 
 /// Indices 1, 6, 7 of 8: gaps 1, 4, 0; r = 0: "01" "00001" "1", lowest bit first 0b1100_0010 (8 bits, and r = 1 needs 8
@@ -44,7 +44,7 @@ pub const GOLDEN: &[Golden] = &[
     ("f16", &[1.0 / 1_048_576.0, -1.0 / 524_288.0], "0f 02000000 df 0070 00f4"),
 ];
 
-/// Kind, length and payload of a frame written in hexadecimal.
+/// Returns kind, length and payload of a frame written in hexadecimal.
 pub fn content(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let digit = |d: u8| char::from(d).to_digit(16).expect("a hexadecimal digit") as u8;

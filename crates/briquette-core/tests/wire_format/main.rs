@@ -1,6 +1,7 @@
-//! The wire form: golden bytes, round trips and documented lengths here, damage of every kind in `damage.rs`.
+//! Wire format: golden bytes, round trips and documented lengths here, damaged frames in `damage.rs`.
 //!
-//! What the fuzz targets (`fuzz/`) assert is in [`claims`] and [`exchanges`], and held here against random frames, vectors and settings.
+//! The assertions of the fuzz targets (`fuzz/`) are in [`claims`] and [`exchanges`], and are tested here on random frames,
+//! vectors and settings.
 
 pub mod asked;
 pub mod claims;
@@ -52,7 +53,7 @@ fn the_empty_vector_has_a_frame_of_every_kind() {
     assert_eq!(encode(&Message::default()).len(), 12);
 }
 
-/// Bits of the codes of one bucket with the L2 norm, from the values they stand for.
+/// Returns the bits of the codes of one bucket with the L2 norm, from the values that they represent.
 fn elias_bits(message: &Message, x: &[f32], levels: usize) -> usize {
     fn omega(k: usize) -> usize {
         let digits = (k.ilog2() + 1) as usize;
@@ -70,7 +71,7 @@ fn lengths_follow_the_documented_formulas() {
     let n = 1000;
     let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.5) * 1e-3).collect();
     let expected = |name: &str, r: usize, bits: usize, kept: usize| {
-        // Where the length of a message is its compressor's choice, the formula is in what it kept.
+        // If the compressor chooses the length of a message, the formula uses the number of values it kept.
         let exact = name.starts_with("top-k") || name.starts_with("random-k") || name == "threshold top-k";
         let k = if exact { n * 3 / 10 } else { kept };
         let sparse = 17 + (k * (1 + r) + bits).div_ceil(8);

@@ -1,4 +1,4 @@
-//! Texts and TOML from outside: refused, or the same after being written.
+//! Texts and TOML from outside: rejected, or unchanged after being written.
 
 use briquette_core::Key;
 use briquette_core::config::{CompressorConfig, representatives};
@@ -8,7 +8,7 @@ use proptest::sample::{Index, select};
 use crate::claims::{check_compressor, check_compressor_text, check_settings};
 use crate::common::values;
 
-/// Names and knobs in any order: about half are valid.
+/// Generates names and knobs in any order; about half are valid.
 fn texts() -> impl Strategy<Value = String> {
     let names = CompressorConfig::defaults().into_iter().map(|c| c.to_string().split(':').next().unwrap().to_owned());
     let knobs = "1 2 3 7 8 20 0.01 0.3 100x 1x 1e9x 127 s1 s5 s127 512 max l2 l1 elias none random scaled f16 q8 0 -1 nan inf 1e-40";

@@ -1,16 +1,16 @@
-//! Places and job ids as torchrun, `mpirun` and `srun` give them.
+//! Places and job ids as set by torchrun, `mpirun` and `srun`.
 //!
-//! A job id must be the same on all ranks of a job and of no other job that runs at the same time. So it is made only of what
-//! the launcher gives every rank of a job. What belongs to one machine goes in only where the job has no other machine; what belongs to
-//! one rank never does.
+//! A job id must be the same on all ranks of a job and differ from that of any other job running at the same time. It
+//! is therefore derived only from values that the launcher gives to every rank of a job. Values that belong to one
+//! machine are included only if the job has no other machine; values that belong to one rank never are.
 
 use super::{EnvironmentError, names};
 
-/// The name of a variable that is none: the process of MPICH's launcher on this machine that started this rank.
+/// Name of a pseudo-variable: the process of MPICH's launcher on this machine that started this rank.
 pub(super) const PROXY: &str = "(process of hydra_pmi_proxy)";
 
-/// The address of the PMIx server of this machine, which has a port of its own for each `mpirun`. A server sets several of them to the same value; newest
-/// first, as in PMIx's own order.
+/// Address of this machine's PMIx server, which has a separate port for each `mpirun`. A server sets several of these
+/// variables to the same value; newest first, as in PMIx's own order.
 const PMIX_SERVER: [&str; 8] = [
     "PMIX_SERVER_URI61",
     "PMIX_SERVER_URI51",
@@ -22,18 +22,18 @@ const PMIX_SERVER: [&str; 8] = [
     "PMIX_SERVER_URI",
 ];
 
-/// A launcher that sets names of its own.
+/// A launcher with variable names of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// MPICH's and its relatives', and `srun` with PMI.
+    /// MPICH's `mpirun` and related launchers, and `srun` with PMI.
     Pmi,
     /// `srun`.
     Slurm,
 }
 
-/// Its rank, number of ranks, rank on its machine, and ranks on its machine.
+/// Names of the variables for rank, number of ranks, rank on the machine, and ranks on the machine.
 const OF: [(Launcher, [&str; 4]); 3] = [
     (
         Launcher::OpenMpi,
@@ -49,7 +49,7 @@ impl Launcher {
         OF.iter().find(|(launcher, _)| *launcher == self).map(|(_, names)| *names).unwrap_or_default()
     }
 
-    /// Its program, for errors.
+    /// Returns its program name, for errors.
     pub(super) fn program(self) -> &'static str {
         match self {
             Launcher::OpenMpi | Launcher::Pmi => "mpirun",
@@ -71,7 +71,7 @@ pub(super) fn launcher(lookup: &impl Fn(&str) -> Option<String>) -> Option<Launc
     lookup(launcher.names()[1]).filter(|world| world != "1").map(|_| launcher)
 }
 
-/// A variable of torchrun's that is not set, by what another launcher set.
+/// Returns the value of an unset torchrun variable, derived from the variables of another launcher.
 pub(super) fn place(lookup: &impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
     let launcher = launcher(lookup)?;
     let own = launcher.names();
@@ -103,7 +103,7 @@ fn local_world(launcher: Launcher, lookup: &impl Fn(&str) -> Option<String>) -> 
     lookup(launcher.names()[3]).filter(|world| world.parse::<usize>().is_ok())
 }
 
-/// `2(x3),1` as 2, 2, 2, 1.
+/// Parses `2(x3),1` as 2, 2, 2, 1.
 fn tasks_per_node(text: &str) -> Option<Vec<usize>> {
     let mut each = Vec::new();
     for part in text.trim().split(',') {
@@ -120,7 +120,7 @@ fn tasks_per_node(text: &str) -> Option<Vec<usize>> {
     Some(each)
 }
 
-/// The first name of Slurm's list of hosts: `node03` of `node[03-05,9],gpu1`.
+/// Returns the first name of Slurm's host list: `node03` of `node[03-05,9],gpu1`.
 fn first_host(list: &str) -> Option<String> {
     let list = list.trim();
     let end = list.find([',', '[']).unwrap_or(list.len());
@@ -137,7 +137,7 @@ fn first_host(list: &str) -> Option<String> {
     (!host.is_empty()).then_some(host)
 }
 
-/// The name of the world that this process is a rank of, by the id of its job.
+/// Returns the name of this process's world, derived from its job id.
 ///
 /// # Errors
 /// [`EnvironmentError::Unnamed`] for a launcher that gives its job no id.
@@ -184,16 +184,16 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
     }
 }
 
-/// An id of this start of torchrun, and of all its restarts: the directory of error files that its agent makes for each. On several machines each
-/// agent has its own.
+/// Returns an id shared by this start of torchrun and all its restarts: the directory of error files that its agent
+/// makes for each start. With several machines each agent has its own.
 pub(super) fn torchrun_launch(lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let file = lookup("TORCHELASTIC_ERROR_FILE")?;
     let (directory, _) = file.split_once("/attempt_")?;
     Some(format!("torchrun{}", directory.replace('/', "-"))).filter(|_| !directory.is_empty())
 }
 
-/// MPICH's process that started this one, at whatever distance: `PID@START`. One that is gone can have its number given to
-/// another, which starts at another time.
+/// Returns the MPICH process that started this one, directly or indirectly, as `PID@START`. The number of a finished
+/// process may be reused, but by a process with another start time.
 #[cfg(target_os = "linux")]
 pub(super) fn proxy() -> Option<String> {
     let mut process = std::process::id();

@@ -1,4 +1,4 @@
-//! Variables that launchers set, and the environment that is read from them.
+//! Launcher variables, and the environment read from them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The end of an attempt to join: its reason, and telling it to the others.
+//! End of a failed attempt to join: reports the reason to the other ranks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
 use crate::settings::Settings;
 
-/// Time for which a rank that gives up still gives the reason to ranks that call, or waits until it has been read. Ranks
-/// that have not reached rank 0 yet call five times a second.
+/// Time for which a rank that gives up still reports the reason to ranks that call, or waits until it has been read.
+/// Ranks that have not reached rank 0 yet call five times a second.
 const PARTING: Duration = Duration::from_secs(2);
-/// The same for a rank that was interrupted.
+/// The same time for a rank that was interrupted.
 const HURRIED: Duration = Duration::from_millis(300);
 
 impl Gathering {
@@ -42,7 +42,7 @@ impl Gathering {
         Err(error)
     }
 
-    /// Gives the reason to ranks that rank 0 has not taken in: else they would call in vain until their deadline.
+    /// Reports the reason to ranks that rank 0 has not accepted: otherwise they would call in vain until their deadline.
     async fn part(&mut self, reason: &str, limit: Duration) {
         let until = Instant::now() + limit;
         // Their lines' descriptors are those that further calls need.
@@ -61,7 +61,7 @@ impl Gathering {
         }
     }
 
-    /// Keeps that a rank has not reached another one, and says so the first time.
+    /// Records that a rank has not reached another one, and logs it the first time.
     pub(super) fn note(&mut self, trouble: JoinError) {
         if let JoinError::Link { rank, other, .. } = trouble {
             if !self.is_stuck(rank, other) {
@@ -71,7 +71,7 @@ impl Gathering {
         }
     }
 
-    /// Forgets that a rank had not reached another one, which it has now.
+    /// Removes the record that a rank had not reached another one, once it has.
     pub(super) fn forget(&mut self, rank: usize, other: usize) {
         if self.is_stuck(rank, other) {
             self.stuck.remove(&rank);

@@ -1,4 +1,4 @@
-//! Ranks that know the token and still do wrong, which no honest process of this version does.
+//! Faulty ranks that know the token: behavior that no correct process of this version shows.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -21,19 +21,19 @@ use crate::token::{PROOF, Token};
 use crate::world::{self, TAG};
 
 const SOON: Duration = Duration::from_millis(1500);
-/// What a rank may take beyond that.
+/// Additional time that a rank may take beyond that.
 const BEYOND: Duration = Duration::from_secs(8);
 
-/// Longer than anything takes that goes well.
+/// Longer than any successful operation takes.
 const PATIENT: Duration = Duration::from_secs(20);
 
-/// An introduction of rank 2 of 3.
+/// Introduction of rank 2 of 3.
 fn rank_2() -> Introduction {
     let role = Role::Join { address: "127.0.0.1:1".to_owned(), channels: 0, machine: 2 };
     Introduction { rank: 2, to: 0, world: 3, version: VERSION.to_owned(), role }
 }
 
-/// Of a world without a name, without TLS.
+/// Terms of a world without a name, without TLS.
 fn open(token: &Token) -> Terms<'_> {
     Terms { token, world: &[0; TAG], binding: &[] }
 }
@@ -48,7 +48,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Ranks 0 and 1 of 3 and an impostor in the place of the last: what the two say in the end.
+/// Runs ranks 0 and 1 of 3 with an impostor as the last rank, and returns the final errors of the two.
 fn with_impostor<F: Future<Output = ()>>(impostor: impl FnOnce(SocketAddr) -> F) -> [String; 2] {
     let begin = Instant::now();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -115,7 +115,7 @@ fn a_rank_that_makes_no_links_is_named_at_the_deadline() {
     assert!(texts.iter().all(|text| text.contains("rank 2 did not call")), "{texts:?}");
 }
 
-/// A link that was made late is no reason for the end.
+/// A link that was made late does not cause the failure.
 #[test]
 fn a_rank_that_reached_the_other_one_late_is_not_blamed_at_the_deadline() {
     for news in [Message::Reached { other: 1 }, Message::Ready] {
@@ -177,7 +177,7 @@ fn a_rank_that_talks_nonsense_is_named() {
     assert!(texts.iter().all(|text| text.contains("rank 2") && text.contains("4294967295 bytes")), "{texts:?}");
 }
 
-/// Whoever calls again has lost the link that was made: the new one counts.
+/// A rank that calls again has lost the earlier link, so the new one replaces it.
 #[test]
 fn a_second_link_of_a_rank_takes_the_place_of_the_first() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -194,7 +194,7 @@ fn a_second_link_of_a_rank_takes_the_place_of_the_first() {
     assert_eq!(frames, [Ok(vec![7]), Ok(vec![7])]);
 }
 
-/// Rank 2 makes each of its links twice, gives up the first one, and sends a frame over the second.
+/// Rank 2 makes each of its links twice, drops the first one, and sends a frame over the second.
 async fn links_made_twice(master: SocketAddr) -> (Lines, Vec<TcpStream>) {
     let mut lines = Lines::new();
     lines.add(0, Secure::Plain(introduce(master, &rank_2()).await.unwrap()));
@@ -214,7 +214,7 @@ async fn links_made_twice(master: SocketAddr) -> (Lines, Vec<TcpStream>) {
     (lines, links)
 }
 
-/// Only the least time that it takes is looked at, so that a slow machine changes nothing.
+/// Checks only the minimum duration, so that a slow machine does not affect the result.
 #[test]
 fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -244,7 +244,8 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     assert!(failed - refused >= Duration::from_millis(500), "{:?}", failed - refused);
 }
 
-/// On the first port that a world's name leads to: a program that repeats what it hears, and one that says yes without a proof.
+/// Two strangers occupy the first port that a world's name leads to: a program that echoes its input, and one that
+/// accepts without a proof.
 #[test]
 fn a_stranger_on_the_first_port_is_passed_over() {
     for is_echo in [true, false] {

@@ -1,4 +1,4 @@
-//! What holds for any bytes. Fuzz targets (fuzz/fuzz_targets/tcp_*.rs) and the tests beside this file assert it alike.
+//! Properties that hold for any bytes, asserted by fuzz targets (fuzz/fuzz_targets/tcp_*.rs) and by the tests next to this file.
 
 use std::io::{self, Read};
 
@@ -33,7 +33,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// All that a reader makes of a stream: what came, and how it ended.
+/// Complete result of a reader on a stream: the frames, and the end.
 type Made = (Vec<(String, Frame)>, Result<(), String>);
 
 fn read(bytes: &[u8], checksums: bool, (seed, longest): (u32, usize)) -> Made {
@@ -53,7 +53,7 @@ fn read(bytes: &[u8], checksums: bool, (seed, longest): (u32, usize)) -> Made {
     }
 }
 
-/// Arbitrary bytes on a data link: they end, with a reason, and the pieces in which they come make no difference.
+/// Checks arbitrary bytes on a data link: the link ends with a reason, and the division into pieces makes no difference.
 pub fn check_stream(bytes: &[u8]) {
     for checksums in [true, false] {
         let made = read(bytes, checksums, (1, 100_000));
@@ -67,7 +67,7 @@ pub fn check_stream(bytes: &[u8]) {
     }
 }
 
-/// Frames made of the input: kinds, lengths, lies. What is right is read as it was sent, up to the first lie.
+/// Checks frames made of the input: kinds, lengths, false values. Valid frames are read as sent, up to the first false value.
 pub fn check_frames(mut input: &[u8]) {
     let mut take = |count: usize| {
         let (taken, rest) = input.split_at(count.min(input.len()));
@@ -105,7 +105,7 @@ pub fn check_frames(mut input: &[u8]) {
     check_stream(&stream);
 }
 
-/// Arbitrary bytes said to a listener and to a caller: neither believes them, and neither says the secret.
+/// Checks a listener and a caller on arbitrary bytes: neither accepts them, and neither discloses the secret.
 pub fn check_handshake(bytes: &[u8]) {
     let piece = bytes.first().map_or(1, |first| usize::from(*first));
     let answer = [
@@ -142,7 +142,7 @@ fn has_secret(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
 }
 
-/// Arbitrary introductions and answers of somebody who knows the secret.
+/// Checks arbitrary introductions and answers of a peer that knows the secret.
 pub fn check_introduction(text: &[u8]) {
     let result = fuzz::listen_to(text);
     let problem = |error: &str| error.contains("makes no sense") || error.contains("a message of");

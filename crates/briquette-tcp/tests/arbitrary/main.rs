@@ -1,8 +1,8 @@
-//! Links and handshakes meet any bytes: what the fuzz targets assert, on inputs that a test has time for.
+//! Links and handshakes on arbitrary bytes: the assertions of the fuzz targets, on as many inputs as a test has time for.
 
 pub mod claims;
 
-/// Numbers that are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Numbers(u64);
 
 impl Numbers {

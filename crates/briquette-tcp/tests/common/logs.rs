@@ -1,4 +1,4 @@
-//! What the ranks of this test program log. All tests write to one list: they tell their lines by the addresses in them.
+//! Log lines of the ranks of this test program. All tests write to one list and identify their lines by the addresses in them.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, Once, PoisonError};
@@ -12,18 +12,18 @@ use tracing::{Event, Metadata, Subscriber};
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static BEGIN: Once = Once::new();
 
-/// From here on lines are kept.
+/// Starts collecting lines.
 pub(crate) fn keep() {
     BEGIN.call_once(|| tracing::subscriber::set_global_default(Lines).expect("there is no other subscriber"));
 }
 
-/// Lines that contain all of these words.
+/// Returns the lines that contain all of these words.
 pub(crate) fn with(words: &[&str]) -> Vec<String> {
     let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).cloned().collect()
 }
 
-/// Waits until there are so many lines that contain all of these words.
+/// Waits until `count` lines contain all of these words.
 pub(crate) fn wait_for(count: usize, words: &[&str]) {
     let begin = Instant::now();
     while with(words).len() < count {

@@ -15,12 +15,12 @@ use tempfile::TempDir;
 pub(crate) mod logs;
 pub(crate) mod stranger;
 
-/// Longer than anything takes that goes well.
+/// Longer than any successful operation takes.
 pub(crate) const PATIENT: Duration = Duration::from_secs(20);
 
-/// How long the certificates of a test hold, in years around now.
+/// Validity of a test's certificates, in years around now.
 pub(crate) const VALID: (i32, i32) = (2000, 4000);
-/// Until the year 2001.
+/// Validity that ended in 2001.
 pub(crate) const EXPIRED: (i32, i32) = (2000, 2001);
 
 /// Writes an authority, a certificate for ranks and its key, as `briquette cert` does.
@@ -38,7 +38,7 @@ fn authority() -> CertificateParams {
     authority
 }
 
-/// Another certificate for ranks, of the authority that the directory has.
+/// Writes another certificate for ranks, signed by the authority in the directory.
 pub(crate) fn renew(directory: &Path, (from, to): (i32, i32)) {
     let authority_key = KeyPair::from_pem(&fs::read_to_string(directory.join("ca-key.pem")).unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -51,14 +51,14 @@ pub(crate) fn renew(directory: &Path, (from, to): (i32, i32)) {
     fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
 }
 
-/// New certificates that hold for long.
+/// Creates certificates with a long validity.
 pub(crate) fn certificates() -> Certificates {
     let directory = TempDir::new().unwrap();
     write_certificates(directory.path(), VALID);
     Certificates::read(directory.path()).unwrap()
 }
 
-/// A world that fails, rather than hangs, when a rank waits in vain.
+/// Creates a world that fails, rather than hangs, when a rank waits in vain.
 pub(crate) fn world(ranks: usize, edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync) -> Vec<Tcp> {
     loopback(ranks, |builder| edit(builder.deadline(PATIENT).join_deadline(PATIENT))).unwrap()
 }
@@ -68,13 +68,13 @@ pub(crate) fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A rank of a world of three whose rank 0 is at this address.
+/// Creates a rank of a world of three whose rank 0 is at this address.
 pub(crate) fn rank(rank: usize, master: SocketAddr) -> TcpBuilder {
     TcpBuilder::new(rank, 3, master.to_string()).deadline(PATIENT).join_deadline(PATIENT)
 }
 
-/// Ranks 0 and 1 of three wait at these addresses while `meddle` does what it wants there; then the last rank comes, and
-/// the world adds numbers up as if nothing had been.
+/// Lets ranks 0 and 1 of three wait at these addresses while `meddle` interferes there. Then the last rank joins, and
+/// the world must sum numbers as if nothing had happened.
 pub(crate) fn meddle<T>(
     edit: impl Fn(TcpBuilder) -> TcpBuilder + Sync,
     meddle: impl FnOnce([SocketAddr; 2]) -> T,
@@ -97,7 +97,7 @@ pub(crate) fn meddle<T>(
     })
 }
 
-/// That an all-reduce gives the sum on every rank.
+/// Checks that an all-reduce gives the sum on every rank.
 pub(crate) fn adds_up(world: Vec<Tcp>) {
     let sum = (1..=world.len()).sum::<usize>() as f64;
     let results = run_ranks(world, |mut comm: Session| {

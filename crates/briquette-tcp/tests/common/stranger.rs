@@ -1,4 +1,4 @@
-//! Strangers: connections from addresses of their own, so that the log tells them apart.
+//! Strangers: connections from distinct addresses, so that the log distinguishes them.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 
 use socket2::{Domain, Socket, Type};
 
-/// An address of the loopback network that nobody else calls from.
+/// An address of the loopback network from which only this test calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source(pub(crate) Ipv4Addr);
 
@@ -18,7 +18,7 @@ impl Source {
         Source(Ipv4Addr::new(127, 0, 7, NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// What the log says of it.
+    /// Returns the log's name for it.
     pub(crate) fn logged(self) -> String {
         format!("from {}:", self.0)
     }
@@ -32,7 +32,7 @@ impl Source {
         stream
     }
 
-    /// Says something and hears whatever comes until the other side hangs up.
+    /// Sends bytes, and returns everything received until the other side hangs up.
     pub(crate) fn say(self, to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect(to);
         let mut heard = Vec::new();
@@ -42,18 +42,18 @@ impl Source {
     }
 }
 
-/// A relay that calls from an address of its own and writes down what is said.
+/// A relay that calls from a distinct address and records the traffic.
 pub(crate) struct Recorder {
     pub(crate) source: Source,
     pub(crate) address: SocketAddr,
-    /// What callers said, one entry per connection.
+    /// Bytes that callers sent, one entry per connection.
     pub(crate) said: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// What they heard.
+    /// Bytes that they received.
     pub(crate) heard: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Recorder {
-    /// Its threads end with the test program.
+    /// Starts the relay. Its threads end with the test program.
     pub(crate) fn to(target: SocketAddr) -> Recorder {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (source, address) = (Source::new(), listener.local_addr().unwrap());
@@ -70,7 +70,7 @@ impl Recorder {
         recorder
     }
 
-    /// Everything that went either way.
+    /// Returns all bytes of both directions.
     pub(crate) fn everything(&self) -> Vec<u8> {
         [self.said.lock().unwrap().concat(), self.heard.lock().unwrap().concat()].concat()
     }

@@ -1,4 +1,4 @@
-//! One case: starts the ranks, does the harm, waits for the end.
+//! One case: starts the ranks, injects the fault, waits for the end.
 
 use std::env;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use crate::rank::{GO, JOINING, RUNNING, SETTINGS, Told};
 use crate::{Fault, Operation};
 
 const WORLD: usize = 3;
-/// Longer than any case should take: what is not over by then hangs.
+/// Longer than any case should take: a case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +28,9 @@ pub(crate) struct Case {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All ranks came to their end.
+    /// All ranks finished.
     Survived,
-    /// Every other rank ended with an error that says which rank, where, and during what.
+    /// Every other rank ended with an error that names the rank, its address and the operation.
     Named,
     /// Some rank ended with an error that does not.
     Vague,
@@ -52,12 +52,12 @@ impl Outcome {
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) outcome: Outcome,
-    /// The error of a rank that nothing was done to.
+    /// Error of an unaffected rank.
     pub(crate) said: String,
     pub(crate) log: String,
 }
 
-/// Killed when forgotten.
+/// Process of a rank, killed on drop.
 struct Rank(Child);
 
 impl Drop for Rank {
@@ -74,7 +74,7 @@ impl Rank {
     }
 }
 
-/// Waits for something that must come.
+/// Waits for an event that must occur.
 fn wait_for(what: &str, directory: &Path, done: impl Fn() -> bool) {
     let begin = Instant::now();
     while !done() {
@@ -83,14 +83,14 @@ fn wait_for(what: &str, directory: &Path, done: impl Fn() -> bool) {
     }
 }
 
-/// What each rank wrote to standard error.
+/// Returns each rank's output on standard error.
 fn errors(directory: &Path) -> Vec<String> {
     let read = |rank: usize| fs::read_to_string(directory.join(format!("stderr-{rank}"))).unwrap_or_default();
     (0..WORLD).map(read).collect()
 }
 
 impl Case {
-    /// `number` is this case's own.
+    /// Runs the case; `number` is unique to it.
     pub(crate) fn run(self, number: usize) -> Seen {
         let directory = TempDir::new().unwrap();
         // Addresses of loopback that nobody else has, so that no port can be taken.
@@ -167,7 +167,7 @@ impl Case {
         self.end(&mut ranks, directory.path())
     }
 
-    /// Deadline of calls and of joining, and when a silent rank is dead.
+    /// Returns the deadline of calls and of joining, and the time after which a silent rank is dead.
     fn times(self) -> (Duration, Duration) {
         match self.fault {
             Fault::StopTenSeconds | Fault::Slow => (Duration::from_secs(40), Duration::from_secs(20)),
@@ -180,7 +180,7 @@ impl Case {
         Harm::flip(Direction::ToServer, offset)
     }
 
-    /// Waits for all but a rank that was stopped for ever.
+    /// Waits for all ranks but one that was stopped permanently.
     fn end(self, ranks: &mut [Rank], directory: &Path) -> Seen {
         let begin = Instant::now();
         let stopped = matches!(self.fault, Fault::StopForEver);
@@ -214,8 +214,8 @@ impl Case {
         Seen { outcome, said, log }
     }
 
-    /// Whether an error says which rank, and during what. A link that breaks has two ends, and either may be called lost by
-    /// the other.
+    /// Returns whether an error names the rank and the operation. A link that breaks has two ends, and each may report
+    /// the other as lost.
     fn names(self, text: &str) -> bool {
         let link =
             matches!(self.fault, Fault::Flip | Fault::Resets) && (text.contains(" lost ") || text.contains("damaged"));
@@ -238,7 +238,7 @@ fn spawn(place: &Environment, told: &Told) -> Rank {
     Rank(child.unwrap())
 }
 
-/// An error without what differs from run to run: ports, seconds, steps.
+/// Removes from an error everything that differs from run to run: ports, seconds, steps.
 fn without_numbers(text: &str) -> String {
     let words = text.split(' ').scan("", |before, word| {
         let digits = word.trim_matches(|c: char| !c.is_ascii_digit());

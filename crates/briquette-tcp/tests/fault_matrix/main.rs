@@ -1,8 +1,8 @@
-//! What becomes of a world when a rank or its network fails: every kind of fault, during every operation, to rank 0 and to
-//! another rank. The outcomes are those of the table in `docs/faults.md`; none is "hung".
+//! Outcomes of failing ranks and networks: every kind of fault, during every operation, to rank 0 and to another rank.
+//! The outcomes are those of the table in `docs/faults.md`; none is "hung".
 //!
-//! Each case is a world of three processes, which are this test program started again; rank 0 or 1 has proxies in front of
-//! all its connections. The table that was seen is written to `target/tmp/faults.md`.
+//! Each case is a world of three processes, which are this test program started again; rank 0 or 1 has proxies in front
+//! of all its connections. The observed table is written to `target/tmp/faults.md`.
 #![cfg(target_os = "linux")]
 
 mod case;
@@ -17,7 +17,7 @@ use std::thread;
 
 use case::{Case, Outcome, Seen};
 
-/// What is done to a rank or its network.
+/// Fault of a rank or its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill,
@@ -55,7 +55,7 @@ impl Fault {
         }
     }
 
-    /// What must come of it.
+    /// Returns the expected outcome.
     fn expected(self) -> Outcome {
         match self {
             Fault::StopTenSeconds | Fault::Slow => Outcome::Survived,
@@ -64,7 +64,7 @@ impl Fault {
     }
 }
 
-/// What the ranks are doing.
+/// Operation of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Rendezvous,
@@ -85,7 +85,7 @@ impl Operation {
         Operation::CheckpointSave,
     ];
 
-    /// As errors call it.
+    /// Returns its name in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Operation::Rendezvous => "rendezvous",
@@ -150,7 +150,7 @@ fn every_fault_during_every_operation_ends_as_documented() {
     );
 }
 
-/// Rows but for their last column, whose texts differ from run to run.
+/// Returns the rows without their last column, whose texts differ from run to run.
 fn outcomes(table: &str) -> impl Iterator<Item = &str> {
     table.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | ").map(|(row, _)| row))
 }

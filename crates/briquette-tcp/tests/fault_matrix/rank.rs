@@ -13,25 +13,25 @@ use briquette_tcp::{Environment, TcpBuilder};
 
 use crate::Operation;
 
-/// What the ranks are told besides their place.
+/// Variable with the settings of a rank, in addition to its place.
 pub(crate) const SETTINGS: &str = "FAULTS";
 
-/// Written by each rank before it joins, and when it is at work; followed by its number.
+/// Files that each rank writes before it joins and once it is working; the rank's number is appended.
 pub(crate) const JOINING: &str = "joining-";
 pub(crate) const RUNNING: &str = "running-";
-/// Written by the harness: the ranks may end when they have gone on for a while.
+/// File written by the harness: the ranks may end after working for a while longer.
 pub(crate) const GO: &str = "go";
 
-/// From the harness to a rank, in one variable: fields end in `;`.
+/// Settings that the harness passes to a rank in one variable: fields end in `;`.
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) directory: PathBuf,
     pub(crate) operation: Operation,
-    /// Ends without a word in the middle of it.
+    /// Exits without a goodbye in the middle of the operation.
     pub(crate) exits: bool,
     pub(crate) deadline: Duration,
     pub(crate) lost_after: Duration,
-    /// Where to listen, and what to tell the others instead.
+    /// Listening address, and the address to advertise instead.
     pub(crate) listen: Option<(String, String)>,
 }
 
@@ -92,7 +92,7 @@ fn fail(error: &str) -> ! {
     exit(1);
 }
 
-/// The operation, over and over; after the word to go, forty times more.
+/// Repeats the operation; after the go file appears, forty times more.
 fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     let mut more = None;

@@ -1,4 +1,4 @@
-//! The threads of one connection: for each direction one that reads and one that does harm and writes.
+//! Threads of one connection: for each direction one that reads, and one that disturbs and writes.
 
 use socket2::SockRef;
 use std::io::{self, Read, Write};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use super::{Direction, Harm, Reset, Shared, Writes};
 
-/// Largest piece read at once, and how many of them may be under way in one direction: some 4 MB, so that latency
-/// does not become a limit of the rate at the speeds of a test.
+/// Largest piece read at once, and the maximum number of pieces in transit in one direction: some 4 MB, so that latency
+/// does not limit the rate at the speeds of a test.
 const PIECE: usize = 16 * 1024;
 const PIECES: usize = 256;
-/// How often a wait without an end looks whether the connection is still there.
+/// Interval at which an unlimited wait checks whether the connection still exists.
 const LOOK: Duration = Duration::from_millis(20);
-/// What coalesced writes wait for.
+/// Number of bytes for which coalesced writes wait.
 const COALESCED: usize = 64 * 1024;
 const HELD_BACK: Duration = Duration::from_millis(20);
 
@@ -29,11 +29,11 @@ pub(super) struct Link {
     ended: AtomicBool,
 }
 
-/// What a reader sends its writer.
+/// Message from a reader to its writer.
 enum Piece {
-    /// When they arrived, and which.
+    /// Bytes, with their time of arrival.
     Bytes(Instant, Vec<u8>),
-    /// The source says nothing more.
+    /// The source ended its stream.
     End,
     /// The source was reset.
     Broken,
@@ -46,13 +46,13 @@ struct Writer {
     direction: Direction,
     /// Bytes of this stream that were passed on or swallowed.
     offset: u64,
-    /// When the rate allows the next write.
+    /// Time at which the rate allows the next write.
     free: Instant,
-    /// How many numbers were drawn.
+    /// Number of draws so far.
     drawn: u64,
 }
 
-/// The connection is over, by a reset or because one of its ends is no longer there.
+/// The connection is over, by a reset or because one of its ends is gone.
 struct Over;
 
 /// Connects a client to the target and starts the connection's threads.
@@ -83,7 +83,7 @@ pub(super) fn start(shared: &Arc<Shared>, client: TcpStream, number: u64) -> io:
 }
 
 impl Link {
-    /// Ends the connection so that both ends see a reset, once its threads have let go of the sockets.
+    /// Ends the connection so that both ends see a reset, once its threads have released the sockets.
     pub(super) fn reset(&self) {
         self.ended.store(true, Ordering::SeqCst);
         for socket in [&self.client, &self.server] {
@@ -137,7 +137,7 @@ impl Writer {
         }
     }
 
-    /// Passes on what arrives, and then that the source has ended.
+    /// Passes on arriving data, and then the end of the source.
     fn pass_all(&mut self, arriving: &Receiver<Piece>) -> Result<(), Over> {
         let mut next = None;
         loop {
@@ -166,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Waits until the moment the harm names, for as long as it names none; says which harm that is.
+    /// Waits until the time that the harm sets, or indefinitely while it sets none; returns that harm.
     fn wait(&self, until: impl Fn(&Harm) -> Option<Instant>) -> Result<Harm, Over> {
         let mut state = self.shared.lock();
         loop {
@@ -181,18 +181,18 @@ impl Writer {
         }
     }
 
-    /// Waits until what arrived then may go on.
+    /// Waits until data that arrived at that time may pass.
     fn late(&self, arrived: Instant) -> Result<Harm, Over> {
         self.wait(|harm| (!harm.frozen).then(|| arrived + harm.latency))
     }
 
-    /// Waits until there is another side to tell something.
+    /// Waits until the connection is no longer half-open.
     fn open(&self) -> Result<Harm, Over> {
         let now = Instant::now();
         self.wait(|harm| (!harm.frozen && !harm.half_open).then_some(now))
     }
 
-    /// Adds what arrives to `bytes` until they are many or old; gives what came that was not bytes.
+    /// Adds arriving bytes to `bytes` until they are many or old; returns the first piece that was not bytes.
     fn hold_back(&self, arriving: &Receiver<Piece>, bytes: &mut Vec<u8>) -> Result<Option<Piece>, Over> {
         let until = Instant::now() + HELD_BACK;
         while bytes.len() < COALESCED {
@@ -209,7 +209,7 @@ impl Writer {
         Ok(None)
     }
 
-    /// Writes the bytes in pieces, or swallows them, as the harm of the moment has it.
+    /// Writes the bytes in pieces, or swallows them, according to the current harm.
     fn pass(&mut self, bytes: &mut [u8]) -> Result<(), Over> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -240,7 +240,7 @@ impl Writer {
         self.most(&harm).map(drop)
     }
 
-    /// How many bytes may go in one write.
+    /// Returns the maximum bytes of one write.
     fn most(&mut self, harm: &Harm) -> Result<usize, Over> {
         let mut most = usize::MAX;
         if harm.writes == Writes::Split {
@@ -269,7 +269,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The next number from 0 to 1 of this stream (SplitMix64 of seed, stream and how many there were).
+    /// Returns the next number from 0 to 1 of this stream (SplitMix64 of seed, stream and number of draws).
     fn draw(&mut self, seed: u64) -> f64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         self.drawn += 1;

@@ -12,13 +12,13 @@ fn others(comm: &Session) -> Vec<usize> {
     (0..comm.world()).filter(|rank| *rank != comm.rank()).collect()
 }
 
-/// Numbered frames to every other rank.
+/// Sends numbered frames to every other rank.
 fn send_to_all(comm: &mut Session) -> Result<(), CommError> {
     let own = comm.rank() as u8;
     (0..FRAMES).try_for_each(|i| others(comm).into_iter().try_for_each(|to| comm.send(to, vec![own, i])))
 }
 
-/// Receives what is still to come from each rank, `next[rank]` being the number of its next frame.
+/// Receives the remaining frames of each rank, `next[rank]` being the number of its next frame.
 fn receive_rest(comm: &mut Session, next: &mut [u8]) -> Result<(), CommError> {
     loop {
         let waited: Vec<_> = others(comm).into_iter().filter(|rank| next[*rank] < FRAMES).collect();
@@ -32,8 +32,8 @@ fn receive_rest(comm: &mut Session, next: &mut [u8]) -> Result<(), CommError> {
     }
 }
 
-/// Every frame of every rank arrives once, those of a rank in the order they were sent, and bytes and calls are counted; a
-/// rank receives from itself, too.
+/// Every frame of every rank arrives once, and those of a rank arrive in the order in which they were sent. Bytes and
+/// calls are counted; a rank receives from itself, too.
 pub fn frames_of_any_rank_arrive_each_once_and_in_order<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         send_to_all(comm)?;
@@ -48,7 +48,7 @@ pub fn frames_of_any_rank_arrive_each_once_and_in_order<L: Launch>(launch: &L) {
     });
 }
 
-/// Receiving from one rank and from any takes from the same frames.
+/// Receiving from one rank and from any rank draw on the same frames.
 pub fn frames_of_a_pair_stay_in_order_by_whichever_call_they_are_received<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         send_to_all(comm)?;
@@ -66,7 +66,7 @@ pub fn frames_of_a_pair_stay_in_order_by_whichever_call_they_are_received<L: Lau
     });
 }
 
-/// In a group, ranks are places, here too.
+/// In a group, this call too numbers ranks by their places.
 pub fn a_group_receives_from_any_of_its_ranks_by_their_places<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let backwards: Vec<_> = (0..comm.world()).rev().collect();
@@ -77,7 +77,7 @@ pub fn a_group_receives_from_any_of_its_ranks_by_their_places<L: Launch>(launch:
     });
 }
 
-/// Frames that ranks sent before they left arrive, and those that left keep no wait for others from going on. When all have
+/// Frames that ranks sent before they left arrive, and ranks that left do not block a wait for others. When all have
 /// left, they are lost.
 pub fn a_wait_for_any_rank_goes_on_until_all_have_left<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| {
@@ -105,7 +105,7 @@ pub fn a_wait_for_any_rank_goes_on_until_all_have_left<L: Launch>(launch: &L) {
     });
 }
 
-/// An abort ends a wait for any rank, with who, what and why.
+/// An abort ends a wait for any rank, with its rank, operation and reason.
 pub fn an_abort_ends_a_wait_for_any_rank<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| -> Result<(), CommError> {
         comm.begin_step(3);

@@ -8,14 +8,14 @@ use briquette_core::error::CommError;
 
 use super::{Launch, all_ok, every_world, values};
 
-/// What every rank gathers when each gives `own`: the others' numbers.
+/// Gathers `own` from each rank, and returns the numbers and values of the other ranks.
 fn gathered(comm: &mut Session, own: u8) -> Result<Vec<u8>, CommError> {
     let mut parts = Vec::new();
     comm.all_gather(&[comm.rank() as u8, own], &mut parts)?;
     Ok(parts.concat())
 }
 
-/// Frames of a channel are received on that channel alone, whatever the others do meanwhile.
+/// Frames of a channel are received on that channel alone, regardless of the other channels.
 pub fn frames_of_channels_do_not_mix<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let expected = |comm: &Session, own: u8| -> Vec<u8> {
@@ -54,7 +54,7 @@ pub fn a_job_gives_the_bits_and_counts_the_bytes_of_the_foreground<L: Launch>(la
     });
 }
 
-/// A job of many frames ends although its session makes no call meanwhile.
+/// A job of many frames completes although its session makes no call meanwhile.
 pub fn a_job_needs_no_call_of_its_session<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (done, is_done) = mpsc::channel();
@@ -73,7 +73,7 @@ pub fn a_job_needs_no_call_of_its_session<L: Launch>(launch: &L) {
     });
 }
 
-/// A job receives what the others sent on its channel, from whichever rank it comes first.
+/// A job receives what the others sent on its channel, in order of arrival from any rank.
 pub fn a_job_receives_from_any_rank_on_its_channel<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let job = |comm: &mut Session| {
@@ -95,7 +95,7 @@ pub fn a_job_receives_from_any_rank_on_its_channel<L: Launch>(launch: &L) {
     });
 }
 
-/// An abort in a job ends the calls of every rank on every channel, with who, what and why.
+/// An abort in a job ends the calls of every rank on every channel, with its rank, operation and reason.
 pub fn an_abort_in_a_job_stops_every_channel_of_every_rank<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| -> Result<(), CommError> {
         let last = comm.world() - 1;
@@ -123,7 +123,7 @@ pub fn an_abort_in_a_job_stops_every_channel_of_every_rank<L: Launch>(launch: &L
     });
 }
 
-/// A session that goes lets its jobs end first, so that the other ranks' jobs end too.
+/// A session that is dropped lets its jobs end first, so that the other ranks' jobs end too.
 pub fn a_rank_that_leaves_ends_its_jobs_first<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let mut x = values(comm.rank(), 70_000);

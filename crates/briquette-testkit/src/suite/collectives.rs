@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use super::{Launch, all_ok, naive_sum, values};
 
-/// Below, at and above the length at which an all-reduce changes its method.
+/// Lengths below, at and above the threshold at which an all-reduce changes its algorithm.
 const LENGTHS: [usize; 6] = [0, 1, 7, SMALL_ALL_REDUCE, SMALL_ALL_REDUCE + 1, 5003];
-/// Around the lengths at which a transport may begin to cut a ring's frames, and well above.
+/// Lengths around those at which a transport may begin to split a ring's frames, and well above.
 const LONG: [usize; 4] = [65_535, 65_536, 65_537, 200_000];
 
 /// An all-gather gives every rank every other rank's bytes, empty ones too, and its own place stays empty.
@@ -26,7 +26,7 @@ pub fn all_gather_gives_everyone_everyone_elses_bytes<L: Launch>(launch: &L) {
     });
 }
 
-/// An all-to-all brings every rank what each rank has for it, of any length, and leaves its own part where it is.
+/// An all-to-all delivers to every rank the data that each rank has for it, of any length, and leaves its own part in place.
 pub fn all_to_all_brings_everyone_what_is_for_them<L: Launch>(launch: &L) {
     let part = |from: usize, to: usize| vec![(10 * from + to) as u8; 1000 * from + 10 * to];
     all_ok(launch, |comm| {
@@ -45,8 +45,8 @@ pub fn all_reduce_equals_the_naive_sum_and_agrees_to_the_bit<L: Launch>(launch: 
     all_ok(launch, |comm| LENGTHS.into_iter().try_for_each(|len| reduce_and_compare(comm, len)));
 }
 
-/// The same for vectors long enough that a transport may cut them up: chunk `c` is summed in the order of the ranks
-/// `c`, `c + 1`, … all the same.
+/// The same for vectors long enough that a transport may split them: chunk `c` is still summed in the order of the
+/// ranks `c`, `c + 1`, ….
 pub fn long_all_reduces_sum_in_ring_order_and_agree_to_the_bit<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let chunks_around = 65_536 * comm.world() + 1;
@@ -66,7 +66,7 @@ pub fn all_reduce_of_f64_sums_in_rank_order<L: Launch>(launch: &L) {
     });
 }
 
-/// A broadcast replaces what the other ranks had, whatever its length, from whichever rank.
+/// A broadcast replaces the data of the other ranks, whatever its length, from any root.
 pub fn broadcast_works_from_every_root<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         for root in 0..comm.world() {
@@ -80,9 +80,9 @@ pub fn broadcast_works_from_every_root<L: Launch>(launch: &L) {
     });
 }
 
-/// No rank leaves a barrier before every rank has come to it.
+/// No rank leaves a barrier before every rank has entered it.
 ///
-/// Ranks write down when they came and when they left, by the clock of the machine they share, and one of them comes
+/// Ranks record their times of entering and leaving, by the clock of the machine they share, and one of them enters
 /// late on purpose. A clock that is set back meanwhile would fail this.
 pub fn barrier_waits_for_every_rank<L: Launch>(launch: &L) {
     let nanoseconds = || SystemTime::UNIX_EPOCH.elapsed().expect("a time after 1970").as_nanos();
@@ -105,8 +105,8 @@ pub fn barrier_waits_for_every_rank<L: Launch>(launch: &L) {
     });
 }
 
-/// What is counted as sent and received are the bytes that the collectives' documentation promises: frame contents
-/// alone, whatever the transport adds to them.
+/// The bytes counted as sent and received are those that the collectives' documentation promises: frame contents alone,
+/// whatever the transport adds to them.
 pub fn traffic_equals_the_formulas<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());

@@ -1,12 +1,11 @@
-//! Facts about frames on their way between two ranks.
+//! Facts about frames between two ranks.
 
 use super::{Launch, all_ok};
 
-/// Frames sent before any is received. A transport's queue must hold as many without the receiver's help, and some
-/// to spare.
+/// Frames sent before any is received. A transport's queue must hold this many without the receiver's help, with some to spare.
 const QUEUED: usize = 12;
 
-/// Frames from one rank to another arrive in the order they were sent; the only rank of a world sends to itself.
+/// Frames from one rank to another arrive in the order in which they were sent; the only rank of a world sends to itself.
 pub fn frames_of_a_pair_stay_in_order<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());
@@ -21,7 +20,7 @@ pub fn frames_of_a_pair_stay_in_order<L: Launch>(launch: &L) {
     });
 }
 
-/// Ranks that send each other megabytes before they receive anything do not wait for each other forever.
+/// Ranks that send each other megabytes before they receive anything do not deadlock.
 pub fn many_large_frames_may_be_sent_before_any_is_received<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());
@@ -36,7 +35,7 @@ pub fn many_large_frames_may_be_sent_before_any_is_received<L: Launch>(launch: &
     });
 }
 
-/// A frame larger than any buffer on the way arrives as it was sent, and so do the small ones around it.
+/// A frame larger than any buffer in transit arrives unchanged, and so do the small ones around it.
 pub fn a_frame_of_five_megabytes_arrives_whole<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());
@@ -52,7 +51,7 @@ pub fn a_frame_of_five_megabytes_arrives_whole<L: Launch>(launch: &L) {
     });
 }
 
-/// Bytes in which one that is lost, doubled or moved shows.
+/// Bytes in which a lost, duplicated or moved byte is detectable.
 fn pattern(salt: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i.wrapping_mul(2_654_435_761) >> 11) + salt * 31) as u8).collect()
 }

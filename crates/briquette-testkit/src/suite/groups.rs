@@ -1,16 +1,16 @@
-//! Facts about groups: some ranks as a world of their own.
+//! Facts about groups: collectives over a subset of the ranks.
 
 use briquette_core::Session;
 use briquette_core::error::CommError;
 
 use super::{Launch, all_ok};
 
-/// Ranks of even number and of odd number.
+/// Returns the ranks of this rank's parity, even or odd.
 fn half(comm: &Session) -> Vec<usize> {
     (comm.rank() % 2..comm.world()).step_by(2).collect()
 }
 
-/// Two groups exchange at the same time, and neither gets anything of the other.
+/// Two groups communicate at the same time without mixing their data.
 pub fn groups_exchange_beside_each_other<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (own, ranks) = (comm.rank(), half(comm));
@@ -27,7 +27,7 @@ pub fn groups_exchange_beside_each_other<L: Launch>(launch: &L) {
     });
 }
 
-/// Sums inside groups, then between the first ranks of both, then broadcast inside, are the sum over all.
+/// Sums inside groups, then between the first ranks of both, then broadcast inside, equal the sum over all ranks.
 pub fn a_hierarchical_all_reduce_is_the_flat_one<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (own, ranks, world) = (comm.rank(), half(comm), comm.world());

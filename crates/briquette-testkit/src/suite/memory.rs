@@ -1,14 +1,14 @@
-//! Facts about the frames that are used again.
+//! Facts about the reuse of frames.
 
 use briquette_core::Session;
 use briquette_core::error::CommError;
 
 use super::{Launch, all_ok};
 
-/// A run that repeats its steps soon allocates no frames, and holds no more of them than before.
+/// A run that repeats its steps soon allocates no more frames, and the number it holds stays constant.
 ///
-/// A transport may have some of them on their way when it is asked, so a few per rank more or less are allowed; one
-/// more in every round is not.
+/// A transport may have some of them in transit when it is asked, so a few per rank more or less are allowed; one more
+/// in every round is not.
 pub fn the_pool_stays_as_it_is_after_warm_up<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let few = 2 * comm.world();

@@ -5,8 +5,7 @@ use briquette_core::error::CommError;
 
 use super::{Launch, every_world};
 
-/// An abort ends the calls that wait and those that come later, on every rank, with who, what and why; the first
-/// reason stays.
+/// An abort ends pending and later calls on every rank, with its rank, operation and reason; the first reason stays.
 pub fn abort_reaches_pending_and_later_calls_of_every_rank<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| -> Result<(), CommError> {
         let last = comm.world() - 1;
@@ -27,7 +26,7 @@ pub fn abort_reaches_pending_and_later_calls_of_every_rank<L: Launch>(launch: &L
     });
 }
 
-/// A rank that panics stops the others, who learn its number.
+/// A rank that panics stops the others, whose errors name its number.
 pub fn panic_of_a_rank_stops_the_others_and_names_it<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| {
         comm.barrier()?;
@@ -41,7 +40,7 @@ pub fn panic_of_a_rank_stops_the_others_and_names_it<L: Launch>(launch: &L) {
     });
 }
 
-/// Ranks whose vectors differ in length all fail, by what a rank found itself or was sent.
+/// Ranks whose vectors differ in length all fail, by their own check or by another rank's abort.
 pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
     for len in [10, 3000] {
         let body = |comm: &mut Session| {
@@ -64,7 +63,7 @@ pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
     }
 }
 
-/// What a rank sent before it left can still be received; only then is it lost.
+/// Data that a rank sent before it left can still be received; only then is the rank lost.
 pub fn frames_of_a_rank_that_left_arrive_before_the_news<L: Launch>(launch: &L) {
     let body = |comm: &mut Session| {
         let last = comm.world() - 1;
@@ -82,16 +81,17 @@ pub fn frames_of_a_rank_that_left_arrive_before_the_news<L: Launch>(launch: &L) 
     });
 }
 
-/// There is no sending to, nor receiving from, a rank that the world does not have.
+/// Sending to or receiving from a rank outside the world is an error.
 pub fn a_rank_outside_the_world_is_an_error<L: Launch>(launch: &L) {
     every_world(launch, |comm| comm.send(comm.world(), vec![1]), |_, _, result| assert!(result.is_err()));
     every_world(launch, |comm| comm.recv(comm.world()), |_, _, result| assert!(result.is_err()));
 }
 
-/// A wait in vain ends at the deadline, with an error that names who waited and for whom; the others learn of it.
+/// A wait in vain ends at the deadline, with an error that names the waiting rank and the rank it waited for; the
+/// others receive it.
 ///
-/// Needs worlds with a short deadline, of a second at most, so it is not in the list of facts; a transport calls it
-/// with a launcher of its own.
+/// Needs worlds with a short deadline, of a second at most, so it is not in the list of facts. A transport calls it
+/// with a separate launcher.
 pub fn a_deadline_error_names_both_ranks<L: Launch>(launch: &L) {
     let awaited = |rank: usize, world: usize| (rank + 1) % world;
     let body = |comm: &mut Session| comm.recv(awaited(comm.rank(), comm.world()));

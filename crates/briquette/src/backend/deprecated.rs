@@ -1,5 +1,5 @@
-//! The only names of the backends that Burn 0.22 deprecates and 0.23 drops: delete this file, the features `ndarray` and
-//! `tch`, and what the compiler then misses.
+//! The backends that Burn 0.22 deprecates and 0.23 removes; no other file names them. To remove them, delete this file, the
+//! features `ndarray` and `tch`, and the uses that the compiler then reports.
 #![allow(deprecated)]
 
 #[cfg(any(feature = "ndarray", feature = "tch"))]
@@ -10,7 +10,7 @@ pub(super) fn ndarray() -> Device {
     Device::ndarray()
 }
 
-/// CUDA's devices where libtorch has them, then the CPU.
+/// The CUDA devices of libtorch, if any, then the CPU.
 #[cfg(feature = "tch")]
 pub(super) fn libtorch() -> Vec<Device> {
     let mut devices = Device::enumerate(burn::tensor::DeviceType::LibTorch).into_vec();

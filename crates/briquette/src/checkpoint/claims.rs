@@ -1,5 +1,5 @@
-//! What holds of whatever bytes are read as a manifest or as a rank's state: asserted here for random bytes and, from this very
-//! file, for the fuzz targets.
+//! Properties that hold for any bytes read as a manifest or as a rank's state. The tests here assert them for random bytes; the
+//! fuzz targets include this file.
 #![allow(unreachable_pub)] // by the fuzz targets it is not
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use safetensors::tensor::{SafeTensors, TensorView};
 
 use super::state::{read_state, to_blob, width};
 
-/// An error, or what comes back when it is written and read again.
+/// Checks that reading `bytes` fails, or that the result survives a write and a second read.
 pub fn check_manifest(bytes: &[u8]) {
     let Ok(manifest) = Manifest::parse(bytes) else { return };
     let text = manifest.to_text().expect("what was read can be written");
@@ -19,18 +19,18 @@ pub fn check_manifest(bytes: &[u8]) {
     assert_eq!(back, Manifest { crc32: back.crc32, ..manifest });
 }
 
-/// An error, or what comes back when it is written and read again.
+/// Checks that reading `bytes` fails, or that the result survives a write and a second read.
 pub fn check_state(bytes: &[u8]) {
     let Ok(file) = SafeTensors::deserialize(bytes) else { return };
     let Ok(state) = read_state(&file) else { return };
     let written = write(&state);
     let file = SafeTensors::deserialize(&written).expect("what was written can be read");
     let back = read_state(&file).expect("what was written is a state");
-    // By bits: values that are no numbers are not equal to themselves.
+    // By bits: NaNs are not equal to themselves.
     assert!(write(&back) == written, "{state:?} comes back as {back:?}");
 }
 
-/// The state alone, in one order.
+/// The state alone, in a fixed order.
 pub fn write(state: &State) -> Vec<u8> {
     let blobs: Vec<_> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
     let views = blobs.iter().map(|(name, dtype, bytes)| {
@@ -54,7 +54,7 @@ mod tests {
         state
     }
 
-    /// Every bit of the whole, flipped; every end, cut off.
+    /// Checks `whole` with each single bit flipped, and truncated at every length.
     fn damaged(whole: &[u8], check: impl Fn(&[u8])) {
         check(whole);
         (0..whole.len()).for_each(|end| check(&whole[..end]));

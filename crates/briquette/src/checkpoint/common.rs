@@ -1,8 +1,9 @@
-//! What is the same on every rank, written once in each directory that ranks share.
+//! Replicated state, written once in each directory that ranks share.
 //!
-//! Two questions are answered by looking, not by assuming. *What is the same* (the model's means are; the optimizer's state is where every
-//! rank steps with the same bits): each rank tells the others a fingerprint of each part. *Who shares a directory* (ranks of one machine, or
-//! all of them on shared storage): each leaves a file there of this save's own name, and looks for the others'.
+//! Two facts are measured, not assumed. *Which parts are replicated* (the model's means are; the optimizer's state is if every
+//! rank steps with the same bits): each rank sends the others a fingerprint of each part. *Which ranks share a directory* (ranks
+//! of one machine, or all of them on shared storage): each writes a file there, with a name unique to this save, and looks for
+//! those of the others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +18,10 @@ use super::{Blobs, fail, ids};
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
-/// Begins the name of a file by which ranks find each other; a number of the save follows, and the rank.
+/// Prefix of the files by which ranks find each other; a number of the save follows, and the rank.
 const TOKEN: &str = ".here-";
 
-/// For every rank, the first that has the same directory: it writes for all of them.
+/// For every rank, the lowest rank with the same directory, which writes for all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaders {
     directory: PathBuf,
@@ -33,8 +34,8 @@ impl Leaders {
     }
 }
 
-/// The first of those that share a directory, for every rank: one that either of two has seen is enough, as a file that another machine left
-/// on shared storage may be slow to show.
+/// Returns, for every rank, the lowest rank that shares its directory. It is enough that one of two ranks has seen the other's
+/// file, because a file from another machine may appear on shared storage with a delay.
 fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
     let mut leaders: Vec<usize> = (0..seen.len()).collect();
     for (rank, other) in seen.iter().enumerate().flat_map(|(rank, seen)| seen.iter().map(move |other| (rank, *other))) {
@@ -46,8 +47,8 @@ fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
 }
 
 impl Synchronizer {
-    /// Rank 0's notes, for every directory's manifest. Where any rank saves to another directory than before, all look for those who
-    /// share theirs once more.
+    /// Returns rank 0's notes, for every directory's manifest. If any rank saves to another directory than before, all ranks
+    /// determine again which of them share a directory.
     pub(super) fn agree_on_save(
         &mut self,
         directory: &Path,
@@ -62,7 +63,7 @@ impl Synchronizer {
         Ok(heard[0].get(1..).and_then(|notes| serde_json::from_slice(notes).ok()).unwrap_or_default())
     }
 
-    /// Who shares `directory`; found out when it is first saved to.
+    /// The leaders of the ranks that share `directory`, determined when it is first saved to.
     pub(super) fn leaders(&mut self, directory: &Path) -> Result<Leaders, Error> {
         if let Some(leaders) = &self.leaders {
             return Ok(leaders.clone());
@@ -91,10 +92,11 @@ impl Synchronizer {
         Ok(leaders)
     }
 
-    /// The parts that all ranks have alike, and this rank's own.
+    /// Divides the records into replicated parts and this rank's own.
     ///
     /// # Errors
-    /// Those of the transport; replicas that are to be equal differ.
+    /// Those of the transport; [`SyncError::Replicas`](briquette_core::error::SyncError::Replicas) if replicas must be equal and
+    /// are not.
     pub(super) fn divide(&mut self, blobs: Blobs) -> Result<(Blobs, Blobs), Error> {
         let blobs = numbered(blobs);
         let mine: BTreeMap<&str, u64> = blobs.iter().map(|(name, bytes)| (*name, fingerprint(bytes))).collect();
@@ -107,7 +109,7 @@ impl Synchronizer {
     }
 }
 
-/// What ranks left here that were killed between leaving a token and removing it.
+/// Removes tokens of ranks that were killed between writing and removing theirs.
 fn remove_tokens(directory: &Path, current: u64) {
     let is_old = |name: &str| {
         let parts = name.strip_prefix(TOKEN).and_then(|rest| rest.split_once('-'));
@@ -122,8 +124,8 @@ fn remove_tokens(directory: &Path, current: u64) {
     }
 }
 
-/// Burn's records with numbers for the parameters' ids, which each process draws: so records of equal values have equal bytes, and one
-/// rank's optimizer goes with another's model.
+/// Replaces parameter ids in Burn's records by numbers. Ids are random in each process: with numbers, records of equal values
+/// have equal bytes, and one rank's optimizer matches another's model.
 fn numbered(blobs: Blobs) -> Blobs {
     let blobs: Blobs = blobs.into_iter().map(|(name, bytes)| (name, bytes.shared())).collect();
     let model = blobs.iter().find(|(name, _)| *name == "model");
@@ -139,7 +141,7 @@ fn numbered(blobs: Blobs) -> Blobs {
             },
         ))
     };
-    // Both or none: one's ids are the other's.
+    // Both or neither: the ids of one are those of the other.
     let renamed: Result<Blobs, burn_pack::Error> = blobs.iter().map(renamed).collect();
     renamed.unwrap_or(blobs)
 }
@@ -160,7 +162,7 @@ mod tests {
         assert_eq!(lead(&[all.clone(), all.clone(), all]), [0, 0, 0]);
         assert_eq!(lead(&[vec![0, 1], vec![0, 1], vec![2, 3], vec![2, 3]]), [0, 0, 2, 2]);
         assert_eq!(lead(&[vec![0], vec![1], vec![2]]), [0, 1, 2]);
-        // Slow to show: one of two has seen the other's, or neither, but a third both.
+        // Delayed visibility: one of two has seen the other's file; or neither has, but a third rank has seen both.
         assert_eq!(lead(&[vec![], vec![0, 1], vec![1, 2]]), [0, 0, 0]);
         assert_eq!(lead(&[vec![0], vec![1], vec![0, 1, 2], vec![3, 9]]), [0, 0, 0, 3]);
     }

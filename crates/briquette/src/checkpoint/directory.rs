@@ -1,4 +1,4 @@
-//! Where checkpoints lie, and which of them are complete.
+//! Checkpoint directory layout and completeness checks.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,10 +11,10 @@ use super::fail;
 use super::file::{partial, put_in_place};
 use crate::error::Error;
 
-/// What makes a checkpoint complete.
+/// The file that makes a checkpoint complete.
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// Checkpoints kept when a new one is complete.
+/// The number of complete checkpoints to keep.
 const KEEP: usize = 2;
 
 /// Directories named `PREFIXnumber`, and nothing else, in one directory.
@@ -25,12 +25,12 @@ pub(crate) struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// Those of [`DistributedOptimizer::save`](crate::DistributedOptimizer::save).
+    /// The series of [`DistributedOptimizer::save`](crate::DistributedOptimizer::save).
     pub(crate) fn steps(directory: &'a Path) -> Series<'a> {
         Series { directory, prefix: "step-" }
     }
 
-    /// Those of [`DataParallel::with_checkpoints`](crate::DataParallel::with_checkpoints).
+    /// The series of [`DataParallel::with_checkpoints`](crate::DataParallel::with_checkpoints).
     pub(crate) fn epochs(directory: &'a Path) -> Series<'a> {
         Series { directory, prefix: "epoch-" }
     }
@@ -39,18 +39,20 @@ impl<'a> Series<'a> {
         self.directory.join(format!("{}{number:08}", self.prefix))
     }
 
-    /// For people: "step 390".
+    /// A readable name: "step 390".
     pub(crate) fn name(self, number: u64) -> String {
         format!("{} {number}", self.prefix.trim_end_matches('-'))
     }
 
-    /// `step-00000390` is 390. Only what [`path`](Self::path) makes counts: nothing else is ever read or removed.
+    /// Parses the number of a directory name: `step-00000390` is 390. Other names than those of [`path`](Self::path) are never
+    /// read or removed.
     fn number(self, path: &Path) -> Option<u64> {
         let number = path.file_name()?.to_str()?.strip_prefix(self.prefix)?.parse().ok()?;
         (path == self.path(number)).then_some(number)
     }
 
-    /// Complete ones and others, oldest first; none where there is no directory. One that cannot be listed may hold some.
+    /// Complete and incomplete checkpoints, oldest first; none if the directory does not exist. An unreadable directory is an
+    /// error, because it may contain some.
     fn found(self) -> Result<Vec<u64>, Error> {
         let list = || -> io::Result<Vec<u64>> {
             let entries = match fs::read_dir(self.directory) {
@@ -65,13 +67,13 @@ impl<'a> Series<'a> {
         Ok(numbers)
     }
 
-    /// Those that are complete, damaged or not, oldest first. One whose manifest is no regular file is damaged.
+    /// Complete checkpoints, damaged or not, oldest first. One whose manifest is not a regular file is damaged.
     pub(crate) fn complete(self) -> Result<Vec<u64>, Error> {
         let complete = |number: &u64| fs::symlink_metadata(self.path(*number).join(MANIFEST)).is_ok();
         Ok(self.found()?.into_iter().filter(complete).collect())
     }
 
-    /// What is wrong where none is complete.
+    /// The error if no checkpoint is complete.
     pub(crate) fn none(self) -> Error {
         fail(self.directory, "no complete checkpoint here (one has a manifest.json); give the directory of a run")
     }
@@ -85,12 +87,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Finds the newest complete checkpoint in `directory` of which every rank's file is as it was saved. One that is
-    /// damaged is passed over for the one before, with a warning. Every rank finds the same, as each reads all files. (Ranks
-    /// that [`resume`](crate::DistributedOptimizer::resume) read their own, and agree.)
+    /// Finds the newest complete checkpoint in `directory` whose rank files are all intact. A damaged checkpoint is skipped for
+    /// the one before, with a warning. Every rank finds the same one, because each reads all files. (Ranks that
+    /// [`resume`](crate::DistributedOptimizer::resume) read only their own files, and agree.)
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when there is none: what is wrong with the newest, if there are any.
+    /// [`Error::Checkpoint`] when there is none; if there are damaged ones, with the problem of the newest.
     pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
         let (series, mut newest) = (Series::steps(directory), None);
         for step in series.complete()?.into_iter().rev() {
@@ -112,11 +114,11 @@ impl Checkpoint {
         Err(newest.unwrap_or_else(|| series.none()))
     }
 
-    /// Opens the checkpoint in this folder: `step-00000390` of [`save`](crate::DistributedOptimizer::save), or `epoch-00000003` of
-    /// [Burn's learner](crate::DataParallel::with_checkpoints). A rank's file is checked when it is read.
+    /// Opens the checkpoint in this folder: `step-00000390` of [`save`](crate::DistributedOptimizer::save), or `epoch-00000003`
+    /// of [Burn's learner](crate::DataParallel::with_checkpoints). A rank's file is checked when it is read.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when the folder has another name, or no manifest that can be trusted.
+    /// [`Error::Checkpoint`] when the folder has another name, or no valid manifest.
     pub fn at(path: &Path) -> Result<Checkpoint, Error> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut series = [Series::steps(directory), Series::epochs(directory)].into_iter();
@@ -126,13 +128,13 @@ impl Checkpoint {
         Checkpoint::open(series, number)
     }
 
-    /// Whether there are complete checkpoints in `directory`, damaged or not, as far as it can be listed: where it cannot, there
-    /// may be.
+    /// Returns whether `directory` contains complete checkpoints, damaged or not. If it cannot be listed, it may contain some,
+    /// and the result is `true`.
     pub fn any(directory: &Path) -> bool {
         Series::steps(directory).complete().map_or(true, |found| !found.is_empty())
     }
 
-    /// The complete checkpoint of this number.
+    /// Opens the complete checkpoint with this number.
     pub(crate) fn open(series: Series<'_>, number: u64) -> Result<Checkpoint, Error> {
         let path = series.path(number);
         let text = files::read(&path.join(MANIFEST)).map_err(|e| fail(&path, format!("manifest.json: {e}")))?;
@@ -143,43 +145,43 @@ impl Checkpoint {
         Ok(Checkpoint { path, manifest })
     }
 
-    /// The step to continue with.
+    /// The step at which training resumes.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// Ranks that saved.
+    /// The number of ranks that saved.
     pub fn world(&self) -> usize {
         self.manifest.world
     }
 
-    /// What tells it from any other, also of the same step.
+    /// A checksum that distinguishes this save from any other, also of the same step.
     pub(super) fn identity(&self) -> u32 {
         self.manifest.crc32.unwrap_or_default()
     }
 
-    /// Where it is.
+    /// The checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A note left at saving.
+    /// A note that was saved with the checkpoint.
     pub fn note(&self, name: &str) -> Option<&str> {
         self.manifest.notes.get(name).map(String::as_str)
     }
 
-    /// A rank's file.
+    /// Reads a rank's file.
     pub(super) fn read(&self, rank: usize) -> Result<Vec<u8>, Error> {
         self.read_either(&file_name(rank), self.manifest.checksums.get(rank))
     }
 
-    /// What is the same on every rank, by whichever it was written here; nothing in older checkpoints.
+    /// Reads the replicated state, from whichever rank's file is available here. Older checkpoints have none.
     pub(super) fn read_common(&self) -> Result<Option<Vec<u8>>, Error> {
         let is_here = |leader: usize| {
             let path = self.path.join(common_name(leader));
             path.is_file() || partial(&path).is_file()
         };
-        // Of what is not here, that is all there is to say.
+        // Missing files come last, so that their error is reported only if there is no other.
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             self.manifest.common.iter().partition(|(leader, _)| is_here(**leader));
         let mut problem = None;
@@ -192,8 +194,8 @@ impl Checkpoint {
         problem.map_or(Ok(None), Err)
     }
 
-    /// Of the files by this name and by the one it is written under, the one that the manifest is of. A process that was killed when
-    /// the manifest was in place may have left the second.
+    /// Reads the file that matches the manifest's checksum, under its final or its temporary name. A process that was killed
+    /// after the manifest was in place may have left the temporary one.
     fn read_either(&self, name: &str, checksum: Option<&u32>) -> Result<Vec<u8>, Error> {
         let path = self.path.join(name);
         let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == checksum;
@@ -213,12 +215,12 @@ pub(super) fn file_name(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }
 
-/// What is the same on every rank, as this one wrote it.
+/// The file name of the replicated state written by `leader`.
 pub(super) fn common_name(leader: usize) -> String {
     format!("common-{leader}.safetensors")
 }
 
-/// Ends what a save that was killed left of a rank's files: one that a manifest is of gets its name.
+/// Completes the files that a killed save of this rank left: a file that matches the manifest gets its final name.
 pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
     let manifest = || Manifest::parse(&files::read(&path.join(MANIFEST)).ok()?).ok();
     for (name, is_common) in [(file_name(rank), false), (common_name(rank), true)] {
@@ -235,8 +237,8 @@ pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Leaves the newest [`KEEP`] complete checkpoints up to the one in use, and nothing of the series that is older than they are.
-/// (What is newer than the one in use was passed over: it is no reason to remove what is whole.)
+/// Removes old checkpoints of the series: keeps the newest [`KEEP`] complete ones up to the one in use, and everything newer.
+/// (Newer ones than the one in use were skipped, but may be intact.)
 pub(super) fn remove_old(series: Series<'_>, used: u64) {
     let (complete, found) = match series.complete().and_then(|complete| Ok((complete, series.found()?))) {
         Ok(listed) => listed,

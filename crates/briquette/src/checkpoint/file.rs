@@ -1,4 +1,4 @@
-//! What is in one rank's file, and how it gets onto the disk.
+//! File format of one rank, and durable writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -19,21 +19,21 @@ use super::{fail, ids};
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// What Burn wants remembered, by name and in Burn's own bytes.
+/// Burn's records by name, in Burn's own bytes.
 pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
 
-/// One rank's file, read and found to belong to this run.
+/// One rank's file, read and checked to belong to this run.
 pub(crate) struct Saved {
     pub(crate) path: PathBuf,
-    /// For [`Synchronizer::prepare`].
+    /// Input of [`Synchronizer::prepare`].
     pub(crate) state: State,
-    /// Whether a world of this size saved it.
+    /// Set if a world of this size saved it.
     pub(super) same_world: bool,
     pub(super) blobs: BTreeMap<String, Bytes>,
 }
 
 impl Saved {
-    /// One of the [`Blobs`], taken out and parsed.
+    /// Takes one of the [`Blobs`] and parses it.
     pub(crate) fn record<R, E: ToString>(
         &mut self,
         name: &str,
@@ -43,11 +43,11 @@ impl Saved {
         parse(bytes).map_err(|e| fail(&self.path, e.to_string()))
     }
 
-    /// The saved values in `module`, those that were the rank's own among them, and the optimizer's state for the ids that
-    /// `module` has.
+    /// Loads the saved values into `module`, including rank-local ones, and returns it with the optimizer's state, converted to
+    /// the ids of `module`.
     pub(crate) fn load<M: Module>(&mut self, module: M) -> Result<(M, OptimizerRecord), Error> {
         let model = self.record("model", ModuleRecord::from_bytes)?;
-        // An update of BatchNorm that is pending would replace what is loaded.
+        // A pending update of BatchNorm would replace the loaded values.
         flat::drain(&module);
         let local = ids::ids(&module);
         let module = module.try_load_record(model).map_err(|e| fail(&self.path, e))?;
@@ -61,7 +61,7 @@ impl Saved {
         Ok((module, optimizer))
     }
 
-    /// What the rank had of its own; nothing in older files, which go on with means.
+    /// Loads this rank's own values; older files have none, and the means stay.
     fn own<M: Module>(&mut self, name: &str, module: M, part: Part) -> Result<M, Error> {
         let Some(bytes) = self.blobs.remove(name) else { return Ok(module) };
         let problem = || format!("its `{name}` are {} bytes, which is not what the model has", bytes.len());
@@ -73,13 +73,13 @@ impl Saved {
     }
 }
 
-/// A new name is safe when its directory is.
+/// Syncs a directory: a new file name is durable only after its directory is synced.
 fn sync_directory(directory: &Path) -> std::io::Result<()> {
     if cfg!(unix) { fs::File::open(directory)?.sync_all() } else { Ok(()) }
 }
 
-/// Makes a directory, with those above it that are not there, each safe in the one that it is in. (Another rank may have made it
-/// just now: the one it is in is synced in any case.)
+/// Creates a directory and its missing ancestors, each durably in its parent. (The parent is synced in any case, because another
+/// rank may have just created the directory.)
 pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     let above =
         |path: &Path| path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new(".")).to_owned();
@@ -88,12 +88,12 @@ pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
 }
 
-/// The name under which a file is written. It is always the same, so that the next attempt replaces what a killed process left.
+/// The temporary name of a file. It is always the same, so the next attempt replaces the file of a killed process.
 pub(super) fn partial(path: &Path) -> PathBuf {
     path.with_file_name(format!(".partial-{}", path.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-/// Writes a file under its [`partial`] name, and makes both safe: seconds of writing, and of the rest.
+/// Writes a file under its [`partial`] name and syncs it and its name. Returns the seconds of the write and of the syncs.
 pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let (directory, partial) = (path.parent().unwrap_or(Path::new(".")), partial(path));
     let write = || -> std::io::Result<[f64; 2]> {
@@ -111,7 +111,8 @@ pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error
     })
 }
 
-/// Gives a written file its name, in the place of what has it. A directory, which no file can replace, is set aside.
+/// Renames a written file to its final name, replacing an existing file. A directory of that name, which no file can replace, is
+/// moved aside.
 pub(super) fn put_in_place(path: &Path) -> Result<(), Error> {
     let put = || {
         files::rename(&partial(path), path)?;
@@ -120,7 +121,7 @@ pub(super) fn put_in_place(path: &Path) -> Result<(), Error> {
     put().map_err(|e: std::io::Error| fail(path, format!("{e}; the checkpoint before is untouched")))
 }
 
-/// Burn's records and our state in one file.
+/// Serializes Burn's records and our state in one file.
 pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
     let state: Vec<(String, Dtype, Vec<u8>)> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
     let records = records.iter().map(|(name, bytes)| (*name, Dtype::U8, &bytes[..]));
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_of_a_file_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        // As far as the first attempt came.
+        // An interrupted first attempt.
         fs::write(directory.path().join(".partial-file"), "ha").unwrap();
         let path = directory.path().join("file");
         write_partial(&path, b"half no more").unwrap();

@@ -1,8 +1,8 @@
-//! Local parameter ids for what was saved under others.
+//! Maps saved parameter ids to local ones.
 //!
-//! Ids are random in every process, and Burn's records bring the saved ones along. Parameter groups made by ids (for
-//! optimizers or learning rates) would silently stop matching. So the module keeps the ids it has, and the optimizer's
-//! state moves to them.
+//! Ids are random in every process, and Burn's records contain the saved ones. Parameter groups selected by ids (for optimizers
+//! or learning rates) would silently stop matching. Therefore the module keeps its ids, and the optimizer's state is renamed to
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ pub(crate) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
     walk.0
 }
 
-/// Saved ids to local ones.
+/// Map from saved ids to local ones.
 pub(crate) type Renamed = BTreeMap<u64, u64>;
 
-/// Gives `module` the ids it had before loading.
+/// Restores the ids that `module` had before loading.
 pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
     struct Keep<'a> {
         local: std::slice::Iter<'a, ParamId>,
@@ -46,7 +46,7 @@ pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
     (module, walk.renamed)
 }
 
-/// Numbers for the ids in a model's record, in the order of its paths: the same in every process, where ids are not.
+/// Numbers for the ids in a model's record, in the order of its paths. Unlike ids, they are the same in every process.
 pub(super) fn numbers(model: Bytes) -> Result<Renamed, burn_pack::Error> {
     let mut tensors = Reader::from_bytes(model)?.into_tensors()?;
     tensors.sort_by(|a, b| a.name.cmp(&b.name));

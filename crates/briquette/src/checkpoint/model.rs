@@ -1,4 +1,4 @@
-//! Reads the model of a checkpoint alone: to evaluate it, to export it, or to begin a second phase of training.
+//! Loads the model of a checkpoint alone, to evaluate it, to export it, or to start a second phase of training.
 
 use burn::module::Module;
 use burn::store::ModuleRecord;
@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::flat;
 
 impl Checkpoint {
-    /// Loads the saved model into `module`: parameters and running statistics, as means over the ranks that saved. No session and no
-    /// optimizer is needed, and the number of ranks that saved does not matter. `module` keeps its parameter ids. Where the run
+    /// Loads the saved model into `module`: parameters and running statistics, as means over the ranks that saved. It needs no
+    /// session and no optimizer, and the number of ranks that saved does not matter. `module` keeps its parameter ids. If the run
     /// maintained an [average of iterates](crate::DistributedOptimizer::with_iterate_average), this is the last iterate.
     ///
     /// ```no_run
@@ -24,10 +24,10 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when a file is missing or damaged, or holds a model of other tensors.
+    /// [`Error::Checkpoint`] when a file is missing or damaged, or contains a model with other tensors.
     pub fn load_model<M: Module>(&self, module: M) -> Result<M, Error> {
         let record = ModuleRecord::from_bytes(self.model()?).map_err(|e| fail(self.path(), e.to_string()))?;
-        // An update of BatchNorm that is pending would replace what is loaded.
+        // A pending update of BatchNorm would replace the loaded values.
         flat::drain(&module);
         let local = ids::ids(&module);
         let module = module.try_load_record(record).map_err(|e| fail(self.path(), e))?;

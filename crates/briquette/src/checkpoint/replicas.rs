@@ -1,4 +1,4 @@
-//! Compares what replicas that are to be equal save.
+//! Checks that replicas are equal when a checkpoint is saved.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::flat::digest_of_bytes;
 use crate::synchronizer::Synchronizer;
 
-/// Digests of tensors and numbers, each with what it is called in errors.
+/// Digests of tensors and numbers, each with its name in errors.
 type Digests = Vec<(String, u64)>;
 
-/// The first that differs between ranks, or that only some of them have.
+/// Returns the first entry that differs between ranks, or that only some of them have.
 fn first_difference(all: &[Digests]) -> Option<(String, Unequal)> {
     let by_name: Vec<BTreeMap<&String, u64>> =
         all.iter().map(|digests| digests.iter().map(|(name, digest)| (name, *digest)).collect()).collect();
@@ -40,13 +40,13 @@ impl Synchronizer {
         let mine = self.digests_of(blobs, compared).ok();
         let all = self.gather_bytes("checkpoint save", &serde_json::to_vec(&mine).unwrap_or_default())?;
         let all = all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default());
-        // A rank that could not make its records says so later.
+        // A rank without records reports its own error later.
         let Some(all) = all.collect::<Option<Vec<Digests>>>() else { return Ok(()) };
         let Some((slot, Unequal { rank, others })) = first_difference(&all) else { return Ok(()) };
         Err(SyncError::Replicas { step: self.step(), slot: Some(slot), rank, others }.into())
     }
 
-    /// Of the parameters in the model's record, and of the optimizer's record, as far as they are compared.
+    /// Digests of the parameters in the model's record, and of the optimizer's record, each only if it is compared.
     fn digests_of(&self, blobs: &Blobs, [model, optimizer]: [bool; 2]) -> Result<Digests, burn_pack::Error> {
         let record = |name: &str| blobs.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.clone());
         let (mut out, mut paths) = (Digests::new(), BTreeMap::new());

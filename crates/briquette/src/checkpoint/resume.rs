@@ -1,4 +1,4 @@
-//! Going on from the newest checkpoint that every rank can use.
+//! Resumes from the newest checkpoint that all ranks can load.
 
 use std::path::Path;
 
@@ -16,13 +16,13 @@ use crate::optim::IterateAverage;
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::Synchronizer;
 
-/// What a rank reports of a candidate, before the words.
+/// First byte of a rank's report on a candidate; an error message follows.
 const USABLE: u8 = 0;
-/// Damaged, or not to be understood: the one before may serve.
+/// Damaged or unreadable: an older checkpoint may work.
 const UNUSABLE: u8 = 1;
-/// The rank failed in a way that an older one would not mend.
+/// The rank failed in a way that an older checkpoint would not solve.
 const REFUSED: u8 = 2;
-/// Whole, but not of this run: an older one would not be either.
+/// Intact, but from another run, as older ones would be.
 const OTHER_RUN: u8 = 3;
 
 /// State that was read and fits; nothing has changed yet.
@@ -40,32 +40,32 @@ struct Loaded<M> {
 }
 
 impl DistributedOptimizer {
-    /// Continues from a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that
-    /// joined. In a world of the same size, what follows is bit for bit what would have followed without the break. No rank
-    /// asks the others: where one may find a file damaged, [`resume`](DistributedOptimizer::resume) agrees on another.
+    /// Loads a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that joined. In a
+    /// world of the same size, the run continues bit for bit as without the interruption. Ranks do not communicate. If one may
+    /// find a file damaged, use [`resume`](DistributedOptimizer::resume), which agrees on another checkpoint.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when a file is damaged, [`Error::OtherRun`] when it was saved by another model, configuration or
-    /// world (what differs is named). On an error the optimizer has not changed; the module is gone with the error.
+    /// world (the error names the difference). On an error the optimizer is unchanged, but the module is lost.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
-        // What was begun has the strategy with it.
+        // A pending exchange holds the strategy.
         self.sync.give_up()?;
         let loaded = prepare((&self.inner, &self.average), &self.sync, module, (checkpoint, change))?;
         self.apply(loaded)
     }
 
-    /// Continues from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
-    /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory says which there are. One that
-    /// any rank finds damaged, for whatever reason, gives way to the one before on all ranks, with a warning on rank 0. Those
-    /// that a save would have removed are removed.
+    /// Resumes from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
+    /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory provides the list of checkpoints. If
+    /// any rank finds one damaged, all ranks try the one before, with a warning on rank 0. Checkpoints that a save would have
+    /// removed are removed.
     ///
-    /// `accept` reads what the training loop left in the checkpoint's [notes](Checkpoint::note); where it cannot, it says why
-    /// and the checkpoint gives way as if it were damaged. What it makes of those of the chosen one is returned.
+    /// `accept` reads the training loop's [notes](Checkpoint::note) in the checkpoint. If it cannot, it returns the reason, and
+    /// the checkpoint is skipped as if it were damaged. Its result for the chosen checkpoint is returned.
     ///
     /// # Errors
-    /// [`Error::OtherRun`] when the newest that is whole was saved by another model, configuration or world: older ones are
-    /// then not tried. [`Error::Checkpoint`] when there is none, or none that is whole. On an error nothing has changed but
-    /// that the module is gone.
+    /// [`Error::OtherRun`] when the newest intact checkpoint was saved by another model, configuration or world: older ones are
+    /// then not tried. [`Error::Checkpoint`] when there is none, or none is intact. On an error nothing has changed, but the
+    /// module is lost.
     pub fn resume<M: Module, T>(
         &mut self,
         module: M,
@@ -84,7 +84,7 @@ impl DistributedOptimizer {
         });
         match found {
             Ok((number, checkpoint, (loaded, accepted))) => {
-                // What a save left that ended before it could. Every rank has read what it needs.
+                // Removes the remains of an interrupted save. Every rank has read its files.
                 if sync.rank() == 0 {
                     remove_old(Series::steps(directory), number);
                 }
@@ -122,8 +122,8 @@ fn prepare<M: Module>(
 }
 
 impl Synchronizer {
-    /// Residuals, controller, step and clock, as they were saved; the last exchange where it was this world's. What a world of another
-    /// size drops begins from the parameters in `module`, which are then the same on every rank.
+    /// Restores residuals, controller, step and clock as saved, and the last exchange if this world made it. State that a world
+    /// of another size drops is initialized from the parameters in `module`, which are then the same on every rank.
     pub(crate) fn prepare<M: Module>(&self, saved: &Saved, module: &M) -> Result<Prepared, Error> {
         let mut strategy = self.build_strategy(self.layout()?)?;
         let mut parameters = Vec::new();
@@ -138,15 +138,15 @@ impl Synchronizer {
         prepared.books.apply(self);
     }
 
-    /// Has every rank prepare the newest checkpoint of the series up to `newest`, and the one before where any cannot; its
-    /// number, and what was prepared.
+    /// Has every rank prepare the newest checkpoint of the series up to `newest`, and older ones while any rank fails. Returns
+    /// its number, the checkpoint, and the prepared state.
     pub(crate) fn newest_usable<T>(
         &mut self,
         series: Series<'_>,
         newest: u64,
         mut prepare: impl FnMut(&Synchronizer, &Checkpoint) -> Result<T, Error>,
     ) -> Result<(u64, Checkpoint, T), Error> {
-        // Rank 0's counts: where it cannot say, the others find none.
+        // Rank 0's list decides. If rank 0 cannot list its directory, the others receive an empty list.
         let mine = if self.rank() == 0 { series.complete() } else { Ok(Vec::new()) };
         let listed: Vec<u8> = mine.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
         let heard = self.gather_bytes("choice of a checkpoint", &listed)?;
@@ -160,7 +160,7 @@ impl Synchronizer {
             let identity = prepared.as_ref().map_or(0, |(_, found, _)| found.identity());
             match self.agree_on_candidate(&series.path(number), identity, prepared)? {
                 Ok(prepared) => {
-                    // Every rank has read what it needs. A file that keeps its other name is found by it, too.
+                    // Every rank has read its files. A file that keeps its temporary name is found by it, too.
                     let _ = settle(&series.path(number), self.rank());
                     return Ok(prepared);
                 }
@@ -173,7 +173,7 @@ impl Synchronizer {
         Err(error)
     }
 
-    /// What was prepared, where all ranks have; else what is wrong with it, on all alike.
+    /// Returns the prepared state if every rank has prepared it; otherwise an error, on all ranks.
     fn agree_on_candidate<T>(
         &mut self,
         path: &Path,
@@ -187,14 +187,14 @@ impl Synchronizer {
         let heard = self.gather_bytes("choice of a checkpoint", &mine)?;
         let worst = heard.iter().map(|bytes| bytes.first().copied().unwrap_or(REFUSED)).max().unwrap_or(USABLE);
         if worst == USABLE {
-            // Of two directories, one may have been saved to again, and the other not.
+            // With separate directories, one may contain a newer save of the same step than the other.
             let other = heard.iter().position(|bytes| *bytes != heard[0]);
             return Ok(match other {
                 Some(rank) => Err(fail(path, format!("rank {rank}'s directory has another save of it than rank 0's"))),
                 None => prepared,
             });
         }
-        // Its own words, or those of the first rank that has the same to say.
+        // This rank's own error, or that of the first rank with the same severity.
         let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();
         let problem = match prepared {
             Err(error) if severity(&error) == worst => error,

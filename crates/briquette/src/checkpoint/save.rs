@@ -1,4 +1,4 @@
-//! Writing a checkpoint: every rank's file and what is common to all, at once or in a thread beside training, then the manifest.
+//! Saves a checkpoint, at once or in a background thread: every rank's file and the replicated state, then the manifest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ use crate::handshake::{RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::Synchronizer;
 
-/// Where the time of a save went: this rank's seconds, by the wall clock.
+/// Duration of the phases of a save: this rank's seconds, by the wall clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SaveReport {
     /// The step that was saved.
     pub step: u64,
-    /// Bytes of this rank's file, and of what it writes for all that share its directory; under background saving, memory held from
-    /// `save` until they are on the disk.
+    /// Bytes of this rank's file, and of the replicated state if it writes that for its directory. Under background saving, this
+    /// memory is held from `save` until the files are on the disk.
     pub bytes: u64,
-    /// Averaging what is each rank's own, reading from the device, and the file's bytes made of it: training waits.
+    /// Averaging rank-local state, reading from the device, and serializing: training waits.
     pub serialize_seconds: f64,
-    /// Handing the bytes to the operating system. In the background, training does not wait.
+    /// Passing the bytes to the operating system. In the background, training does not wait.
     pub write_seconds: f64,
-    /// Until they and the file's name are on the disk. In the background, training does not wait.
+    /// Syncing the bytes and the file's name to the disk. In the background, training does not wait.
     pub sync_seconds: f64,
     /// Waiting for this rank's file and the others', and rank 0's manifest.
     pub complete_seconds: f64,
@@ -46,7 +46,7 @@ pub(crate) struct Pending {
     writing: Writing,
 }
 
-/// This rank's file; dropping waits for it, so that no process ends with half of it.
+/// The write of this rank's file. Dropping it waits for the thread, so that no process ends with a half-written file.
 struct Writing(Option<JoinHandle<Outcome>>, Option<Outcome>);
 
 type Outcome = Result<Written, Error>;
@@ -56,7 +56,7 @@ struct Written {
     seconds: [f64; 2],
 }
 
-/// Checksums of a rank's file, and of the one with what all have alike where this rank writes that.
+/// Checksums of a rank's file, and of the replicated state if this rank writes it.
 #[derive(Clone, Copy)]
 struct Sums {
     own: u32,
@@ -90,18 +90,20 @@ impl Drop for Writing {
 }
 
 impl DistributedOptimizer {
-    /// Saves a checkpoint under `directory`; every rank must call it at the same step. Where ranks share the directory, what they have alike is
-    /// written once; where each machine has one of its own, the first rank there writes it. What is saved as the model holds means
-    /// over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; what this rank has in their place is saved
-    /// beside them. `module` does not change, so that saving does not change training. `notes` (rank 0's count) come back from
-    /// [`Checkpoint::note`](crate::Checkpoint::note). Older checkpoints but one are removed once the new one is complete.
+    /// Saves a checkpoint under `directory`; every rank must call it at the same step. Ranks that share the directory write
+    /// replicated state once; if each machine has its own directory, the first rank of the machine writes it. The saved model
+    /// contains means over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; this rank's own values are saved
+    /// in addition. `module` does not change, so saving does not affect training. [`Checkpoint::note`](crate::Checkpoint::note)
+    /// returns the `notes`, of which rank 0's are saved. Once the new checkpoint is complete, only the one before is kept as
+    /// well.
     ///
-    /// Under [background saving](Self::with_background_saving) it first finishes the save before.
+    /// Under [background saving](Self::with_background_saving) it first completes the previous save.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete, and training may
-    /// go on. Under background saving that is the one before, and this one was not begun. [`SyncError::Replicas`] where a rank's parameters or
-    /// optimizer differ and replicas are to be equal, [`Error::NoMean`] where a mean would not be finite: nothing is then written.
+    /// continue. Under background saving the error is that of the previous checkpoint, and this one was not started.
+    /// [`SyncError::Replicas`] if replicas must be equal and a rank's parameters or optimizer differ, [`Error::NoMean`] if a mean
+    /// would not be finite: nothing is then written.
     ///
     /// [`SyncError::Replicas`]: briquette_core::error::SyncError::Replicas
     pub fn save<M: Module>(
@@ -112,7 +114,7 @@ impl DistributedOptimizer {
     ) -> Result<(), Error> {
         self.finish_saving()?;
         let (begin, inner, average) = (Instant::now(), &self.inner, &self.average);
-        // Saving is outside of simulated time, and leaves the links idle as they are when the run is resumed.
+        // Saving is outside of simulated time, and leaves the links idle, as they are when the run is resumed.
         let clock = self.sync.comm.hold_clock();
         let blobs = self.sync.with_averages("checkpoint save", module, |averaged, own| -> Result<Blobs, String> {
             let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
@@ -134,10 +136,10 @@ impl DistributedOptimizer {
         Ok(())
     }
 
-    /// Has [`save`](Self::save) write its files in a thread while training goes on: it returns when this rank's file is in
-    /// memory, as one copy of its bytes (as large as the file: the model, the optimizer's state, residuals), and the checkpoint
-    /// is complete at the next `save` or [`finish_saving`](Self::finish_saving), which wait for it. Until then a crash finds
-    /// the checkpoint before. Off by default; the same on every rank.
+    /// Makes [`save`](Self::save) write its files in a background thread. `save` then returns when this rank's file is in memory,
+    /// as one copy of its bytes (as large as the file: the model, the optimizer's state, residuals). The checkpoint is completed
+    /// by the next `save` or [`finish_saving`](Self::finish_saving), which wait for it. After a crash before that, the run
+    /// resumes from the previous checkpoint. Off by default; must be the same on every rank.
     #[must_use]
     pub fn with_background_saving(mut self, background: bool) -> Self {
         let how = if background { "in the background" } else { "at once" };
@@ -146,8 +148,8 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Waits until every rank's file of the last [`save`](Self::save) is on the disk, and completes the checkpoint. Every rank
-    /// must call it where one does: at the end of a run, at least. Does nothing where nothing is being saved.
+    /// Waits until every rank's file of the last [`save`](Self::save) is on the disk, and completes the checkpoint. If one rank
+    /// calls it, every rank must; call it at least at the end of a run. Does nothing if no save is in progress.
     ///
     /// # Errors
     /// As for [`save`](Self::save).
@@ -161,14 +163,15 @@ impl DistributedOptimizer {
         self.sync.end_saving(clock)
     }
 
-    /// Where the time of the last save went that was completed.
+    /// The report of the last completed save.
     pub fn save_report(&self) -> &SaveReport {
         &self.saved
     }
 }
 
 impl Synchronizer {
-    /// Every rank's file and rank 0's manifest in the directory `path`, at once; [`end_saving`](Self::end_saving) follows.
+    /// Writes every rank's file and rank 0's manifest to the directory `path`, at once. Call [`end_saving`](Self::end_saving)
+    /// afterwards.
     #[cfg(feature = "train")]
     pub(crate) fn write_checkpoint(
         &mut self,
@@ -180,7 +183,7 @@ impl Synchronizer {
         self.complete_checkpoint(pending).map(drop)
     }
 
-    /// Begins to write this rank's files; `begin` is when their bytes began to be gathered.
+    /// Begins to write this rank's files; `begin` is the time at which serialization started.
     fn begin_checkpoint(
         &mut self,
         (path, begin): (PathBuf, Instant),
@@ -193,10 +196,10 @@ impl Synchronizer {
         let notes = self.agree_on_save(directory, notes)?;
         let leaders = self.leaders(directory)?;
         let rank = self.rank();
-        // A rank that has nothing to save takes part in what is agreed on.
+        // A rank without records still takes part in the collectives.
         let (blobs, problem) = blobs.map_or_else(|problem| (Blobs::new(), Some(problem)), |blobs| (blobs, None));
         let (common, own) = self.divide(blobs)?;
-        // What was agreed on to save is no part of what is saved.
+        // These collectives are not part of the saved clock.
         self.comm.set_clock(clock);
         self.last_end = self.comm.now() - computing;
         let own = problem.map_or_else(|| self.to_bytes(&own), Err);
@@ -214,7 +217,7 @@ impl Synchronizer {
         Ok(Pending { path, notes, report, leaders, writing })
     }
 
-    /// Agrees on every rank's files, and writes the manifest where all are there.
+    /// Agrees on every rank's files, and writes the manifest if all are there.
     fn complete_checkpoint(&mut self, pending: Pending) -> Result<SaveReport, Error> {
         let Pending { path, notes, mut report, leaders, writing } = pending;
         let begin = Instant::now();
@@ -228,7 +231,7 @@ impl Synchronizer {
         if let Some(rank) = sums.iter().position(Option::is_none) {
             return Err(could_not(rank, "its file"));
         }
-        // One in each directory: the others must receive whether it could be written.
+        // One manifest in each directory: the others must receive whether it could be written.
         let rank = self.rank();
         let complete = match leaders.of(rank) == rank {
             true => {
@@ -245,7 +248,7 @@ impl Synchronizer {
         if let Some(rank) = agreed.iter().position(Option::is_none) {
             return Err(could_not(rank, "manifest.json"));
         }
-        // The manifest is of these files, by whichever of their names they are found: the checkpoint is complete in any case.
+        // The manifest matches these files under either name, so the checkpoint is complete in any case.
         let common = mine.common.map(|_| common_name(rank));
         for file in common.into_iter().chain([file_name(rank)]).map(|name| path.join(name)) {
             if let Err(error) = put_in_place(&file).or_else(|_| put_in_place(&file)) {
@@ -256,13 +259,13 @@ impl Synchronizer {
         Ok(report)
     }
 
-    /// Whether this rank does what is done once in a directory.
+    /// Returns whether this rank does the work that is done once in each directory.
     pub(crate) fn leads(&self) -> bool {
         let rank = self.rank();
         self.leaders.as_ref().map_or(rank == 0, |leaders| leaders.of(rank) == rank)
     }
 
-    /// Waits until the manifest is in place, and leaves the time since `clock` out of the run's.
+    /// Waits until the manifest is in place, and excludes the time since `clock` from the run's time.
     pub(crate) fn end_saving(&mut self, clock: f64) -> Result<(), Error> {
         self.comm.scope().operation = "checkpoint save";
         self.comm.barrier()?;
@@ -270,7 +273,7 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// What each rank wrote, or `None` where writing failed.
+    /// Sends this rank's checksums and receives those of all ranks; `None` for a failed write.
     fn agree_on_files(&mut self, mine: Option<Sums>) -> Result<Vec<Option<Sums>>, Error> {
         let sums = mine.into_iter().flat_map(|sums| [Some(sums.own), sums.common]).flatten();
         let heard = self.gather_bytes("checkpoint save", &sums.flat_map(u32::to_le_bytes).collect::<Vec<_>>())?;
@@ -288,7 +291,7 @@ impl Synchronizer {
         file::serialize(records, &state, self.metadata())
     }
 
-    /// The run's identity, and whose file it is.
+    /// Metadata of this rank's file: the run's identity and the rank.
     fn metadata(&self) -> HashMap<String, String> {
         let identity = self.joined.iter().flat_map(|joined| joined.identity.to_save());
         let rank = [(RANK.to_owned(), self.rank().to_string()), (WORLD.to_owned(), self.world().to_string())];
@@ -296,7 +299,7 @@ impl Synchronizer {
     }
 }
 
-/// Beside what an earlier save of this step left, which counts until the manifest is replaced.
+/// Writes under temporary names: files of an earlier save of this step are valid until the manifest is replaced.
 fn write_files(
     path: &Path,
     rank: usize,

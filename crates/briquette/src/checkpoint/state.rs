@@ -1,11 +1,12 @@
-//! Our state as tensors of a safetensors file. Knows nothing of Burn: the fuzz targets read this very file.
+//! Encodes briquette's state as tensors of a safetensors file. It is independent of Burn, because the fuzz targets include this
+//! file.
 
 use briquette_core::state::{State, Value};
 use safetensors::tensor::{Dtype, SafeTensors};
 
-/// Tensors whose names do not begin so are Burn's.
+/// Prefix of our tensors; all others are Burn's.
 pub(super) const PREFIX: &str = "state/";
-/// A lone number differs from a vector of one by its name.
+/// Prefix that distinguishes a single number from a vector of length one.
 const ONE: &str = "one:";
 
 /// Bytes of a value.
@@ -29,7 +30,7 @@ pub(super) fn to_blob(name: &str, value: &Value) -> (String, Dtype, Vec<u8>) {
     }
 }
 
-/// What [`to_blob`] made.
+/// Reads the tensors written by [`to_blob`].
 pub(super) fn read_state(file: &SafeTensors<'_>) -> Result<State, String> {
     let mut state = State::default();
     for (name, view) in file.tensors() {

@@ -1,4 +1,4 @@
-//! Step, clock, and what the next step's header must repeat.
+//! Step, clock, and values that the next step's header must repeat.
 
 use briquette_core::Traffic;
 use briquette_core::error::StateError;
@@ -11,9 +11,9 @@ use crate::synchronizer::Synchronizer;
 pub(super) struct StepTiming {
     step: u64,
     clock: f64,
-    /// Sums and means over the ranks that exchanged; none after a change of the world.
+    /// Sums and means over the ranks of the last exchange; `None` after a change of the world's size.
     last: Option<(AgreedStep, LastExchange)>,
-    /// In which gradients come, where buckets are exchanged during the backward pass.
+    /// The order in which gradients arrive, if buckets are exchanged during the backward pass.
     order_of_arrival: Vec<usize>,
 }
 
@@ -57,7 +57,7 @@ impl StepTiming {
         }
     }
 
-    /// What a file has, of the last exchange only where this world made it.
+    /// Reads the values of a file; those of the last exchange only if this world made it.
     pub(super) fn read(state: &State, same_world: bool) -> Result<StepTiming, StateError> {
         let last = || -> Result<(AgreedStep, LastExchange), StateError> {
             let seconds = state.f64s("previous/seconds")?;
@@ -69,7 +69,7 @@ impl StepTiming {
                 compute_seconds: state.f64("agreed_step/compute_seconds")?,
                 ..AgreedStep::default()
             };
-            // Not in files of older versions.
+            // Absent in files of older versions.
             let optional = |name| if state.contains(name) { state.f64s(name) } else { Ok(&[][..]) };
             let (waiting, measured) = (optional("previous/waiting")?, optional("previous/measured")?);
             let energy = |at: usize| waiting.get(at).copied().unwrap_or_default();

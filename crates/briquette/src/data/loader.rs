@@ -1,4 +1,4 @@
-//! A loader of one rank's share.
+//! Data loader for one rank's share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use burn::tensor::Device;
 
 use super::Shard;
 
-/// Makes a [`ShardedDataLoader`]; as Burn's `DataLoaderBuilder`.
+/// Builds a [`ShardedDataLoader`], like Burn's `DataLoaderBuilder`.
 pub struct ShardedDataLoaderBuilder<I, O> {
     batcher: Arc<dyn Batcher<I, O>>,
     shard: Shard,
@@ -33,7 +33,8 @@ impl<I, O> std::fmt::Debug for ShardedDataLoaderBuilder<I, O> {
 }
 
 impl<I, O> ShardedDataLoaderBuilder<I, O> {
-    /// For this rank: of a session, `&session`. One sample a batch, in the data's order, unless said otherwise.
+    /// Creates a builder for this rank; for the rank of a session, pass `&session`. By default a batch is one sample, in the
+    /// data's order.
     pub fn new(batcher: impl Batcher<I, O> + 'static, shard: impl Into<Shard>) -> Self {
         let (batcher, shard, device) = (Arc::new(batcher), shard.into(), Device::default());
         ShardedDataLoaderBuilder {
@@ -47,46 +48,46 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
         }
     }
 
-    /// Samples of *this rank* in a batch: a step uses as many on every rank.
+    /// Sets the number of samples *of this rank* in a batch: a step uses as many on every rank.
     #[must_use]
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = batch_size;
         self
     }
 
-    /// Each epoch in an order of its own, which follows from this seed; the same on every rank.
+    /// Shuffles each epoch differently, in an order that follows from this seed; it must be the same on every rank.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.shuffle = Some(seed);
         self
     }
 
-    /// Without an epoch's last step where it has fewer samples than the others.
+    /// Drops an epoch's last step if it has fewer samples than the others.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.drop_last = true;
         self
     }
 
-    /// Begins with this epoch, counted from 0, after so many of its steps: how a run goes on in the middle of an epoch.
+    /// Starts with this epoch, counted from 0, after `steps` of its steps, to resume a run in the middle of an epoch.
     #[must_use]
     pub fn start_at(mut self, epoch: u64, steps: usize) -> Self {
         self.start = (epoch, steps);
         self
     }
 
-    /// Where batches are made; Burn's default device if not set.
+    /// Sets the device of the batches; Burn's default device if not set.
     #[must_use]
     pub fn set_device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
-    /// The loader of this rank's share of `dataset`, which is the whole of it on every rank.
+    /// Builds the loader of this rank's share of `dataset`, which is the whole data set on every rank.
     ///
     /// # Errors
-    /// [`ConfigError`] for a batch of 0, no ranks, a rank that is none of them, fewer samples than ranks, or
-    /// [`drop_last`](Self::drop_last) where an epoch has no whole step.
+    /// [`ConfigError`] for a batch size of 0, no ranks, a rank outside the world, fewer samples than ranks, or
+    /// [`drop_last`](Self::drop_last) if an epoch has no full step.
     pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
         let Shard { rank, world } = self.shard;
         if rank >= world {
@@ -126,11 +127,11 @@ pub struct ShardedDataLoader<I, O> {
     batch_size: usize,
     shuffle: Option<u64>,
     drop_last: bool,
-    /// Of the data set.
+    /// The range of the data set.
     samples: Range<usize>,
-    /// Steps that are left out of an epoch.
+    /// The epoch to start in, and the steps to skip in it.
     skip: (u64, usize),
-    /// Shared by what is made of this loader for another device.
+    /// Shared with the copies of this loader for other devices.
     epoch: Arc<AtomicU64>,
     device: Device,
 }
@@ -143,13 +144,13 @@ impl<I, O> std::fmt::Debug for ShardedDataLoader<I, O> {
 }
 
 impl<I, O> ShardedDataLoader<I, O> {
-    /// Steps in an epoch, the same on every rank. A rank may have no batch in the last.
+    /// The number of steps in an epoch, the same on every rank. A rank may have no batch in the last.
     pub fn steps(&self) -> usize {
         let (samples, global) = (self.samples.len(), self.global_batch());
         if self.drop_last { samples / global } else { samples.div_ceil(global) }
     }
 
-    /// The epoch that the next [`iter`](DataLoader::iter) is, counted from 0.
+    /// The epoch of the next [`iter`](DataLoader::iter), counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
@@ -177,12 +178,12 @@ impl<I, O> ShardedDataLoader<I, O> {
 }
 
 impl<I: 'static, O: Send + 'static> ShardedDataLoader<I, O> {
-    /// The next epoch's batches of this rank.
+    /// Iterates over this rank's batches of the next epoch.
     pub fn iter(&self) -> Box<dyn DataLoaderIterator<O> + '_> {
         DataLoader::iter(self)
     }
 
-    /// Samples that this rank has in an epoch.
+    /// The number of samples of this rank in an epoch.
     pub fn num_items(&self) -> usize {
         DataLoader::num_items(self)
     }
@@ -207,14 +208,14 @@ impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
         Arc::new(self.with(device.clone(), self.samples.clone()))
     }
 
-    /// Of the whole data set's samples, before they are divided among ranks.
+    /// A slice of the whole data set, before it is divided among ranks.
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
         let from = self.samples.start;
         Arc::new(self.with(self.device.clone(), from + start..from + end))
     }
 }
 
-/// One epoch.
+/// The batches of one epoch.
 struct Batches<'a, I, O> {
     loader: &'a ShardedDataLoader<I, O>,
     plan: EpochPlan,

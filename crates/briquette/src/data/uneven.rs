@@ -5,16 +5,17 @@ use briquette_core::Session;
 use crate::error::Error;
 use crate::optimizer::DistributedOptimizer;
 
-/// What a rank does in a step.
+/// A rank's part in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn<I> {
-    /// It has a batch.
+    /// The rank has a batch.
     Batch(I),
-    /// It has none, and others have: it steps along with no gradient, and [0 samples](DistributedOptimizer::record_samples).
+    /// Only other ranks have one: this rank steps with no gradient, and [0 samples](DistributedOptimizer::record_samples).
     Idle,
 }
 
-/// The next batch of this rank, or that only others have one; `None` when no rank has. Call it on every rank before every step.
+/// Returns the next batch of this rank, or [`Turn::Idle`] if only others have one; `None` when no rank has. Call it on every rank
+/// before every step.
 ///
 /// ```
 /// use briquette::data::{Turn, next_batch};
@@ -54,7 +55,7 @@ pub enum Turn<I> {
 /// **Bytes.** One from each rank to each, before every step.
 ///
 /// # Errors
-/// Those of the transport; the session is of no further use then.
+/// Those of the transport; the session is then unusable.
 pub fn next_batch<I>(
     optim: &mut DistributedOptimizer,
     batches: &mut impl Iterator<Item = I>,
@@ -65,11 +66,11 @@ pub fn next_batch<I>(
     Ok(any.then(|| batch.map_or(Turn::Idle, Turn::Batch)))
 }
 
-/// That every rank is to take so many steps, before the first: otherwise one of them would wait in vain for the others in the middle of
-/// an epoch, until they [leave the run](briquette_core::error::CommError::Lost).
+/// Checks, before the first step, that every rank will take `steps` steps. Otherwise some would wait in the middle of an epoch
+/// for others that have finished, until these [leave the run](briquette_core::error::CommError::Lost).
 ///
 /// # Errors
-/// [`Error::Mismatch`] names a rank and both numbers, on every rank that sees another one differ; those of the transport.
+/// [`Error::Mismatch`] with a rank and both numbers, on every rank for which another one differs; those of the transport.
 pub fn check_steps(session: &mut Session, steps: usize) -> Result<(), Error> {
     let (this, mut heard) = (session.rank(), Vec::new());
     session.scope().operation = "comparison of steps";

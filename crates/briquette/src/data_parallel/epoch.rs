@@ -18,7 +18,7 @@ use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat;
 
-/// A loader's batches, one ahead: whether there is another is known before the exchange.
+/// A loader's batches, read one ahead, so that the end of the data is known before the exchange.
 struct Feed<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
@@ -48,13 +48,13 @@ impl<'a, I> Feed<'a, I> {
     }
 }
 
-/// The batches of one step, computed.
+/// The batches of one step, after their forward and backward passes.
 struct Group<O> {
     grads: GradientsParams,
-    /// The last batch, to be shown after the step.
+    /// The last batch, to be displayed after the step.
     last: (O, Progress, usize),
     samples: usize,
-    /// Its exchange has begun, and knows samples and rate.
+    /// Set if the exchange has begun already, with the samples and the rate recorded.
     is_recorded: bool,
 }
 
@@ -65,7 +65,7 @@ struct Ledger {
 }
 
 impl<M: LearnerModel> Run<M> {
-    /// Trains until no rank has a batch left; or the rank that stopped it.
+    /// Trains until no rank has a batch left, or a rank stops the epoch; returns that rank.
     pub(super) fn train_epoch(&mut self, epoch: usize) -> Result<Option<usize>, Failure> {
         let loader = self.train.clone();
         self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
@@ -74,7 +74,7 @@ impl<M: LearnerModel> Run<M> {
         let mut feed = Feed::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(epoch, &mut feed)?;
-            // An error is set before the request to stop: asked in this order, none is taken for a mere request.
+            // An error is set before the stop request. With this order of checks, no error is mistaken for a mere stop request.
             let stop = self.components.interrupter.should_stop();
             self.check()?;
             let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop };
@@ -89,7 +89,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(stopped)
     }
 
-    /// Forward and backward, over several batches where gradients are accumulated.
+    /// Runs the forward and backward passes, over several batches under gradient accumulation.
     fn compute(
         &mut self,
         epoch: usize,
@@ -100,7 +100,7 @@ impl<M: LearnerModel> Run<M> {
         let mut samples = 0;
         let (mut grads, mut last) = (GradientsParams::new(), None);
         let mut batches = 0;
-        // Of several batches, the gradient is complete after the last one's backward pass.
+        // Under accumulation, the gradient is complete only after the last batch's backward pass.
         let hides = accumulation.is_none() && self.own.sync.is_hidden()?;
         while batches < accumulation.unwrap_or(1) {
             let Some((batch, progress)) = feed.take()? else { break };
@@ -131,18 +131,19 @@ impl<M: LearnerModel> Run<M> {
         if accumulation.is_some() && batches > 0 {
             grads = accumulator.grads();
         }
-        // Gradients of the batches were added up: the rank weighs as one of them.
+        // The gradients of the batches were summed; the rank is weighted by their mean number of samples.
         Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: hides }))
     }
 
-    /// What the exchange is to know of a step. Burn steps the schedule just before the optimizer, and so once a step.
+    /// Records samples and learning rate for the exchange. Burn steps the schedule just before the optimizer, and therefore once
+    /// a step.
     fn record_step(&mut self, samples: usize) {
         self.own.sync.record_samples(samples);
         self.learner.lr_step();
         self.own.sync.record_learning_rate(self.learner.lr_current().base());
     }
 
-    /// Schedule, exchange, optimizer: after one that failed the run is over, and begins again from a checkpoint.
+    /// Runs the schedule, the exchange and the optimizer. After a failure the run is over, and restarts from a checkpoint.
     fn step(
         &mut self,
         group: Option<Group<<M as TrainStep>::Output>>,
@@ -182,7 +183,7 @@ impl<M: LearnerModel> Run<M> {
         let model = self.learner.model();
         let replaced = plan.parameters || self.own.sync.rebroadcast_due();
         if replaced {
-            // An update of running statistics that is still pending would be lost with the old values.
+            // A pending update of running statistics would be lost with the old values.
             flat::drain(&model);
         }
         let model = self.own.sync.sync_parameters(model).map_err(|(_, error)| error)?;
@@ -197,7 +198,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    /// Leaves this step's numbers for the metrics; those of steps without a batch count with the next batch.
+    /// Publishes this step's numbers to the metrics. Those of steps without a batch count with the next batch.
     fn read(&mut self, ledger: &mut Ledger, iteration: Option<usize>) -> Result<(), Error> {
         let sync = &mut self.own.sync;
         ledger.dense += all_reduce_traffic(sync.layout()?.len(), sync.world(), sync.rank()).sent;

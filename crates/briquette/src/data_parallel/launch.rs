@@ -1,4 +1,4 @@
-//! One call for all ranks: what a world has once, and what each of its ranks has.
+//! Launcher: the same call on all ranks, with dashboard, metric files and result on rank 0 only.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,19 @@ use super::{DataParallel, Outlets};
 use crate::error::Error;
 
 impl<M: LearnerModel + 'static> DataParallel<M> {
-    /// `SupervisedTraining::new(directory, train, valid)`, for this rank: give it metrics, epochs, early stopping and checkpointers as in
-    /// one process, the same on every rank, and [`launch`](Self::launch) it.
+    /// Returns `SupervisedTraining::new(directory, train, valid)` for this rank. Configure metrics, epochs, early stopping and
+    /// checkpointers as in one process, the same on every rank, and [`launch`](Self::launch) it.
     ///
-    /// - **Loaders** are this rank's share, of training and, if it is to be faster, of validation:
+    /// - **Loaders** yield this rank's share of the training data and, to speed up validation, of the validation data:
     ///   [`ShardedDataLoaderBuilder`](crate::data::ShardedDataLoaderBuilder).
-    /// - **Renderer, log and metric files** are rank 0's; the other ranks are silent and write nothing into `directory`.
-    /// - **Metrics are of the world**: at the end of a split each numeric metric is the mean over ranks, weighted by what each has counted
-    ///   (exact for what is a mean over samples, such as loss and accuracy; the mean of the ranks' values for what is not, such as AUROC).
-    ///   Metric files, the summary, early stopping and the best checkpoint go by it. Values within an epoch are rank 0's.
-    /// - **Checkpointers** (`with_default_checkpointers`) write Burn's files on rank 0. Where they are set, each rank also keeps what it
-    ///   must remember of its own in `directory/ranks`, so that `.checkpoint(epoch)` resumes the run; see [`with_checkpoints`](Self::with_checkpoints).
+    /// - **Renderer, log and metric files** exist on rank 0 only. The other ranks are silent and write nothing into `directory`.
+    /// - **Metrics are global**: at the end of a split each numeric metric is averaged over ranks, weighted by the number of
+    ///   samples that each rank has counted. This is exact for means over samples, such as loss and accuracy; for others, such as
+    ///   AUROC, it is the mean of the ranks' values. Metric files, the summary, early stopping and the best checkpoint use it.
+    ///   Values within an epoch are rank 0's.
+    /// - **Checkpointers** (`with_default_checkpointers`) write Burn's files on rank 0. If they are set, each rank also saves its
+    ///   rank-local state in `directory/ranks`, so that `.checkpoint(epoch)` resumes the run; see
+    ///   [`with_checkpoints`](Self::with_checkpoints).
     pub fn training(
         &self,
         directory: impl AsRef<Path>,
@@ -46,14 +48,15 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
         if rank == 0 { training } else { training.with_application_logger(None) }
     }
 
-    /// Trains, on every rank: `training` is [`training`](Self::training)'s, `learner` the one of a single process.
+    /// Trains, on every rank: `training` is the result of [`training`](Self::training), and `learner` is the same as in a single
+    /// process.
     ///
-    /// The result is rank 0's: where it is `Some`, a program saves the model and prints what came of it, once. (The model is the same on all
-    /// ranks; a program that needs it everywhere launches by itself, with `with_training_strategy`.)
+    /// Only rank 0 gets a result. If it is `Some`, the program saves the model and prints the outcome, once. (The model is the
+    /// same on all ranks; a program that needs it everywhere uses `with_training_strategy` instead of `launch`.)
     ///
     /// # Errors
-    /// What ended training before its last epoch; on every rank, and with the rank that it began on. A stop that was asked for is none: it is
-    /// in [`LearningResult::interrupted`].
+    /// The error that ended training before its last epoch, on every rank, with the rank on which it occurred. A requested stop
+    /// is not an error: it is in [`LearningResult::interrupted`].
     pub fn launch(
         self,
         training: SupervisedTraining<M>,
@@ -74,7 +77,7 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
     }
 }
 
-/// Burn's files are rank 0's to write. What is resumed, each rank reads from its own.
+/// Disables Burn's own files on ranks other than 0. To resume, each rank reads its own files.
 fn unsaved<M: LearnerModel>(training: SupervisedTraining<M>, learner: &Learner<M>) -> SupervisedTraining<M> {
     training.with_custom_checkpointers(
         Nowhere::new(learner.model().into_record()),
@@ -83,7 +86,7 @@ fn unsaved<M: LearnerModel>(training: SupervisedTraining<M>, learner: &Learner<M
     )
 }
 
-/// Saves nothing, and gives back what a learner begins with.
+/// Saves nothing, and returns the learner's initial record.
 struct Nowhere<R>(Mutex<Option<R>>);
 
 impl<R> Nowhere<R> {

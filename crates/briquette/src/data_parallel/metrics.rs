@@ -1,4 +1,4 @@
-//! What exchanges did, as Burn metrics.
+//! Statistics of exchanges as Burn metrics.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use burn::train::metric::{
     NumericEntry, SerializedEntry,
 };
 
-/// One step's numbers, under the number of the batch it ended with.
+/// One step's numbers, under the number of its last batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Reading {
     pub(super) iteration: usize,
@@ -18,44 +18,44 @@ pub(super) struct Reading {
     pub(super) gain: Option<f64>,
     pub(super) relative_error: Option<f64>,
     pub(super) delay: Option<f64>,
-    /// Bytes the dense ring would have sent.
+    /// Bytes that a dense ring all-reduce would have sent.
     pub(super) dense: u64,
     pub(super) sent: u64,
     pub(super) received: u64,
 }
 
-/// Readings that wait for Burn's metrics, which run behind training by a few batches, in a thread of their own.
+/// Capacity of the queue of readings for Burn's metrics, which run a few batches behind training, in a separate thread.
 const KEPT: usize = 16;
 
-/// Metrics of one rank's exchanges, from [`DataParallel::metrics`](super::DataParallel::metrics); for
-/// `metric_train_numeric`.
+/// Metrics of one rank's exchanges, from [`DataParallel::metrics`](super::DataParallel::metrics); for `metric_train_numeric`.
 #[derive(Debug, Clone, Default)]
 pub struct ExchangeMetrics {
     readings: Arc<Mutex<VecDeque<Reading>>>,
 }
 
 impl ExchangeMetrics {
-    /// The nominal compression factor in force, where the configuration has one that is decided; 1 when dense.
+    /// The nominal compression ratio in force, if the configuration sets one; 1 when dense.
     pub fn factor(&self) -> ExchangeMetric {
         self.metric("Compression Factor", Unit::Ratio, |r| r.factor.map(|factor| (factor, 1)))
     }
 
-    /// Share of this rank's vector (with its residual) that was sent, where the configuration measures it.
+    /// The share of this rank's vector (including its residual) that was sent, if the configuration measures it.
     pub fn gain(&self) -> ExchangeMetric {
         self.metric("Gain", Unit::Ratio, |r| r.gain.map(|gain| (gain, 1)))
     }
 
-    /// `‖x − sent‖ / ‖x‖` of this rank's vector (with its residual), where the configuration measures it.
+    /// `‖x − sent‖ / ‖x‖` of this rank's vector (including its residual), if the configuration measures it.
     pub fn relative_error(&self) -> ExchangeMetric {
         self.metric("Relative Error", Unit::Lost, |r| r.relative_error.map(|error| (error, 1)))
     }
 
-    /// The effective delay: how many steps' worth of gradient wait in this rank's residual, where there is one.
+    /// The staleness of this rank's residual, in steps' worth of gradient, if it has a residual.
     pub fn delay(&self) -> ExchangeMetric {
         self.metric("Delay", Unit::Of("steps"), |r| r.delay.map(|delay| (delay, 1)))
     }
 
-    /// The measured ratio: dense bytes over bytes really sent, step headers and the batch count included; over an epoch, the ratio of sums.
+    /// The measured compression ratio: dense bytes over bytes sent, including step headers and the batch count; over an epoch,
+    /// the ratio of sums.
     pub fn wire_factor(&self) -> ExchangeMetric {
         // The mean of ratios, weighted by their denominators, is the ratio of sums.
         self.metric("Wire Factor", Unit::Ratio, |r| {
@@ -63,12 +63,12 @@ impl ExchangeMetrics {
         })
     }
 
-    /// Bytes this rank wrote since the step before, everything included.
+    /// Bytes sent by this rank since the previous step, including all overhead.
     pub fn sent(&self) -> ExchangeMetric {
         self.metric("Bytes Sent", Unit::Of("B"), |r| Some((r.sent as f64, 1)))
     }
 
-    /// Bytes this rank read since the step before, everything included.
+    /// Bytes received by this rank since the previous step, including all overhead.
     pub fn received(&self) -> ExchangeMetric {
         self.metric("Bytes Received", Unit::Of("B"), |r| Some((r.received as f64, 1)))
     }
@@ -89,7 +89,7 @@ impl ExchangeMetrics {
         self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the epoch before, whose batches had the same numbers.
+    /// Clears the readings of the previous epoch, whose batches had the same numbers.
     pub(super) fn start_epoch(&self) {
         self.lock().clear();
     }
@@ -107,17 +107,17 @@ impl ExchangeMetrics {
     }
 }
 
-/// A number and what it weighs in the epoch's mean.
+/// A value and its weight in the epoch's mean.
 type Value = fn(&Reading) -> Option<(f64, usize)>;
 
-/// What a number is.
+/// The kind and the direction of a metric.
 #[derive(Debug, Clone, Copy)]
 enum Unit {
-    /// A share or a ratio: better when it is higher.
+    /// A share or a ratio; higher is better.
     Ratio,
-    /// A share that is lost.
+    /// A share that is lost; lower is better.
     Lost,
-    /// A cost.
+    /// A cost, with its unit.
     Of(&'static str),
 }
 
@@ -141,7 +141,7 @@ pub struct ExchangeMetric {
     seen: Seen,
 }
 
-/// Whether there is a value to show: of this batch, of this epoch.
+/// Values to display: of this batch, and of this epoch.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     batch: bool,
@@ -213,7 +213,7 @@ impl Numeric for ExchangeMetric {
     }
 }
 
-/// The loss Burn would show for this output. `LossInput` keeps its tensor to itself, so its metric is asked.
+/// The loss that Burn displays for this output. `LossInput` does not expose its tensor, so this uses Burn's loss metric.
 pub(super) fn loss_of<O: Adaptor<LossInput>>(output: &O) -> Result<f64, TensorReadError> {
     let mut metric = LossMetric::new();
     let progress = burn::data::dataloader::Progress::new(0, 0, None);

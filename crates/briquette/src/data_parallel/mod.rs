@@ -1,8 +1,8 @@
-//! Burn's own training loop on many ranks.
+//! Data-parallel training with Burn's own training loop.
 //!
-//! [`DataParallel`] is a [`SupervisedLearningStrategy`]: Burn's `SupervisedTraining` keeps its metrics, dashboard,
-//! interrupter, early stopping and checkpointers, and every rank (a thread or a process, with a model, a loader over its
-//! shard and a session of its own) runs one.
+//! [`DataParallel`] is a [`SupervisedLearningStrategy`]: Burn's `SupervisedTraining` keeps its metrics, dashboard, interrupter,
+//! early stopping and checkpointers. Every rank is a thread or a process that runs one, with its own model, session, and loader
+//! over its shard.
 //!
 //! ```no_run
 //! use briquette::core::Session;
@@ -40,28 +40,28 @@
 //! }
 //! ```
 //!
-//! [`training`](DataParallel::training) and [`launch`](DataParallel::launch) set by rank what a world has once: the dashboard, the files, the
-//! checkpointers, the result. Whoever sets these himself gives the strategy to Burn's `with_training_strategy` instead; then every rank has its
-//! own, and metrics are each rank's.
+//! [`training`](DataParallel::training) and [`launch`](DataParallel::launch) assign to rank 0 the resources
+//! that exist once in a world: the dashboard, the files, the checkpointers, the result. To set these up yourself, give the
+//! strategy to Burn's `with_training_strategy` instead. Then every rank has its own, and metrics are rank-local.
 //!
-//! **What is agreed.** Rank 0's weights at the start; every step's exchange, as the configuration says; when an epoch ends; the metrics of a
-//! split; who interrupted. Early stopping and checkpointing are rank 0's decisions, from the world's metrics, and all ranks follow. Each rank
-//! validates on its own loader, on a copy of the model with BatchNorm's running statistics averaged; so are
-//! those of Burn's files and of the model that is left in the end. Training goes on with each rank's own. The session's
-//! deadline must be longer than the time by which one rank's validation takes longer than another's.
+//! **Agreement.** All ranks agree on rank 0's initial weights, every step's exchange as configured, the end of an epoch, the
+//! metrics of a split, and the rank that interrupted. Rank 0 decides on early stopping and checkpointing, from the global
+//! metrics, and all ranks follow. Each rank validates with its own loader, on a copy of the model with BatchNorm's running
+//! statistics averaged. Burn's files and the final model have averaged statistics, too. Training continues with each rank's own.
+//! The session's timeout must be longer than the difference in validation time between ranks.
 //!
-//! **Uneven loaders** do no harm: a rank without a batch left steps along with no gradient and weight 0 (under an
-//! aggregator that is no mean its zeros count) until every rank's loader has ended. Loaders do not know how many batches they have, so each rank sends the others, in
-//! **one byte to each before every exchange**, whether it has a batch, another one after it, and a stop request.
-//! Under Local SGD nothing is sent between averages: an interrupt takes effect at the next one, and an epoch ends with one,
-//! for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
+//! **Uneven loaders** are supported. A rank without a batch takes part in the step with no gradient and weight 0, until every
+//! rank's loader has ended. (An aggregator that is not a mean counts its zeros.) Loaders do not report their number of batches,
+//! so each rank sends the others **one byte to each before every exchange**: whether it has a batch, whether another one follows,
+//! and a stop request. Under Local SGD nothing is sent between averages. An interrupt takes effect at the next average, and an
+//! epoch ends with one, for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
 //!
-//! **Weights.** Ranks that have a batch weigh the same; with [`with_samples`](DataParallel::with_samples) they are
-//! weighted by its samples (by the mean of the batches, under gradient accumulation, where Burn adds gradients up).
+//! **Weights.** Ranks with a batch have equal weights. With [`with_samples`](DataParallel::with_samples) each rank is weighted by
+//! its samples (under gradient accumulation, where Burn sums gradients, by the mean over its batches).
 //!
-//! **Failures** stop all ranks and are in `LearningResult::error` of each, as Burn's `TrainingError::Workers` with the
-//! rank as the device's number. That includes a gradient that is not finite, a loader and a metric. The model, with BatchNorm's running
-//! statistics, is then as after the last whole step.
+//! **Failures** stop all ranks. Each rank's `LearningResult::error` is Burn's `TrainingError::Workers` with the failed rank as
+//! the device's number. That includes a gradient that is not finite, a loader and a metric. The model, with BatchNorm's running
+//! statistics, is then in the state after the last complete step.
 
 mod epoch;
 mod launch;
@@ -101,29 +101,29 @@ use crate::synchronizer::Synchronizer;
 pub struct DataParallel<M: LearnerModel> {
     device: Device,
     metrics: ExchangeMetrics,
-    /// Taken by the one run it is for.
+    /// Taken by the run, of which there is only one.
     own: Mutex<Option<Own<M>>>,
-    /// What ended that run.
+    /// The error that ended that run.
     failure: Mutex<Option<Error>>,
 }
 
 type Loss<M> = fn(&<M as TrainStep>::Output) -> Result<f64, TensorReadError>;
 type Samples<M> = Box<dyn Fn(&<M as TrainStep>::Input) -> usize + Send>;
 
-/// What a run needs and `fit` cannot be given.
+/// State of a run that cannot be passed to `fit`.
 struct Own<M: LearnerModel> {
     sync: Synchronizer,
     loss: Option<Loss<M>>,
     samples: Option<Samples<M>>,
-    /// As the learner has it.
+    /// A copy of the learner's optimizer.
     optimizer: Option<ModuleOptimizer>,
     saving: Saving,
     outlets: Option<Outlets>,
-    /// For what a forward pass draws.
+    /// The random numbers of forward passes.
     random: Option<Randomness>,
 }
 
-/// Where metrics go, in a run that is [launched](DataParallel::launch).
+/// Outputs of metrics, in a run that is [launched](DataParallel::launch).
 struct Outlets {
     ledger: Ledger,
     screen: Screen,
@@ -137,8 +137,8 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 }
 
 impl<M: LearnerModel> DataParallel<M> {
-    /// For one run of this rank, on `device`, that decides by itself how much to compress: [`Config::auto`]. Also give it
-    /// [the optimizer](Self::with_optimizer). What was decided and saved is logged at the end.
+    /// Creates the strategy for one run of this rank, on `device`, which chooses the compression ratio at run time:
+    /// [`Config::auto`]. Also pass [the optimizer](Self::with_optimizer). The decisions and the time saved are logged at the end.
     pub fn auto(session: impl Into<Session>, seed: u64, device: Device) -> Self
     where
         <M as TrainStep>::Output: Adaptor<LossInput>,
@@ -146,8 +146,8 @@ impl<M: LearnerModel> DataParallel<M> {
         Self::new(session, Config::auto(), seed, device)
     }
 
-    /// For one run of this rank, on `device`. `seed` and `config` must be the same on every rank; controllers see the
-    /// loss that [`LossMetric`](burn::train::metric::LossMetric) shows.
+    /// Creates the strategy for one run of this rank, on `device`. `seed` and `config` must be the same on every rank.
+    /// Controllers use the loss that [`LossMetric`](burn::train::metric::LossMetric) displays.
     pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64, device: Device) -> Self
     where
         <M as TrainStep>::Output: Adaptor<LossInput>,
@@ -156,8 +156,8 @@ impl<M: LearnerModel> DataParallel<M> {
             .edit(|own| own.loss = Some(metrics::loss_of::<<M as TrainStep>::Output>))
     }
 
-    /// As [`new`](Self::new), for a model whose training output has no loss to show: nothing is read, and controllers
-    /// that watch the loss see none.
+    /// As [`new`](Self::new), for a model whose training output has no loss to display. No loss is read, and controllers that
+    /// watch the loss receive none.
     pub fn without_loss(
         comm: impl Into<Session>,
         config: impl BuildStrategy + 'static,
@@ -171,25 +171,28 @@ impl<M: LearnerModel> DataParallel<M> {
         DataParallel { device, metrics, own: Mutex::new(Some(own)), failure }
     }
 
-    /// Shows the optimizer that the learner is given, which Burn's learner keeps to itself: ranks then compare theirs when they join, and a
-    /// feedback that is to [suit it](briquette_core::config::Feedback::ByOptimizer), as that of [`auto`](Self::auto), is decided by it.
-    /// Without it that is error feedback. It must be the learner's: the momentum of another one makes velocities wrong.
+    /// Passes a copy of the learner's optimizer, which Burn's learner does not expose. Ranks then compare their optimizers when
+    /// they join, and the optimizer decides a feedback that [depends on it](briquette_core::config::Feedback::ByOptimizer), as
+    /// that of [`auto`](Self::auto). Without it that feedback is error feedback. It must be the learner's: the momentum of
+    /// another one makes velocities wrong.
     #[must_use]
     pub fn with_optimizer(self, optimizer: &ModuleOptimizer) -> Self {
         self.edit(|own| own.optimizer = Some(optimizer.clone()))
     }
 
-    /// Weights ranks by what `samples` counts in their batches, instead of all the same.
+    /// Weights ranks by the number of samples in their batches, as counted by `samples`, instead of equally.
     #[must_use]
     pub fn with_samples(self, samples: impl Fn(&<M as TrainStep>::Input) -> usize + Send + 'static) -> Self {
         self.edit(|own| own.samples = Some(Box::new(samples)))
     }
 
-    /// Gives the numbers that the model draws in training (dropout, noise) a place in the run's `seed`: others on each rank and at each batch, the
-    /// same when the run is repeated or resumed, on threads and on processes. The seed may be that of [`new`](Self::new).
+    /// Seeds the random numbers that the model draws in training (dropout, noise). They differ between ranks and between batches,
+    /// and are the same when the run is repeated or resumed, on threads and on processes. The seed may be that of
+    /// [`new`](Self::new).
     ///
-    /// A process has one generator. So ranks that are threads take turns at forward and backward passes, which Burn's learner does in one: a
-    /// world of four threads is up to four times slower. Ranks that are processes wait for nobody. See [`Randomness`].
+    /// A process has one generator. Ranks that are threads therefore take turns at forward and backward passes, which Burn's
+    /// learner runs in one call: a world of four threads is up to four times slower. Ranks that are processes do not wait. See
+    /// [`Randomness`].
     #[must_use]
     pub fn with_randomness(self, seed: u64) -> Self {
         let random = Randomness::new(seed, self.rank(), &self.device);
@@ -220,8 +223,8 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_sync(|sync| sync.with_replica_check(steps))
     }
 
-    /// See [`Synchronizer::with_run_setting`]. Burn's learner keeps its optimizer and schedule to itself: give here what they
-    /// were made from, such as their configurations' text, and a fingerprint of the data.
+    /// See [`Synchronizer::with_run_setting`]. Burn's learner does not expose its optimizer and schedule: pass the text of their
+    /// configurations, and a fingerprint of the data.
     #[must_use]
     pub fn with_run_setting(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with_sync(|sync| sync.with_run_setting(name, value))
@@ -245,36 +248,35 @@ impl<M: LearnerModel> DataParallel<M> {
         DataParallel { own: Mutex::new(own), ..self }
     }
 
-    /// Saves everything that each rank must remember (model, optimizer, schedule, residuals, controller) in
-    /// `directory/epoch-…`: what all ranks have alike once, and a file of each rank. Ranks on several machines may have a directory each, as
-    /// long as each finds its files again.
+    /// Saves the state of each rank (model, optimizer, schedule, residuals, controller) in `directory/epoch-…`: replicated state
+    /// once, and one file for each rank. Ranks on several machines may use different directories, if each finds its files again.
     ///
-    /// It is saved when Burn's checkpointers save by default, and kept as long: the last two epochs and the one of the
-    /// lowest validation loss on rank 0. Give [`with_checkpointing_strategy`](Self::with_checkpointing_strategy) what
-    /// you give Burn.
+    /// By default it saves when Burn's checkpointers save, and keeps the same epochs: the last two and the one with the lowest
+    /// validation loss on rank 0. If you give Burn another checkpointing strategy, pass the same to
+    /// [`with_checkpointing_strategy`](Self::with_checkpointing_strategy).
     ///
-    /// To resume, build the same, on every rank, and call Burn's `.checkpoint(epoch)` on every rank. Where a rank cannot use
-    /// that epoch's, all go on after the newest before it that they can, with a warning. What follows is bit for bit what
-    /// would have followed without the break if the loader gives the same batches (Burn's own do not repeat their
-    /// shuffles).
+    /// To resume, build the same strategy and call Burn's `.checkpoint(epoch)`, both on every rank. If a rank cannot load that
+    /// epoch, all ranks resume from the newest earlier epoch that all can load, with a warning. The resumed run is bit for bit
+    /// the same as an uninterrupted one if the loader yields the same batches. (Burn's own loaders do not repeat their shuffles.)
     #[must_use]
     pub fn with_checkpoints(self, directory: impl Into<PathBuf>) -> Self {
         self.edit(|own| own.saving.directory = Some(directory.into()))
     }
 
-    /// When to save and what to keep of the [checkpoints](Self::with_checkpoints); rank 0's decides.
+    /// Sets the checkpointing strategy for [checkpoints](Self::with_checkpoints): when to save and which to keep. Rank 0's
+    /// decides.
     #[must_use]
     pub fn with_checkpointing_strategy(self, strategy: impl CheckpointingStrategy + 'static) -> Self {
         self.edit(|own| own.saving.strategy = Box::new(strategy))
     }
 
-    /// What to do when the checkpoint to resume from was saved by another number of ranks; it is an error by default.
+    /// Sets the treatment of a checkpoint that was saved by another number of ranks, when resuming; by default it is an error.
     #[must_use]
     pub fn with_world_change(self, change: WorldChange) -> Self {
         self.edit(|own| own.saving.change = change)
     }
 
-    /// What the exchanges did, as metrics to register with Burn's `metric_train_numeric`.
+    /// The metrics of the exchanges, for Burn's `metric_train_numeric`.
     pub fn metrics(&self) -> ExchangeMetrics {
         self.metrics.clone()
     }

@@ -1,7 +1,7 @@
-//! What a rank must remember, out of and into Burn's `Learner`.
+//! Extracts the state of Burn's `Learner`, and restores it.
 //!
-//! A learner's optimizer and schedule are private, but a `LearningCheckpointer` may read them: so a second one, over
-//! checkpointers that only keep what they are given, gets them out.
+//! A learner's optimizer and schedule are private, but a `LearningCheckpointer` may read them. A second one, over in-memory
+//! checkpointers, extracts them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ use crate::checkpoint::{Blobs, Series, WorldChange, by_the_default_device, fail,
 use crate::error::Error;
 use crate::synchronizer::{Own, Synchronizer};
 
-/// The note in a checkpoint.
+/// The key of the epoch in a checkpoint.
 const EPOCH: &str = "epoch";
 
-/// Where and when to save.
+/// Checkpoint settings: directory, schedule and retention.
 pub(super) struct Saving {
     pub(super) directory: Option<PathBuf>,
-    /// The directory where Burn's checkpointers are set and no other was given.
+    /// The default directory, if Burn's checkpointers are set and no other directory was given.
     pub(super) beside: Option<PathBuf>,
     pub(super) strategy: Box<dyn CheckpointingStrategy>,
     pub(super) change: WorldChange,
@@ -46,7 +46,7 @@ impl Default for Saving {
 }
 
 impl Saving {
-    /// What rank 0 wants done after `epoch`.
+    /// Rank 0's checkpoint actions after `epoch`.
     pub(super) fn actions(&mut self, epoch: usize, store: &EventStoreClient) -> Vec<CheckpointingAction> {
         if self.directory.is_some() { self.strategy.checkpointing(epoch, store) } else { Vec::new() }
     }
@@ -59,7 +59,7 @@ impl Saving {
         self.series().map(|series| series.path(epoch as u64))
     }
 
-    /// Saves this rank's file; all ranks do.
+    /// Saves this rank's file; every rank calls it.
     pub(super) fn save(
         &self,
         sync: &mut Synchronizer,
@@ -73,7 +73,7 @@ impl Saving {
         sync.end_saving(clock)
     }
 
-    /// Removes an epoch that is no longer kept; rank 0 does.
+    /// Removes an epoch that is no longer kept; only rank 0 calls it.
     pub(super) fn delete(&self, epoch: usize) {
         let Some(path) = self.path(epoch).filter(|path| path.exists()) else { return };
         if let Err(error) = std::fs::remove_dir_all(&path) {
@@ -81,7 +81,7 @@ impl Saving {
         }
     }
 
-    /// Continues after `epoch`, or after the newest before it that every rank can load; which one it is.
+    /// Resumes after `epoch`, or after the newest epoch before it that every rank can load. Returns that epoch.
     pub(super) fn resume<M: LearnerModel>(
         &self,
         sync: &mut Synchronizer,
@@ -120,7 +120,7 @@ impl Saving {
     }
 }
 
-/// The learner's records in Burn's bytes. Its model is the one of all ranks; `own` is what this rank goes on with.
+/// The learner's records in Burn's bytes. Its model is the replicated one; `own` is this rank's own state.
 pub(super) fn records<M: LearnerModel>(
     learner: &Learner<M>,
     own: Own,
@@ -136,7 +136,7 @@ pub(super) fn optimizer<M: LearnerModel>(learner: &Learner<M>, store: &EventStor
     kept(learner, store).1.bytes()
 }
 
-/// Model, optimizer and schedule, as the learner hands them to be saved.
+/// Model, optimizer and schedule, as the learner passes them to its checkpointers.
 fn kept<M: LearnerModel>(
     learner: &Learner<M>,
     store: &EventStoreClient,
@@ -149,7 +149,7 @@ fn kept<M: LearnerModel>(
         Box::new(Always),
     );
     checkpointer.checkpoint(learner, 0, store);
-    // Joins the threads that hand the records over.
+    // Joins the threads that pass on the records.
     drop(checkpointer);
     (model, optimizer, schedule)
 }
@@ -162,7 +162,7 @@ impl CheckpointingStrategy for Always {
     }
 }
 
-/// A checkpointer that keeps the record it is given.
+/// A checkpointer that keeps its record in memory.
 struct Kept<R>(Arc<Mutex<Option<R>>>);
 
 impl<R> Clone for Kept<R> {

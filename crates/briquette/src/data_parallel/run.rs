@@ -1,4 +1,4 @@
-//! One rank's run: joining, epochs, what happens between them.
+//! One rank's run: joining, epochs, and the work between them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{Outlets, Own};
 use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 
-/// One rank at work.
+/// The training run of one rank.
 pub(super) struct Run<M: LearnerModel> {
     pub(super) own: Own<M>,
     pub(super) learner: Learner<M>,
@@ -26,16 +26,16 @@ pub(super) struct Run<M: LearnerModel> {
     pub(super) metrics: ExchangeMetrics,
 }
 
-/// What ends a run before its time.
+/// Reasons for a run to end early.
 pub(super) enum Failure {
     Exchange(Error),
     Loader(DatasetError),
-    /// Something that Burn reports to the interrupter, which has it already.
+    /// An error that Burn has already reported to the interrupter.
     Known(Arc<TrainingError>),
 }
 
 impl Failure {
-    /// Every rank finds the same fault by itself, and an abort would only cut its finding short.
+    /// Returns whether every rank detects the same fault by itself. An abort would only interrupt that.
     fn is_everyones(&self) -> bool {
         match self {
             Failure::Exchange(Error::Mismatch { .. } | Error::NoMean { .. }) => true,
@@ -57,14 +57,15 @@ impl From<DatasetError> for Failure {
     }
 }
 
-/// Burn has no kind of error for a strategy's own; this one says `training worker on device {rank} failed: …`.
+/// Converts an error to Burn's. Burn has no error variant for strategies; this one displays
+/// `training worker on device {rank} failed: …`.
 pub(super) fn training_error(rank: usize, message: impl ToString) -> TrainingError {
     let failure = burn::train::train::WorkerFailure { device_id: rank, message: message.to_string() };
     TrainingError::Workers(vec![failure])
 }
 
 impl<M: LearnerModel> Run<M> {
-    /// Trains; a failure goes to the interrupter, stops the other ranks and is returned.
+    /// Trains all epochs. A failure is reported to the interrupter, stops the other ranks and is returned.
     pub(super) fn train_all(&mut self, starting_epoch: usize) -> Result<(), Error> {
         let Err(failure) = self.join(starting_epoch).and_then(|from| self.epochs(from)) else { return Ok(()) };
         let reason = match &failure {
@@ -91,12 +92,12 @@ impl<M: LearnerModel> Run<M> {
         })
     }
 
-    /// A failed metric, for example: the other ranks must receive an error, not a stop request.
+    /// Checks for a failure, such as that of a metric: the other ranks must receive an error, not a stop request.
     pub(super) fn check(&self) -> Result<(), Failure> {
         self.components.interrupter.error().map_or(Ok(()), |error| Err(Failure::Known(error)))
     }
 
-    /// The first epoch: an earlier one than Burn's where the checkpoint that was asked for cannot be used.
+    /// Joins the world and returns the first epoch. It is earlier than Burn's if the requested checkpoint cannot be used.
     fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
         let Run { own: Own { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
         let model = sync.join_with(learner.model(), optimizer.as_ref())?;
@@ -105,7 +106,7 @@ impl<M: LearnerModel> Run<M> {
         if let Some(record) = state {
             by_the_default_device(|| learner.load_optim(record))?;
         }
-        // Those that were loaded: the learner may have made them anew.
+        // The buffers that were loaded: the learner may have replaced them.
         sync.keep_buffers(&learner.model())?;
         let settings = [
             ("first epoch", starting_epoch as u64),
@@ -116,7 +117,7 @@ impl<M: LearnerModel> Run<M> {
             ("place for checkpoints", u64::from(saving.beside.is_some())),
             ("checkpoint to resume from", components.checkpoint.map_or(0, |epoch| epoch as u64 + 1)),
         ];
-        // Only rank 0 has Burn's own, where one call launches all.
+        // After a launch, only rank 0 has Burn's own checkpointers.
         if compare(sync, &settings, components.checkpointer.is_some())? && saving.directory.is_none() {
             saving.directory = saving.beside.take();
         }
@@ -135,7 +136,7 @@ impl<M: LearnerModel> Run<M> {
                 self.stopped_by(rank);
                 break;
             }
-            // What happens between epochs is not the next step's computing.
+            // The time between epochs is not part of the next step's compute time.
             let clock = self.own.sync.session().hold_clock();
             self.validate(epoch)?;
             self.check()?;
@@ -149,7 +150,7 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
         }
-        // Joins the threads that write Burn's files, before another rank reads its directory; what they could not write is known then.
+        // Joins the threads that write Burn's files before another rank reads its directory; write errors are known then.
         self.components.checkpointer = None;
         self.check()?;
         self.average()?;
@@ -159,7 +160,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    /// This rank's interrupter says so too, for `LearningResult::interrupted`.
+    /// Marks this rank's interrupter, for `LearningResult::interrupted`.
     fn stopped_by(&self, rank: usize) {
         let interrupter = &self.components.interrupter;
         if !interrupter.should_stop() {
@@ -168,7 +169,7 @@ impl<M: LearnerModel> Run<M> {
         tracing::info!("training stopped by rank {rank}");
     }
 
-    /// The model that is left of the run is the same on every rank.
+    /// Averages the final model, so that it is the same on every rank.
     fn average(&mut self) -> Result<(), Error> {
         let sync = &mut self.own.sync;
         let model = sync.average_parameters(self.learner.model())?;
@@ -197,7 +198,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    /// Waits for this rank's metrics of a split, and makes them the world's.
+    /// Waits for this rank's metrics of a split, and replaces them by the global ones.
     pub(super) fn end_split(&mut self) -> Result<(), Failure> {
         let flushed = self.components.event_processor.flush();
         self.components.interrupter.fail_on_error(flushed);

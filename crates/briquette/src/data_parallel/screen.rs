@@ -1,4 +1,4 @@
-//! The one renderer of a world.
+//! The renderer of a world.
 
 use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use burn::train::{Interrupter, LearnerSummary};
 
 type Inner = Box<dyn MetricsRenderer>;
 
-/// Rank 0's: Burn's own, for a terminal or for lines, but that the last value of a split is [shown](Screen::show) when the world's is known.
-/// The other ranks' shows nothing.
+/// Rank 0's renderer is Burn's own, for a terminal or for lines, except that the last value of a split is [shown](Screen::show)
+/// when the global value is known. The renderer of other ranks shows nothing.
 #[derive(Clone)]
 pub(super) struct Screen(Arc<Mutex<State>>);
 
 enum State {
     /// Nothing is shown.
     Dark,
-    /// Burn's is made when training starts: it is told the epoch to start from, and takes the terminal.
+    /// Burn's renderer is created when training starts: it needs the first epoch, and takes over the terminal.
     Waiting {
         interrupter: Interrupter,
         metrics: Vec<MetricDefinition>,
@@ -34,14 +34,14 @@ impl Screen {
         Screen(Arc::new(Mutex::new(if rank == 0 { waiting } else { State::Dark })))
     }
 
-    /// Whom to tell that a person wants to stop.
+    /// Sets the interrupter for a stop request by the user.
     pub(super) fn stops(&self, training: Interrupter) {
         if let State::Waiting { interrupter, .. } = &mut *self.lock() {
             *interrupter = training;
         }
     }
 
-    /// What the world's metrics are at the end of a split.
+    /// Shows the global metrics at the end of a split.
     pub(super) fn show(&self, is_training: bool, state: MetricState) {
         self.with(|inner| if is_training { inner.update_train(state) } else { inner.update_valid(state) });
     }
@@ -57,7 +57,7 @@ impl Screen {
     }
 }
 
-/// This rank's own last value of a split, in place of which the world's is shown.
+/// Returns whether `state` is this rank's last value of a split, which the global value replaces.
 fn is_last(state: &MetricState) -> bool {
     matches!(state, MetricState::Numeric(_, Some(NumericEntry::Final(_))))
 }

@@ -1,31 +1,31 @@
-//! What ranks tell each other beside gradients: whether there is a batch, what became of an epoch.
+//! Control messages between ranks: end of data, end of epoch.
 
 use burn::train::checkpoint::CheckpointingAction;
 
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
-/// Before every exchange; one byte.
+/// The message of each rank before every exchange; one byte.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Signal {
-    /// This rank has gradients for this step.
+    /// Set if this rank has gradients for this step.
     pub(super) batch: bool,
-    /// And will have for the next.
+    /// Set if this rank has another batch after this step.
     pub(super) more: bool,
-    /// Its interrupter was used.
+    /// Set if this rank's interrupter was used.
     pub(super) stop: bool,
 }
 
-/// What all ranks then know.
+/// The agreed result of all signals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Agreed {
-    /// Any rank has gradients.
+    /// Set if any rank has gradients.
     pub(super) batch: bool,
-    /// How it goes on.
+    /// The next action.
     pub(super) next: Next,
 }
 
-/// How training goes on after a step.
+/// The next action after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Step,
@@ -39,7 +39,7 @@ impl Signal {
         u8::from(self.batch) | u8::from(self.more) << 1 | u8::from(self.stop) << 2
     }
 
-    /// Sends it and receives the others'.
+    /// Sends the signal and receives those of the other ranks.
     pub(super) fn agree(self, sync: &mut Synchronizer) -> Result<Agreed, Error> {
         let heard = sync.gather_bytes("batch count", &[self.to_byte()])?;
         let any = |bit: u8| heard.iter().position(|b| b.first().is_some_and(|byte| byte >> bit & 1 == 1));
@@ -52,22 +52,22 @@ impl Signal {
     }
 }
 
-/// After every epoch: whether to go on, and rank 0's word on what to save. One byte from each rank to each, and eight
-/// from rank 0 for each checkpoint to delete.
+/// The agreement after every epoch: whether to continue, and rank 0's decision on checkpoints. It takes one byte from each rank
+/// to each, and eight from rank 0 for each checkpoint to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     /// The rank whose interrupter was used.
     pub(super) stopped: Option<usize>,
-    /// Rank 0's early stopping.
+    /// Set if rank 0's early stopping triggered.
     pub(super) early: bool,
-    /// Save this epoch.
+    /// Set if this epoch is to be saved.
     pub(super) save: bool,
-    /// Epochs no longer kept.
+    /// Epochs that are no longer kept.
     pub(super) delete: Vec<usize>,
 }
 
 impl Decision {
-    /// Sends this rank's view; `early` and `actions` are taken from rank 0 only.
+    /// Sends this rank's view. `early` and `actions` are taken from rank 0 only.
     pub(super) fn agree(
         sync: &mut Synchronizer,
         stop: bool,
@@ -93,7 +93,7 @@ impl Decision {
     }
 }
 
-/// Refuses a run in which ranks would do different things. What rank 0 says beside is taken from it.
+/// Checks that all ranks have the same `settings`, and returns rank 0's `leads`.
 pub(super) fn compare(sync: &mut Synchronizer, settings: &[(&'static str, u64)], leads: bool) -> Result<bool, Error> {
     let mut mine: Vec<u8> = settings.iter().flat_map(|(_, value)| value.to_le_bytes()).collect();
     mine.push(leads.into());

@@ -1,8 +1,9 @@
-//! Metrics of the world, in place of one rank's.
+//! Global metrics, in place of one rank's.
 //!
-//! At the end of a split Burn's processor hands its loggers one last update, with the values over the split, and says that the epoch has
-//! ended. A [`Ledger`] keeps that update back; the training thread exchanges it with the other ranks and publishes their means, in Burn's
-//! files (where its summary reads them), on the screen and to whoever asks the event store: early stopping and checkpointers.
+//! At the end of a split Burn's processor sends its loggers a last update, with the values over the split, and reports the end of
+//! the epoch. A [`Ledger`] holds that update back. The training thread exchanges it with the other ranks and publishes the means
+//! to Burn's files (from which its summary reads them), to the screen, and to clients of the event store: early stopping and
+//! checkpointers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,21 +21,21 @@ use super::screen::Screen;
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
-/// One rank's loggers; a clone is the same ones.
+/// The loggers of one rank; clones share them.
 #[derive(Clone)]
 pub(super) struct Ledger(Arc<Mutex<State>>);
 
 struct State {
-    /// Burn's, on rank 0.
+    /// Burn's file logger, on rank 0.
     files: Option<FileMetricLogger>,
     definitions: HashMap<MetricId, MetricDefinition>,
     /// The latest update: the last of its split if the epoch ends now.
     latest: Option<Update>,
-    /// The last of a split, until it is published.
+    /// The last update of a split, until it is published.
     last: Option<(Update, EpochSummary)>,
-    /// What the split's values count.
+    /// The number of samples behind each value of the split.
     weights: HashMap<MetricId, u64>,
-    /// What was published.
+    /// The published values.
     values: HashMap<(String, usize, Split), f64>,
 }
 
@@ -44,7 +45,7 @@ struct Update {
     split: Split,
 }
 
-/// A metric's name, its value over this rank's share of a split (as bits) and what it weighs.
+/// A metric's name, its value over this rank's share of a split (as bits) and its weight.
 type Share = (String, u64, u64);
 
 impl Ledger {
@@ -63,15 +64,15 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After a split, with Burn's processor flushed: replaces this rank's values by the world's. Each rank sends each other one
-    /// some 20 bytes and the name for each metric.
+    /// Replaces this rank's values by the global ones, after a split, with Burn's processor flushed. Each rank sends each other
+    /// one some 20 bytes and the name for each metric.
     pub(super) fn agree(
         &self,
         sync: &mut Synchronizer,
         store: &EventStoreClient,
         screen: &Screen,
     ) -> Result<(), Error> {
-        // An answer comes after everything that was sent to the store before.
+        // The answer arrives after everything that was sent to the store before.
         let _ = store.find_metric("", 0, Aggregate::Mean, &Split::Train);
         let shares = self.lock().shares();
         let text = serde_json::to_vec(&shares).unwrap_or_default();
@@ -140,7 +141,7 @@ fn unit(definition: &MetricDefinition) -> Option<&str> {
     }
 }
 
-/// As Burn writes the value of a split; and of whom it is.
+/// The entry that Burn writes for the value of a split, with the number of ranks.
 fn entry(name: &str, unit: Option<&str>, mean: f64, world: usize) -> SerializedEntry {
     let format = FormatOptions::new(Arc::new(name.to_owned())).precision(2);
     let mut state = NumericMetricState::new();
@@ -156,7 +157,7 @@ impl MetricLogger for Ledger {
     fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
         let mut state = self.lock();
         for metric in &update.entries_numeric {
-            // A running value knows what it is the mean of; where there is none, batches count the same.
+            // A running value knows the number of its samples; without one, all batches have equal weights.
             let weight = state.weights.entry(metric.entry.metric_id.clone()).or_default();
             match &metric.running_entry {
                 Some(NumericEntry::Aggregated { count, .. }) => *weight = *count as u64,
@@ -177,7 +178,7 @@ impl MetricLogger for Ledger {
         let value = state.values.get(&(name.to_owned(), epoch, split.clone())).copied();
         match (value, &mut state.files) {
             (Some(value), _) => Ok(vec![NumericEntry::Final(value)]),
-            // An epoch of before this run was resumed.
+            // An epoch before this run was resumed.
             (None, Some(files)) if !name.is_empty() => files.read_numeric(name, epoch, split),
             (None, _) => Ok(Vec::new()),
         }

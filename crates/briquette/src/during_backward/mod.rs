@@ -1,8 +1,9 @@
-//! Exchanges gradients while the backward pass goes on.
+//! Exchanges gradients during the backward pass.
 //!
-//! Burn hands gradients over when all are computed. Here the forward pass runs on a clone of the module whose parameters are
-//! [tapped](tap): each gradient is sent to the rank's background channel as soon as it is complete, where the strategy
-//! exchanges it [as it arrives](briquette_core::reduce::Arriving). When the backward pass ends most of the exchange may be behind it.
+//! Burn returns gradients when all are computed. Here the forward pass runs on a clone of the module whose parameters are
+//! [tapped](tap): each gradient is sent to the rank's background channel as soon as it is complete, if the strategy can exchange
+//! it [as it arrives](briquette_core::reduce::Arriving). Most of the exchange may then be complete at the end of the backward
+//! pass.
 //!
 //! ```text
 //! rank's thread   forward ── backward ─┬──┬───┬──── end ──────────── wait ── optimizer
@@ -10,8 +11,8 @@
 //! channel         header ──────────────┴ bucket ─ bucket ─ bucket ─ header again
 //! ```
 //!
-//! Nothing is committed before the second header, in which every rank says that all its gradients were finite and complete. The first
-//! agrees on samples and on what controllers decide from, all of it of steps before; losses are agreed by the second.
+//! Nothing is committed before the second header, in which every rank reports that all its gradients were finite and complete. In
+//! the first, ranks agree on samples and on the inputs of controllers, all from previous steps; in the second, on losses.
 
 mod source;
 #[cfg(feature = "overlap-backward")]
@@ -34,45 +35,45 @@ use crate::error::Error;
 /// The channel of the exchange.
 pub(crate) const CHANNEL: usize = 1;
 
-/// An exchange that waits for gradients, or is on its way.
+/// An exchange that waits for gradients, or is in progress.
 pub(crate) struct Armed {
     pub(crate) messages: Sender<Message>,
     pub(crate) pending: Option<Pending<Done>>,
 }
 
 impl Drop for Armed {
-    /// Lets the channel's thread go: it would wait for gradients for ever.
+    /// Releases the channel's thread, which would otherwise wait indefinitely for gradients.
     fn drop(&mut self) {
         drop(self.messages.send(Message::GivenUp));
     }
 }
 
-/// What the exchange takes with it.
+/// Input of the exchange.
 pub(crate) struct Job {
     pub(crate) strategy: Lent,
     pub(crate) source: Source,
-    /// What is known before the backward pass; rates are compared at its end.
+    /// The values known before the backward pass; learning rates are compared at its end.
     pub(crate) header: Header,
-    /// The rate, where it was recorded by then.
+    /// The learning rate, if it was recorded by then.
     pub(crate) learning_rate: Option<f64>,
-    /// Whether the order in which gradients come is to be agreed on.
+    /// Set if ranks are to agree on the order of arrival.
     pub(crate) learns_order: bool,
     pub(crate) average: Vec<f32>,
 }
 
-/// What it brings back.
+/// Output of the exchange.
 pub(crate) struct Done {
     pub(crate) strategy: Lent,
     pub(crate) source: Source,
     pub(crate) average: Vec<f32>,
-    /// `None` where the step was given up before its backward pass.
+    /// `None` if the step was abandoned before its backward pass.
     pub(crate) exchanged: Option<Result<Exchanged, Error>>,
 }
 
 /// An exchange that every rank has completed.
 pub(crate) struct Exchanged {
     pub(crate) arrived: Arrived,
-    /// Rank 0's order of arrival, where it was asked for.
+    /// Rank 0's order of arrival, if it was requested.
     pub(crate) order: Option<Vec<usize>>,
 }
 
@@ -98,7 +99,7 @@ impl Job {
     }
 }
 
-/// A source, and what must not change before its end.
+/// A source, and state that must not change before its end.
 struct Gradient<'a> {
     source: &'a mut Source,
     learning_rate: Option<f64>,
@@ -142,7 +143,7 @@ impl ArrivingGradient for Gradient<'_> {
     }
 }
 
-/// Rank 0's order of arrival; `None` where its gradients did not come one by one.
+/// Agrees on rank 0's order of arrival; `None` if its gradients did not arrive one by one.
 fn agree_on_order(arrived: &[(usize, Instant)], slots: usize, comm: &mut Session) -> Result<Option<Vec<usize>>, Error> {
     let mut bytes: Vec<u8> = arrived.iter().flat_map(|(slot, _)| (*slot as u32).to_le_bytes()).collect();
     comm.broadcast(0, &mut bytes)?;
@@ -152,7 +153,7 @@ fn agree_on_order(arrived: &[(usize, Instant)], slots: usize, comm: &mut Session
     if order.is_empty() {
         return Ok(None);
     }
-    // What never came on its own comes at the end.
+    // Slots that did not arrive during the pass come last.
     order.extend((0..slots).filter(|slot| !known[*slot]));
     Ok(Some(order))
 }

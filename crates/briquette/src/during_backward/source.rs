@@ -1,4 +1,4 @@
-//! A rank's gradient while the backward pass computes it.
+//! A rank's gradient during the backward pass.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
@@ -14,54 +14,54 @@ use tracing::trace_span;
 use crate::error::Error;
 use crate::flat::copy_finite;
 
-/// What the rank's thread tells its exchange.
+/// Messages from the rank's thread to its exchange.
 #[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
 pub(crate) enum Message {
     /// A slot's gradient is complete, at this time.
     Gradient(usize, Tensor<1>, Instant),
     /// The backward pass has ended.
     End(End),
-    /// The step will not be taken.
+    /// The step was abandoned.
     GivenUp,
 }
 
-/// What is known when the backward pass has ended.
+/// Values known at the end of the backward pass.
 pub(crate) struct End {
-    /// Each slot's gradient, where there is one: for those that did not come during the pass.
+    /// Each slot's gradient, if there is one: for those that did not arrive during the pass.
     pub(crate) gradients: Vec<Option<Tensor<1>>>,
-    /// The step header with all that was recorded.
+    /// The step header with all recorded values.
     pub(crate) header: Header,
     pub(crate) at: Instant,
 }
 
-/// The flat vector, as it fills.
+/// The flat vector, filled as gradients arrive.
 pub(crate) struct Source {
     messages: Receiver<Message>,
-    /// Received and not looked at.
+    /// A message that was received but not processed.
     first: Option<Message>,
     slots: Vec<Slot>,
     flat: Vec<f32>,
-    /// Slots that are in the vector, or known to be absent.
+    /// Set for each slot that is in the vector, or known to be absent.
     there: Vec<bool>,
-    /// Slots that had a gradient.
+    /// Set for each slot with a gradient.
     pub(crate) present: Vec<bool>,
-    /// In the order of arrival, and when.
+    /// Slots in the order of arrival, with their times.
     pub(crate) arrived: Vec<(usize, Instant)>,
-    /// The order that is expected.
+    /// The expected order of arrival.
     order: Vec<usize>,
     /// The first slot with a value that is not finite.
     pub(crate) bad_slot: Option<u32>,
-    /// What cannot be mended.
+    /// An error that cannot be corrected.
     pub(crate) problem: Option<Error>,
-    /// Of each slot that came, some of its values as they were read, to compare with what the step is taken with.
+    /// Sampled values of each slot that arrived, to be compared with the gradients of the step.
     samples: Vec<f32>,
-    /// A slot whose gradient is not the one that came.
+    /// A slot whose gradient was changed after it arrived.
     pub(crate) replaced: Option<usize>,
-    /// No message is to come any more.
+    /// Set if no more messages follow.
     is_over: bool,
     pub(crate) header: Option<Header>,
     weight: f32,
-    /// When computing began; nothing where it had ended before the exchange began.
+    /// The start of the computation; `None` if it had ended before the exchange began.
     began: Option<Instant>,
     /// The local weight decay, and the parameters.
     decay: (f64, Vec<Tensor<1>>),
@@ -98,36 +98,37 @@ impl Source {
         }
     }
 
-    /// Waits until the backward pass has begun; not so where the step was given up before.
+    /// Waits until the backward pass has begun; returns false if the step was abandoned before.
     pub(crate) fn begins(&mut self, comm: &mut Session) -> bool {
         self.first = comm.idle(|| self.messages.recv().ok());
         matches!(self.first, Some(Message::Gradient(..) | Message::End(_)))
     }
 
-    /// The step was computed before the exchange began.
+    /// Marks the step as computed before the exchange began.
     #[must_use]
     pub(crate) fn after_computing(mut self) -> Self {
         self.began = None;
         self
     }
 
-    /// So much of the step was computed by then, of 1.
+    /// Reports the share of the step, from 0 to 1, that was computed at this time.
     fn computed(&self, share: f64, at: Instant, comm: &mut Session) {
         if let Some(began) = self.began {
             comm.computed(share, at.saturating_duration_since(began));
         }
     }
 
-    /// By what gradients are multiplied.
+    /// Sets the factor of the gradients.
     pub(crate) fn weigh(&mut self, weight: f32) {
         self.weight = weight;
     }
 
-    /// Waits for the end of the backward pass: the header with all that is known then, `None` where the step was given up.
+    /// Waits for the end of the backward pass. Returns the header with all values known then, or `None` if the step was
+    /// abandoned.
     pub(crate) fn end(&mut self, comm: &mut Session) -> Option<Header> {
         let all = 0..self.flat.len();
         self.wait(all, comm);
-        // Each slot may have come before the end did.
+        // All slots may have arrived before the end message.
         while self.header.is_none() && self.receive(comm) {}
         self.header
     }
@@ -141,14 +142,14 @@ impl Source {
         self.flat
     }
 
-    /// The next message; whether there was one.
+    /// Processes the next message; returns whether there was one.
     fn receive(&mut self, comm: &mut Session) -> bool {
         let mut next = || if self.is_over { None } else { comm.idle(|| self.messages.recv().ok()) };
         let message = self.first.take().or_else(&mut next);
         match message {
             Some(Message::Gradient(slot, gradient, at)) => {
                 self.arrived.push((slot, at));
-                // Of a step, a third is forward; each slot has an equal part of the rest.
+                // The forward pass takes a third of a step; each slot has an equal part of the rest.
                 let share = (1.0 + 2.0 * self.arrived.len() as f64 / self.slots.len() as f64) / 3.0;
                 self.computed(share, at, comm);
                 self.put(slot, gradient);
@@ -185,7 +186,8 @@ impl Source {
         self.there[slot] = true;
     }
 
-    /// Zeros take the place of what is not finite: the step is refused at its end, and no rank waits for this one until then.
+    /// Stores a gradient. Values that are not finite become zeros: the step is refused at its end, and no rank waits for this one
+    /// until then.
     fn put(&mut self, slot: usize, gradient: Tensor<1>) {
         let place = self.slots[slot].range();
         (self.there[slot], self.present[slot]) = (true, true);
@@ -206,7 +208,7 @@ impl Source {
 
     fn read(&mut self, slot: usize, gradient: Tensor<1>, place: Range<usize>) -> Result<bool, Error> {
         let _read = trace_span!(target: TARGET, "read", slot).entered();
-        // Of what is read, where that is the gradient as it came.
+        // If the gradient is read unchanged, the samples come from the values read.
         let sampled = gradient.dtype() == DType::F32 && self.decay.0 == 0.0;
         if !sampled {
             self.sample(slot, &sample(&gradient))?;
@@ -233,8 +235,9 @@ impl Source {
         Ok(())
     }
 
-    /// Finds the first slot that the step is not taken with as it came: clipped, scaled, added up or left out meanwhile. Gradients that
-    /// were asked for with the clone that the forward pass ran on are none, which Burn gives for leaves alone.
+    /// Finds the first slot whose gradient in the step differs from the one that arrived: it was clipped, scaled, accumulated or
+    /// left out. Gradients taken with the clone of the forward pass are empty, because Burn returns gradients of leaves only;
+    /// they are not compared.
     fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
         if gradients.iter().all(Option::is_none) {
             return Ok(());
@@ -266,14 +269,14 @@ impl Source {
     }
 }
 
-/// Values of a slot that are compared.
+/// The number of values of a slot that are compared.
 const SAMPLES: usize = 16;
 
 fn stride(len: usize) -> usize {
     len.div_ceil(SAMPLES).max(1)
 }
 
-/// Evenly from the vector, as `f32`.
+/// Evenly spaced values of the vector, as `f32`.
 fn sample(vector: &Tensor<1>) -> Tensor<1> {
     let len = vector.dims()[0];
     let sample = vector.clone().slice(s![..;stride(len) as isize]);

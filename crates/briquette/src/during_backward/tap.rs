@@ -1,9 +1,9 @@
-//! Identity operations on parameters that see their gradients while the backward pass runs.
+//! Taps: identity operations on parameters that receive their gradients during the backward pass.
 //!
-//! Burn walks its tape by *depth*, deepest first, and an operation on a leaf has depth 1: it would come last. Depth counts untracked
-//! parents, too, so that a tap has a second one, from a chain of untracked one-element tensors, at a depth that grows with each
-//! parameter that the forward pass reads. The tap then lies just below what uses the parameter, and its gradient is complete when it is
-//! reached, wherever it lies: its depth decides when, never what.
+//! Burn walks its tape by *depth*, deepest first. An operation on a leaf has depth 1 and would come last. Depth also counts
+//! untracked parents. Therefore a tap has a second parent, from a chain of untracked one-element tensors, whose depth grows with
+//! each parameter that the forward pass reads. The tap then lies just below the operations that use the parameter, and its
+//! gradient is complete when the walk reaches it. This holds at any depth: the depth affects only the time, never the result.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,10 +29,11 @@ use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, T
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor};
 
-/// Levels from one parameter that forward reads to the next. What lies between deeper than that comes before the later one's gradient.
+/// Levels between two parameters that the forward pass reads. Operations between them that are deeper run before the gradient of
+/// the later parameter is delivered.
 const STRIDE: usize = 256;
 
-/// Is given a slot's number and gradient.
+/// Callback that receives a slot's number and gradient.
 #[derive(Clone)]
 pub(crate) struct Hook(pub(crate) Arc<dyn Fn(usize, Tensor<1>) + Send + Sync>);
 
@@ -81,7 +82,7 @@ where
     type State = (usize, Hook);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        // All that uses it is deeper.
+        // All operations that use it are deeper.
         let grad = grads.consume::<B>(&ops.node);
         let (slot, Hook(hook)) = ops.state;
         let flat = B::float_reshape(grad.clone(), Shape::new([grad.shape().num_elements()]));
@@ -89,7 +90,7 @@ where
         if let [Some(leaf), _] = ops.parents {
             grads.register::<B>(leaf.id, grad.clone());
         }
-        // For whoever asks for the gradients of the clone.
+        // For callers that request the gradients of the clone.
         grads.register::<B>(ops.node.id, grad);
     }
 }
@@ -123,17 +124,18 @@ where
     }
 }
 
-/// Tensors at growing depths, [`STRIDE`] apart, on each device: kept from step to step.
+/// Tensors at growing depths, [`STRIDE`] apart, on each device; kept from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
-    /// By device.
+    /// Chains by device.
     chains: Vec<(Device, Vec<Tensor<1>>)>,
-    /// Parameters that this step's forward pass has read.
+    /// The number of parameters that this step's forward pass has read.
     reads: usize,
 }
 
 impl Clock {
-    /// A tensor deeper than all that the forward pass can have made so far, if it made no more than [`STRIDE`] levels a parameter.
+    /// Returns a tensor deeper than any that the forward pass can have made so far, if it makes at most [`STRIDE`] levels per
+    /// parameter.
     fn next(&mut self, device: &Device) -> Tensor<1> {
         self.reads += 1;
         let known = self.chains.iter().position(|(of, _)| of == device);
@@ -157,7 +159,7 @@ pub(crate) struct Taps {
     hook: Hook,
     clock: Arc<Mutex<Clock>>,
     slots: usize,
-    /// In how many places each parameter is.
+    /// The number of places of each parameter.
     places: Places,
 }
 
@@ -171,7 +173,7 @@ impl ModuleVisitor for Places {
 }
 
 impl Taps {
-    /// `module` with taps that tell `hook`. Slots are numbered as they are in the layout.
+    /// Returns `module` with taps that call `hook`. Slots are numbered as in the layout.
     pub(crate) fn put<M: Module>(module: &M, hook: Hook, clock: &Arc<Mutex<Clock>>) -> M {
         clock.lock().unwrap_or_else(PoisonError::into_inner).reads = 0;
         let mut places = Places::default();
@@ -188,7 +190,7 @@ impl ModuleMapper for Taps {
         }
         let slot = self.slots;
         self.slots += 1;
-        // What becomes of the gradients of several places is for Burn to decide.
+        // Burn itself combines the gradients of several places.
         if self.places.0.get(&id).is_some_and(|places| *places > 1) {
             return param;
         }
@@ -215,8 +217,8 @@ mod tests {
         second: Linear,
     }
 
-    /// What Burn may change without notice: that its tape goes by depth, and that depth counts untracked parents. Gradients would still
-    /// be right, and come too late.
+    /// Tests assumptions that Burn may change without notice: its tape goes by depth, and depth counts untracked parents.
+    /// Otherwise gradients would still be right, but arrive too late.
     #[test]
     fn a_layers_gradients_come_before_backward_goes_on_below_it() {
         const BETWEEN: usize = 99;

@@ -1,4 +1,4 @@
-//! Gradients of a world of one rank, where they are their own average.
+//! Gradients in a world of one rank, where they are already the average.
 
 use std::num::NonZeroUsize;
 use std::thread::{available_parallelism, scope};
@@ -13,15 +13,15 @@ use crate::error::Error;
 
 /// Gradients after [`check`].
 pub(crate) struct Checked {
-    /// In the memory that they came in.
+    /// The gradients, in their original memory.
     pub(crate) grads: GradientsParams,
-    /// Which slots have one.
+    /// Set for each slot with a gradient.
     pub(crate) present: Vec<bool>,
     /// The first slot with a value that is not finite.
     pub(crate) bad_slot: Option<u32>,
 }
 
-/// Adds the local weight decay and looks for values that are not finite. Tensors in this process's memory are not copied.
+/// Adds the local weight decay and checks for values that are not finite. Tensors in this process's memory are not copied.
 pub(crate) fn check<M: Module>(module: &M, grads: GradientsParams, weight_decay: f64) -> Result<Checked, Error> {
     let checked = Checked { grads: GradientsParams::new(), present: Vec::new(), bad_slot: None };
     let mut walk = Walk { grads, weight_decay, checked, failed: None };
@@ -36,7 +36,7 @@ struct Walk {
     failed: Option<Error>,
 }
 
-/// `grad`, and whether it is finite.
+/// Returns `grad`, and whether it is finite.
 fn look<const D: usize>(grad: Tensor<D>) -> Result<(Tensor<D>, bool), Error> {
     let (device, dtype) = (grad.device(), grad.dtype());
     let read = |tensor: Tensor<D>| -> Result<(TensorData, bool), Error> {
@@ -52,9 +52,9 @@ fn look<const D: usize>(grad: Tensor<D>) -> Result<(Tensor<D>, bool), Error> {
     Ok((Tensor::from_data(data, (&device, dtype)), is_finite))
 }
 
-/// [`finite`], by all cores where there is enough to read: no other rank needs them.
+/// [`finite`], on all cores if there are enough values: no other rank needs the cores.
 fn finite_by_all(values: &[f32]) -> bool {
-    /// Read in a few hundred microseconds, many times what a thread takes to start.
+    /// Takes a few hundred microseconds to read, much longer than starting a thread.
     const FEWEST: usize = 1 << 19;
     let threads = available_parallelism().map_or(1, NonZeroUsize::get).min(values.len() / FEWEST);
     if threads < 2 {

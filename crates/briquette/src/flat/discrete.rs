@@ -1,11 +1,11 @@
-//! Integer and boolean tensors of a module: no gradient reaches them, and after joining every rank has rank 0's.
+//! Integer and boolean tensors of a module. They get no gradients, and after joining every rank has rank 0's.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
 use crate::error::Error;
 
-/// Paths, kinds and shapes, as text; empty where there are none.
+/// Paths, kinds and shapes, as text; empty if there are none.
 pub(crate) fn describe<M: Module>(module: &M) -> String {
     struct Describe(Vec<String>, String);
     impl Describe {
@@ -32,7 +32,7 @@ pub(crate) fn describe<M: Module>(module: &M) -> String {
     walk.1
 }
 
-/// All values one after another: integers in 8 bytes, as their width differs between backends, booleans in one.
+/// Concatenates all values: integers in 8 bytes, because their width differs between backends, booleans in one.
 pub(crate) fn read<M: Module>(module: &M) -> Result<Vec<u8>, Error> {
     struct Read(Result<Vec<u8>, Error>);
     impl Read {
@@ -60,7 +60,7 @@ pub(crate) fn read<M: Module>(module: &M) -> Result<Vec<u8>, Error> {
     walk.0
 }
 
-/// Undoes [`read`]; tensors beyond the end of `bytes` stay as they are.
+/// Undoes [`read`]; tensors beyond the end of `bytes` stay unchanged.
 pub(crate) fn write<M: Module>(module: M, bytes: &[u8]) -> M {
     struct Write<'a>(&'a [u8]);
     impl<'a> Write<'a> {

@@ -19,15 +19,15 @@ pub(crate) struct Inventory {
     pub(super) frozen: Layout,
     /// Float tensors that are not parameters.
     pub(crate) buffers: Layout,
-    /// The two before, in the module's order.
+    /// Frozen parameters and buffers, in the module's order.
     pub(crate) rest: Layout,
-    /// The first two trainable slots with one id, by their paths.
+    /// The paths of the first two trainable slots with the same id.
     shared: Option<[String; 2]>,
 }
 
 impl Inventory {
     /// # Errors
-    /// [`Error::DType`] where a device cannot compute in a tensor's type: some would give garbage.
+    /// [`Error::DType`] if a device does not support a tensor's type: some would compute garbage.
     pub(crate) fn of<M: Module>(module: &M) -> Result<Inventory, Error> {
         let mut walk = Survey::of(Parts::of(module));
         module.visit(&mut walk);
@@ -49,7 +49,7 @@ impl Inventory {
         ))
     }
 
-    /// Trained and frozen.
+    /// Trained and frozen parameters.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Slot> {
         self.layout.slots().iter().chain(self.frozen.slots())
     }
@@ -64,16 +64,16 @@ impl Inventory {
     }
 }
 
-/// Every module path is the walk's stack joined by dots, as Burn's own parameter groups spell it.
+/// Visitor that records paths: the walk's stack joined by dots, as in Burn's own parameter groups.
 struct Survey {
     parts: Parts,
     path: Vec<String>,
-    /// Parts that it is in, path and shape.
+    /// Parts of the tensor, its path and its shape.
     found: Vec<(Vec<Part>, String, Vec<usize>)>,
     refused: Option<Error>,
-    /// Trainable ones by their ids.
+    /// Trainable parameters by their ids.
     trained: HashMap<ParamId, String>,
-    /// The first two of them with the same.
+    /// The first two of them with the same id.
     shared: Option<[String; 2]>,
 }
 

@@ -1,6 +1,6 @@
-//! Buffers as they were before a forward pass, to be put back.
+//! Buffers saved before a forward pass, to be restored.
 //!
-//! A training pass writes BatchNorm's running statistics. Where the step is refused, what it wrote is undone.
+//! A training pass writes BatchNorm's running statistics. If the step is refused, this is undone.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use super::transfer::{Pieces, as_f32};
 use super::{drain, finite, like};
 use crate::error::Error;
 
-/// Handles of a module's buffers; a pass that changes a buffer makes a new tensor and leaves these as they are.
+/// Handles of a module's buffers. A pass that changes a buffer creates a new tensor, so these stay unchanged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept {
     /// In the module's order.
@@ -27,7 +27,7 @@ struct Buffer {
 }
 
 impl Kept {
-    /// The buffers of `module` with what was computed last in them; `ids` are those of its buffers as far as they are known.
+    /// Reads the buffers of `module` with their latest values. `ids` caches the ids of its buffers.
     pub(crate) fn of<M: Module>(module: &M, ids: &mut HashSet<ParamId>, count: usize) -> Result<Kept, Error> {
         if count == 0 {
             return Ok(Kept::default());
@@ -45,7 +45,7 @@ impl Kept {
         let (mut finites, mut rest) = (Vec::with_capacity(lens.len()), lens.into_iter());
         pieces.read(|block| {
             let mut values = as_f32(&block)?;
-            // A buffer without values may lie between two blocks.
+            // An empty buffer may lie between two blocks.
             while let Some(len) = rest.as_slice().first().copied().filter(|len| *len <= values.len()) {
                 let (own, others) = values.split_at(len);
                 finites.push(finite(own));
@@ -62,7 +62,7 @@ impl Kept {
         Ok(Kept { buffers: found.into_iter().zip(finites).map(buffer).collect() })
     }
 
-    /// The first buffer that is not finite and was so `before`.
+    /// Returns the first buffer that is not finite but was finite `before`.
     pub(crate) fn first_lost(&self, before: &Kept) -> Option<usize> {
         let was_finite = |place: usize| before.buffers.get(place).is_none_or(|buffer| buffer.is_finite);
         self.buffers.iter().enumerate().position(|(place, buffer)| !buffer.is_finite && was_finite(place))
@@ -73,18 +73,18 @@ impl Kept {
         self.buffers.get(place).is_none_or(|buffer| buffer.is_finite)
     }
 
-    /// Writes these values into the buffers that `module` shares with all its clones, in the place of what its forward passes wrote.
+    /// Writes these values into the buffers that `module` shares with all its clones, and so undoes its forward passes.
     pub(crate) fn put_back<M: Module>(&self, module: &M) {
         if self.buffers.is_empty() {
             return;
         }
-        // A pending update would replace what is written.
+        // A pending update would replace the written values.
         drain(module);
         let _ = module.clone().map(&mut PutBack(self.buffers.iter()));
     }
 }
 
-/// Ids of what is no parameter.
+/// Ids of tensors that are not parameters.
 pub(crate) fn buffer_ids<M: Module>(module: &M) -> HashSet<ParamId> {
     struct Ids(Parts, HashSet<ParamId>);
     impl ModuleVisitor for Ids {

@@ -1,7 +1,7 @@
 //! Checks that a module still has the trainable tensors that joined.
 //!
-//! The flat vector's slots are found by the order of the walk: a layer that is frozen and another that is trained in its place, as fine-tuning
-//! does from one phase to the next, would take its slots.
+//! The flat vector's slots follow the order of the walk. If one layer is frozen and another one is trained instead, as
+//! fine-tuning does between phases, the new layer would take its slots.
 
 use briquette_core::{Layout, Slot};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -10,11 +10,11 @@ use burn::tensor::Tensor;
 use super::Inventory;
 use crate::error::Error;
 
-/// The ids of the trainable tensors whose paths were compared last: as long as they are the same, so are the paths.
+/// The ids of the trainable tensors whose paths were last compared: while the ids are unchanged, so are the paths.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known(Vec<ParamId>);
 
-/// The first trainable tensor that is another one than at join; its path and shape then, and now.
+/// The first trainable tensor that has changed since join, with its path and shape then and now.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Changed {
     pub(crate) place: usize,
@@ -23,10 +23,10 @@ pub(crate) struct Changed {
 }
 
 impl Known {
-    /// Compares with the `layout` that joined.
+    /// Compares the module with the `layout` that joined.
     ///
     /// # Errors
-    /// [`Error::DType`] for a tensor of a type that its device does not compute in.
+    /// [`Error::DType`] for a tensor of a type that its device does not support.
     pub(crate) fn compare<M: Module>(&mut self, module: &M, layout: &Layout) -> Result<Option<Changed>, Error> {
         let mut walk = Walk { ids: Vec::with_capacity(self.0.len()), slots: layout.slots(), same_shapes: true };
         module.visit(&mut walk);

@@ -1,32 +1,33 @@
-//! What of a module is trained, what is frozen, and what is no parameter.
+//! Parts of a module: trainable parameters, frozen parameters, and buffers.
 
 use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 
-/// Some of a module's float tensors.
+/// A part of a module's float tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Parameters that require a gradient.
     Trainable,
-    /// Parameters that do not: after joining equal on all ranks, and never sent again.
+    /// Parameters that do not: replicated after joining, and never sent again.
     Frozen,
-    /// What is no parameter (BatchNorm's running statistics): each rank has its own.
+    /// Tensors that are not parameters (BatchNorm's running statistics): rank-local.
     Buffers,
-    /// All that is not trainable, in the module's order, as older checkpoints have it.
+    /// All tensors that are not trainable, in the module's order, as older checkpoints have it.
     Rest,
 }
 
-/// Which of a module's tensors are parameters.
+/// The set of a module's tensors that are parameters.
 ///
-/// Visitors are shown everything as parameters. Mappers tell: a parameter takes the id that it is given, what is none keeps its own.
+/// Visitors receive every tensor as a parameter. Mappers can distinguish them: a parameter accepts a new id, any other tensor
+/// keeps its own.
 pub(crate) struct Parts {
     parameters: HashSet<ParamId>,
 }
 
 impl Parts {
-    /// What it takes to find this part of the module.
+    /// Collects the parameter ids, if they are needed to find this part of the module.
     pub(crate) fn for_part<M: Module>(part: Part, module: &M) -> Parts {
         match part {
             Part::Trainable | Part::Rest => Parts { parameters: HashSet::new() },

@@ -1,4 +1,4 @@
-//! Devices whose memory is not this process's read in buckets; here flex is made to, and must give the same.
+//! Devices without host memory are read in buckets. Here flex is forced to do so, and must give the same result.
 
 use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
@@ -14,7 +14,7 @@ struct Four {
     b: Param<Tensor<2>>,
 }
 
-/// A weight in two places, as a clone.
+/// One weight in two places, as a clone.
 #[test]
 fn two_trained_fields_with_one_id_are_named() {
     let Four { a, half, b, .. } = module();
@@ -22,7 +22,7 @@ fn two_trained_fields_with_one_id_are_named() {
     let caution = |module: &Four| Inventory::of(module).unwrap().caution();
     let text = caution(&tied).unwrap();
     assert!(text.contains("`unused` and `b` are parameters with one id"), "{text}");
-    // Frozen, they are only read.
+    // Frozen parameters are only read.
     assert_eq!(caution(&tied.no_grad()), None);
     let Four { a, unused, half, b } = module();
     assert_eq!(caution(&Four { a, unused, half, b }), None);
@@ -40,7 +40,7 @@ fn module() -> Four {
     }
 }
 
-/// d(Σ x²) / dx = 2 x, but for `unused`.
+/// d(Σ x²) / dx = 2 x, except for `unused`.
 fn gradients(module: &Four) -> GradientsParams {
     let square = |x: Tensor<1>| x.cast(DType::F32).square().sum();
     let loss = square(module.a.val()) + square(module.half.val()) + square(module.b.val().reshape([6]));

@@ -1,4 +1,4 @@
-//! From a device to the host.
+//! Transfers from a device to the host.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use futures_lite::future::block_on;
 use crate::backend::in_host_memory;
 use crate::error::Error;
 
-/// Values that a device concatenates and hands over at a time: 16 MiB. While one such bucket is copied on the host, the
-/// next is on its way.
+/// The number of values that a device concatenates and transfers at a time: 16 MiB. While one such bucket is copied on the host,
+/// the next is in transit.
 const BUCKET: usize = 4 << 20;
 
-/// Collects what a walk finds, then reads it.
+/// Collects the tensors of a walk, then reads them.
 #[derive(Default)]
 pub(super) struct Pieces {
     tensors: Vec<Tensor<1>>,
-    /// Values a bucket; what the device wants if absent.
+    /// The number of values in a bucket; the device's default if absent.
     bucket: Option<usize>,
 }
 
@@ -34,8 +34,8 @@ impl Pieces {
         self.tensors.push(if flat.dtype() == DType::F32 { flat } else { flat.cast(DType::F32) });
     }
 
-    /// Hands the values to `each` in the order of the walk: tensors that live in this process's memory one by one, since
-    /// each gives its memory away, and a device's by the bucket, each of whole tensors.
+    /// Passes the values to `each` in the order of the walk. Tensors in this process's memory are passed one by one, because each
+    /// hands over its own memory. A device's tensors are passed in buckets of whole tensors.
     pub(super) fn read(self, mut each: impl FnMut(TensorData) -> Result<(), Error>) -> Result<(), Error> {
         let Some(first) = self.tensors.first() else { return Ok(()) };
         let Some(len) = self.bucket.or((!in_host_memory(&first.device())).then_some(BUCKET)) else {
@@ -56,7 +56,7 @@ pub(super) fn as_f32(data: &TensorData) -> Result<&[f32], Error> {
     data.as_slice().map_err(Error::device)
 }
 
-/// Tensors in a row, concatenated where they are; `len` values at most, or one tensor.
+/// Consecutive tensors, concatenated on the device, with at most `len` values, or a single tensor.
 struct Buckets<I: Iterator<Item = Tensor<1>>> {
     tensors: std::iter::Peekable<I>,
     len: usize,
@@ -78,14 +78,14 @@ impl<I: Iterator<Item = Tensor<1>>> Iterator for Buckets<I> {
 
 type Outcome = Result<Vec<TensorData>, ExecutionError>;
 
-/// A transfer on its way.
+/// A transfer in progress.
 enum Reading {
     Pending(Pin<Box<dyn Future<Output = Outcome>>>),
     Done(Outcome),
 }
 
 impl Reading {
-    /// Futures do nothing before they are asked: the first question queues the transfer.
+    /// Starts a transfer. Futures do nothing before the first poll, which queues it.
     fn begin(tensor: Tensor<1>) -> Reading {
         let mut transfer: Pin<Box<dyn Future<Output = Outcome>>> =
             Box::pin(Transaction::default().register(tensor).execute_async());
@@ -118,7 +118,7 @@ mod tests {
             let values: Vec<f32> = (0..len).map(|i| next + i as f32).collect();
             next += len as f32;
             let tensor = Tensor::<1>::from_data(TensorData::new(values, [len]), &Device::flex());
-            // Small whole numbers survive half precision.
+            // Small integers survive half precision.
             pieces.push(if len == 4 { tensor.cast(DType::F16) } else { tensor });
         }
         let (mut lens, mut all) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Values of a module's tensors on the host, and back.
+//! Reads and writes values of a module's tensors on the host.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ pub(crate) fn read_values<M: Module>(module: &M, part: Part, out: &mut Vec<f32>)
     Read { part, parts: Parts::for_part(part, module), grads: None, pieces: Pieces::default() }.walk(module, out)
 }
 
-/// Hands the values of a part to `each`, whole tensors one after another, a block at a time.
+/// Passes the values of a part to `each`, a block of whole tensors at a time.
 pub(super) fn for_each_block<M: Module>(
     module: &M,
     part: Part,
@@ -28,19 +28,19 @@ pub(super) fn for_each_block<M: Module>(
     read.pieces.read(each)
 }
 
-/// Reads gradients into `out` in layout order, zeros where there is none, and leaves them where they are.
+/// Reads gradients into `out` in layout order, with zeros for missing ones, and leaves them in place.
 pub(crate) fn read_gradients<M: Module>(module: &M, grads: &GradientsParams, out: &mut Vec<f32>) -> Result<(), Error> {
     let parts = Parts::for_part(Part::Trainable, module);
     Read { part: Part::Trainable, parts, grads: Some(grads), pieces: Pieces::default() }.walk(module, out)
 }
 
-/// Each slot's gradient as a vector, where there is one.
+/// Each slot's gradient as a vector, if there is one.
 pub(crate) fn flat_gradients<M: Module>(module: &M, grads: &GradientsParams) -> Vec<Option<Tensor<1>>> {
     struct Walk<'a>(&'a GradientsParams, HashSet<ParamId>, Vec<Option<Tensor<1>>>);
     impl ModuleVisitor for Walk<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if param.val().is_require_grad() {
-                // A parameter that several places share has its gradient at the first.
+                // A parameter that is shared by several places has its gradient at the first.
                 let is_first = self.1.insert(param.id);
                 let gradient = self.0.get::<D>(param.id).filter(|_| is_first);
                 self.2.push(gradient.map(flat));
@@ -73,7 +73,7 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.reshape([len])
 }
 
-/// Values of parameters, or their gradients in the place of them.
+/// Reads the values of parameters, or their gradients.
 struct Read<'a> {
     part: Part,
     parts: Parts,
@@ -106,7 +106,7 @@ impl ModuleVisitor for Read<'_> {
     }
 }
 
-/// Writes parameters or buffers by path; ids, gradient tracking and types stay as they are.
+/// Writes parameters or buffers by path; ids, gradient tracking and types stay unchanged.
 pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inventory: &Inventory) -> M {
     let mut slots = inventory.part(part).slots().iter().map(Slot::range);
     let next = |shape, _| TensorData::new(slots.next().map_or_else(Vec::new, |range| values[range].to_vec()), shape);
@@ -114,7 +114,7 @@ pub(crate) fn write_values<M: Module>(module: M, part: Part, values: &[f32], inv
     module.map(&mut Write { part, parts, next })
 }
 
-/// Parameters or buffers one after another, each in its own type: what [`write_bytes`] makes of them has the same bits.
+/// Concatenates parameters or buffers, each in its own type. [`write_bytes`] restores the same bits.
 pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, Error> {
     struct ReadBytes {
         part: Part,
@@ -142,7 +142,7 @@ pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, E
 /// Undoes [`read_bytes`].
 ///
 /// # Errors
-/// The module back, where it holds another number of bytes.
+/// Returns the module unchanged if `bytes` has the wrong length.
 pub(crate) fn write_bytes<M: Module>(module: M, part: Part, bytes: &[u8]) -> Result<M, M> {
     if bytes.len() != len_in_bytes(&module, part) {
         return Err(module);
@@ -172,7 +172,7 @@ fn len_in_bytes<M: Module>(module: &M, part: Part) -> usize {
     walk.2
 }
 
-/// `next` gives each tensor's data from its shape and type.
+/// Mapper that gets each tensor's data from `next`, given its shape and type.
 struct Write<F> {
     part: Part,
     parts: Parts,
@@ -206,8 +206,8 @@ pub(crate) fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D>
     new.set_require_grad(old.is_require_grad())
 }
 
-/// Has Burn's autodiff forget parameters that are gone. It keeps an entry for each tensor that requires gradients until the next backward pass of
-/// the process. A rank without gradients of its own runs none: a server, or one whose data ran out.
+/// Removes parameters that no longer exist from Burn's autodiff. It keeps an entry for each tensor that requires gradients until
+/// the next backward pass of the process. A rank without gradients runs none: a server, or a rank whose data ran out.
 pub(crate) fn forget_leaves<M: Module>(module: &M) {
     struct First(Option<Device>);
     impl ModuleVisitor for First {

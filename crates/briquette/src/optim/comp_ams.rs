@@ -1,10 +1,10 @@
-//! AMSGrad as the server of Comp-AMS runs it: ε inside the root, no bias correction.
+//! AMSGrad as in the server of Comp-AMS: ε inside the root, no bias correction.
 //!
-//! **Why, and when not.** Comp-AMS compresses gradients with error feedback on every rank and gives their average to AMSGrad: Adam's
-//! behaviour at a hundredth of the bytes, and no moments to exchange. Put this optimizer in a
-//! [`DistributedOptimizer`](crate::DistributedOptimizer) whose configuration compresses (top-k, or signs by block). Alone it is AMSGrad,
-//! for where Adam does not settle. Not for few steps: without bias correction the first ones are of `(1 − β₁)/√(1 − β₂)`, three times the
-//! learning rate.
+//! **Why, and when not.** Comp-AMS compresses gradients with error feedback on every rank and gives their average to AMSGrad: it
+//! behaves like Adam at a hundredth of the bytes, and exchanges no moments. Put this optimizer in a
+//! [`DistributedOptimizer`](crate::DistributedOptimizer) whose configuration compresses (top-k, or signs by block). Alone it is
+//! AMSGrad, for problems on which Adam does not converge. Not for few steps: without bias correction the first steps are
+//! `(1 − β₁)/√(1 − β₂)`, three times the learning rate.
 //!
 //! **Method.**
 //!
@@ -15,13 +15,13 @@
 //! | `v̂ = max(v, v̂)` | `v_max` |
 //! | `θ ← θ − η·m/√(v̂ + ε)` | the step |
 //!
-//! **Properties.** `v̂` never falls. With a gradient that is not compressed this is distributed AMSGrad. Theorem 1 allows compressors with
-//! `‖C(x) − x‖ ≤ q·‖x‖`, `q < 1`.
+//! **Properties.** `v̂` never decreases. With an uncompressed gradient this is distributed AMSGrad. Theorem 1 allows compressors
+//! with `‖C(x) − x‖ ≤ q·‖x‖`, `q < 1`.
 //!
 //! **State.** Three vectors.
 //!
-//! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. Burn's own AMSGrad
-//! ([`AdamConfig::with_amsgrad`](burn::optim::AdamConfig::with_amsgrad)) corrects biases and has ε outside the root.
+//! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. Burn's own
+//! AMSGrad ([`AdamConfig::with_amsgrad`](burn::optim::AdamConfig::with_amsgrad)) corrects biases and has ε outside the root.
 //!
 //! **Reference.** X. Li, B. Karimi, P. Li, *On Distributed Adaptive Optimization with Gradient Compression*, ICLR 2022 (arXiv 2205.05632),
 //! algorithm 2.
@@ -49,36 +49,36 @@ use super::state::state;
 /// Settings of [`CompAms`].
 #[derive(Config, Debug)]
 pub struct CompAmsConfig {
-    /// Of the first moment, in [0, 1).
+    /// Decay rate of the first moment, in [0, 1).
     #[config(default = 0.9)]
     beta_1: f64,
-    /// Of the second moment, in [0, 1).
+    /// Decay rate of the second moment, in [0, 1).
     #[config(default = 0.999)]
     beta_2: f64,
-    /// Under the root, above 0.
+    /// Added under the root, above 0.
     #[config(default = 1e-8)]
     epsilon: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl CompAmsConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
     pub fn build(&self) -> CompAms {
         check_beta("beta_1 of CompAms", self.beta_1);
         check_beta("beta_2 of CompAms", self.beta_2);
-        // Below, f32 has no room for it.
+        // Below, f32 underflows.
         check(self.epsilon >= 1e-37 && self.epsilon.is_finite(), "epsilon of CompAms", "at least 1e-37", self.epsilon);
         check_decay("weight_decay of CompAms", self.weight_decay.as_ref());
         CompAms(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -148,7 +148,8 @@ mod tests {
         assert_near(&path[2], &[-0.75 - 1.625 / 3.140_625_f64.sqrt()], 1e-6);
     }
 
-    /// By default, at g = 1e-4: v = 1e-11 is far below ε, and the step 1e-5/√(1e-11 + 1e-8) = .0999501. Outside it would be 3.15.
+    /// By default, at g = 1e-4: v = 1e-11 is far below ε, and the step is 1e-5/√(1e-11 + 1e-8) = .0999501. With ε outside it
+    /// would be 3.15.
     #[test]
     fn small_gradients_make_small_steps() {
         let path = walk(&CompAmsConfig::new().build(), 1.0, [0.0], &[[1e-4]]);

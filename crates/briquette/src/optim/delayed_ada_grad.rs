@@ -1,9 +1,9 @@
-//! AdaGrad whose step does not look at the gradient that it takes.
+//! AdaGrad whose step size does not depend on the current gradient.
 //!
-//! **Why, and when not.** The present gradient in the denominator makes AdaGrad's step depend on its own noise, and proofs for
-//! non-convex losses fail there. Left out, the step is independent of it, and with `ε > 0` gradients go to 0 almost surely. Without noise
-//! the rate becomes gradient descent's by itself. Not where `β` is small beside the first gradient: the first step is
-//! `α·g/β^(1/2 + ε)`, however large `g` is.
+//! **Why, and when not.** The current gradient in the denominator makes AdaGrad's step size depend on its own noise, and proofs
+//! for non-convex losses fail there. Without it the step size is independent of the noise, and with `ε > 0` gradients converge to
+//! 0 almost surely. Without noise the rate automatically becomes that of gradient descent. Not if `β` is small relative to the
+//! first gradient: the first step is `α·g/β^(1/2 + ε)`, however large `g` is.
 //!
 //! **Method.** Coordinate by coordinate:
 //!
@@ -12,15 +12,15 @@
 //! | `η_t = α/(β + Σ_{i<t} g_i²)^(1/2 + ε)` | `α` is the learning rate, `beta`, `epsilon`; `sum` |
 //! | `x ← x − η_t·g_t` | the step |
 //!
-//! **Properties.** `η_t` never rises, and `g_t` shows in it from step `t + 1` on. `ε` in [0, ½]: above 0 for convergence almost surely,
-//! 0 for rates that adapt to noise.
+//! **Properties.** `η_t` never increases, and `g_t` affects it from step `t + 1` on. `ε` in [0, ½]: above 0 for convergence
+//! almost surely, 0 for rates that adapt to noise.
 //!
 //! **State.** One vector. In f32 the sum stops growing once a square is below 6e-8 of it.
 //!
 //! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's.
 //!
-//! **Reference.** X. Li, F. Orabona, *On the Convergence of Stochastic Gradient Descent with Adaptive Stepsizes*, AISTATS 2019 (arXiv
-//! 1805.08114), the step size by coordinates.
+//! **Reference.** X. Li, F. Orabona, *On the Convergence of Stochastic Gradient Descent with Adaptive Stepsizes*, AISTATS 2019
+//! (arXiv 1805.08114), the coordinate-wise step size.
 //!
 //! ```
 //! use briquette::optim::DelayedAdaGradConfig;
@@ -48,20 +48,20 @@ use super::state::state;
 /// Settings of [`DelayedAdaGrad`].
 #[derive(Config, Debug)]
 pub struct DelayedAdaGradConfig {
-    /// What the sum begins with, above 0.
+    /// Initial value of the sum of squares, above 0.
     #[config(default = 1.0)]
     beta: f64,
-    /// What the power is above ½, in [0, ½].
+    /// Amount by which the power exceeds ½, in [0, ½].
     #[config(default = 0.0)]
     epsilon: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl DelayedAdaGradConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -72,7 +72,7 @@ impl DelayedAdaGradConfig {
         DelayedAdaGrad(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -81,7 +81,7 @@ impl DelayedAdaGradConfig {
     }
 }
 
-/// AdaGrad without the present gradient in its step; see the [module](self).
+/// AdaGrad without the current gradient in its step size; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct DelayedAdaGrad(DelayedAdaGradConfig);
 
@@ -89,7 +89,7 @@ state! {
     /// State of [`DelayedAdaGrad`] for one tensor.
     DelayedAdaGradState, "delayed-ada-grad";
     tensors {
-        /// Of the squares of all gradients so far.
+        /// The sum of squares of all gradients so far.
         sum,
     }
     counts {}
@@ -168,7 +168,7 @@ mod tests {
         DelayedAdaGradConfig::new().init().load_record(record(super::super::CompAmsConfig::new().build()));
     }
 
-    /// Where panics are caught, as when a checkpoint is loaded, it is an error.
+    /// If panics are caught, as when a checkpoint is loaded, the result is an error.
     #[test]
     fn a_foreign_record_in_a_checkpoint_is_no_failure_of_the_device() {
         let foreign = record(super::super::CompAmsConfig::new().build());
@@ -177,7 +177,7 @@ mod tests {
         assert!(error.starts_with("this optimizer record cannot be loaded into delayed-ada-grad"), "{error}");
     }
 
-    /// What Burn does with a foreign record: no error, and no state.
+    /// Documents Burn's behavior for a foreign record: no error, and no state.
     #[test]
     fn burns_own_optimizers_begin_anew_with_a_record_of_ours() {
         let adam = AdamConfig::new().init().load_record(record(DelayedAdaGradConfig::new().build()));

@@ -1,8 +1,8 @@
-//! Delayed AdaGrad with momentum: steps that do not look at the gradient that they take, added up.
+//! Delayed AdaGrad with momentum: accumulates steps whose sizes do not depend on the current gradient.
 //!
-//! **Why, and when not.** As [delayed AdaGrad](super::delayed_ada_grad), with the momentum that networks are trained with, for which the rate
-//! is known with high probability: one run is bounded, not the mean of many. The step adapts to noise without its being measured. Not where
-//! `β` is small relative to the first gradient, as without momentum: the first step is `α·g/β^(1/2 + ε)`.
+//! **Why, and when not.** As [delayed AdaGrad](super::delayed_ada_grad), with the momentum that is usual for networks. Its rate
+//! is known with high probability: the bound holds for one run, not for the mean of many. The step size adapts to noise without
+//! measuring it. Not if `β` is small relative to the first gradient, as without momentum: the first step is `α·g/β^(1/2 + ε)`.
 //!
 //! **Method.** Coordinate by coordinate:
 //!
@@ -12,16 +12,17 @@
 //! | `m_t = μ·m_{t−1} + η_t·g_t` | `momentum`; `velocity` |
 //! | `x ← x − m_t` | the step |
 //!
-//! The step size is inside of the momentum: what was added at an older, larger one stays so.
+//! The step size is inside the momentum: terms added with an older, larger step size keep it.
 //!
-//! | setting | is then |
+//! | setting | equivalent |
 //! |---|---|
-//! | `μ = 0` | delayed AdaGrad, to the bit |
+//! | `μ = 0` | delayed AdaGrad, bit for bit |
 //! | `β` large relative to all squares | SGD with momentum `μ` at the rate `α/β^(1/2 + ε)` |
 //!
 //! **Properties.** For a smooth loss, convex or not, and noise with light tails the mean of `‖∇f(x_t)‖²` over `T` steps is
-//! `Õ(1/T + σ/√T)` with high probability, at one setting for every `σ`. The worst of 100 runs on a loss that is not convex falls like `T^−1.00` without
-//! noise, `T^−.53` and `T^−.44` with noise of .5 and 1, and is 1.2 times the median (`claims optimizers` in `benches/`).
+//! `Õ(1/T + σ/√T)` with high probability, at one setting for every `σ`. On a non-convex loss the worst of 100 runs decreases as
+//! `T^−1.00` without noise, and as `T^−.53` and `T^−.44` with noise of .5 and 1; it is 1.2 times the median (`claims optimizers`
+//! in `benches/`).
 //!
 //! **State.** Two vectors. In f32 the sum stops growing once a square is below 6e-8 of it.
 //!
@@ -70,12 +71,12 @@ pub struct DelayedAdaGradMomentumConfig {
     epsilon: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl DelayedAdaGradMomentumConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -88,7 +89,7 @@ impl DelayedAdaGradMomentumConfig {
         DelayedAdaGradMomentum(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -105,7 +106,7 @@ state! {
     /// State of [`DelayedAdaGradMomentum`] for one tensor.
     DelayedAdaGradMomentumState, "delayed-ada-grad-momentum";
     tensors {
-        /// Of the squares of all gradients so far.
+        /// The sum of squares of all gradients so far.
         sum,
         /// The last step.
         velocity,
@@ -153,7 +154,7 @@ mod tests {
     use burn::optim::SgdConfig;
     use burn::optim::momentum::MomentumConfig;
 
-    /// Steps 2·3/16^(3/4) = .75, then .75/2 + 2·5/25^(3/4), then half of that and nothing.
+    /// Steps 2·3/16^(3/4) = .75, then .75/2 + 2·5/25^(3/4), then half of that with no new term.
     #[test]
     fn three_steps_by_hand() {
         let optimizer = DelayedAdaGradMomentumConfig::new().with_momentum(0.5).with_beta(16.0).with_epsilon(0.25);

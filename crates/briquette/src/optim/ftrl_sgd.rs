@@ -1,12 +1,13 @@
-//! SGD by FTRL: momentum that grows with the step and updates that shrink, for a last iterate of the optimal rate.
+//! SGD by FTRL: increasing momentum and shrinking updates, for a last iterate with the optimal rate.
 //!
-//! **Why, and when not.** On a convex loss with a Lipschitz constant the mean of SGD's iterates is within `O(1/√T)` of the minimum. The last
-//! iterate, which is what is used, is not: for every constant momentum there is such a loss on which it is off by `ln T/√T`. Here the last
-//! iterate has the optimal rate, without a projection, without an average to keep, and without `T` being known. For convex losses, or the
-//! end of a run; not for networks that must travel far from where they began, as every update is drawn back towards the first parameters.
+//! **Why, and when not.** On a convex loss with a Lipschitz constant the mean of SGD's iterates is within `O(1/√T)` of the
+//! minimum. The last iterate, which is used in practice, is not: for every constant momentum there is such a loss on which it is
+//! off by `ln T/√T`. Here the last iterate has the optimal rate, without a projection, without keeping an average, and without
+//! knowing `T`. For convex losses, or the end of a run; not for networks that must move far from their initial parameters,
+//! because every update is pulled back towards these.
 //!
-//! **Method.** Follow the regularized leader decides where to go, and the iterate moves a share `1/(t + 1)` of the way there. Steps count
-//! from 1.
+//! **Method.** Follow-the-regularized-leader chooses a target, and the iterate moves a share `1/(t + 1)` of the way to it. Steps
+//! count from 1.
 //!
 //! | paper | here |
 //! |---|---|
@@ -14,7 +15,7 @@
 //! | `η_t = c/√t` | the learning rate over `t^rate_power` |
 //! | `x_{t+1} = t/(t + 1)·x_t + 1/(t + 1)·(x₁ − η_t·t·m_t)`; with `x₁ = 0`: `t/(t + 1)·(x_t − η_t·m_t)` | the step; `start` is `x₁` |
 //!
-//! So the iterate is the mean of the points that FTRL would have gone to, which gradients are not taken at.
+//! The iterate is therefore the mean of FTRL's targets. No gradients are taken at the targets.
 //!
 //! **Properties.** For a convex loss whose stochastic gradients have a second moment of at most `G²`, with `rate_power` ½:
 //! `E f(x_T) − f* ≤ (‖x₁ − x*‖²/(2c) + c·G²)/√T`. On the worst case for constant momentum .9, of length `T`, the last iterate's excess loss
@@ -22,13 +23,14 @@
 //!
 //! **State.** Two vectors: the first parameters and the mean of gradients.
 //!
-//! **Knobs.** `rate_power` in [0, 1], default ½; 0 for a rate that was made for a known `T`.
+//! **Knobs.** `rate_power` in [0, 1], default ½; 0 for a rate that was tuned for a known `T`.
 //!
-//! **Deviations.** Weights of gradients are equal; the paper allows others, and step sizes of AdaGrad. The sum of gradients is scaled with the
-//! present learning rate, so a schedule moves what earlier gradients have added, too: keep the rate constant. Gradients are exchanged at every
-//! step: where a strategy averages parameters, the pull towards a rank's own sum works against it. Weight decay and clipping of the gradient,
-//! both off by default, are Burn's and not the paper's. We had the paper's abstract; the step is the one that has its properties (increasing
-//! momentum, shrinking updates, FTRL), and the bound is derived from it.
+//! **Deviations.** All gradients have equal weights; the paper allows others, and step sizes of AdaGrad. The sum of gradients is
+//! scaled with the current learning rate, so a schedule also rescales the contribution of earlier gradients: keep the rate
+//! constant. Gradients are exchanged at every step: if a strategy averages parameters, the pull towards a rank's own sum works
+//! against it. Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. We had the paper's
+//! abstract; the step is the one that has its properties (increasing momentum, shrinking updates, FTRL), and the bound is derived
+//! from it.
 //!
 //! **Reference.** X. Li, M. Liu, F. Orabona, *On the Last Iterate Convergence of Momentum Methods*, ALT 2022 (arXiv 2102.07002); X. Li's thesis,
 //! Boston University 2022.
@@ -57,17 +59,17 @@ use super::state::state;
 /// Settings of [`FtrlSgd`].
 #[derive(Config, Debug)]
 pub struct FtrlSgdConfig {
-    /// The power of the step that the learning rate is divided by, in [0, 1].
+    /// The learning rate is divided by the step to this power, in [0, 1].
     #[config(default = 0.5)]
     rate_power: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl FtrlSgdConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -77,7 +79,7 @@ impl FtrlSgdConfig {
         FtrlSgd(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -96,7 +98,7 @@ state! {
     tensors {
         /// The parameters before the first step.
         start,
-        /// Of all gradients so far.
+        /// The mean of all gradients so far.
         mean,
     }
     counts {
@@ -138,7 +140,7 @@ mod tests {
     use super::super::walk::{assert_near, record, walk};
     use super::*;
 
-    /// Means 4, 1, 2; leaders 1 − ½·1·4, 1 − ½·2/√2·1, 1 − ½·3/√3·2; halves, thirds and quarters of the way there.
+    /// Means 4, 1, 2; leaders 1 − ½·1·4, 1 − ½·2/√2·1, 1 − ½·3/√3·2; halves, thirds and quarters of the way to them.
     #[test]
     fn three_steps_by_hand() {
         let path = walk(&FtrlSgdConfig::new().build(), 0.5, [1.0], &[[4.0], [-2.0], [4.0]]);

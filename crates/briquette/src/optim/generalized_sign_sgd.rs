@@ -1,8 +1,9 @@
 //! Generalized SignSGD: momentum divided by the root of its own mean square.
 //!
-//! **Why, and when not.** Where curvature grows with the gradient, as in recurrent networks and transformers, SGD needs clipping.
-//! Generalized SignSGD has clipped SGD's rate without a threshold to tune. It goes from sign momentum (`β₂ = 0`) to something much like
-//! Adam (`β₂` near 1). Not with `β₂` near 1 and a learning rate of SignSGD: the first step is of `1/√(1 − β₂)` learning rates.
+//! **Why, and when not.** If curvature grows with the gradient, as in recurrent networks and transformers, SGD needs clipping.
+//! Generalized SignSGD has clipped SGD's rate without a threshold to tune. It ranges from sign momentum (`β₂ = 0`) to an
+//! approximation of Adam (`β₂` near 1). Not with `β₂` near 1 and a learning rate of SignSGD: the first step is `1/√(1 − β₂)`
+//! learning rates.
 //!
 //! **Method.**
 //!
@@ -17,8 +18,8 @@
 //!
 //! **State.** Two vectors.
 //!
-//! **Deviations.** Where `√v + ε` is 0 the step is 0. Weight decay is added to the gradient, as in the authors' experiments, or decoupled
-//! (`x ← (1 − η·λ)·x`), which is not in the paper.
+//! **Deviations.** If `√v + ε` is 0, the step is 0. Weight decay is added to the gradient, as in the authors' experiments, or
+//! decoupled (`x ← (1 − η·λ)·x`), which is not in the paper.
 //!
 //! **Reference.** M. Crawshaw, M. Liu, F. Orabona, W. Zhang, Z. Zhuang, *Robustness to Unbounded Smoothness of Generalized SignSGD*,
 //! NeurIPS 2022 (arXiv 2208.11195), and the authors' code.
@@ -45,26 +46,26 @@ use super::state::state;
 /// Settings of [`GeneralizedSignSgd`].
 #[derive(Config, Debug)]
 pub struct GeneralizedSignSgdConfig {
-    /// Of the momentum, in [0, 1).
+    /// Decay rate of the momentum, in [0, 1).
     #[config(default = 0.9)]
     beta_1: f64,
-    /// Of the momentum's mean square, in [0, 1).
+    /// Decay rate of the momentum's mean square, in [0, 1).
     #[config(default = 0.999)]
     beta_2: f64,
-    /// Outside the root, at least 0.
+    /// Added outside the root, at least 0.
     #[config(default = 1e-8)]
     epsilon: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Taken from the parameter by itself, times the learning rate; at least 0.
+    /// Decoupled weight decay, times the learning rate; at least 0.
     #[config(default = 0.0)]
     decoupled_weight_decay: f64,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl GeneralizedSignSgdConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -77,7 +78,7 @@ impl GeneralizedSignSgdConfig {
         GeneralizedSignSgd(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -117,7 +118,7 @@ impl Optimizer for GeneralizedSignSgd {
         let [m, v] = state.map_or([const { None }; 2], |s| [s.m, s.v].map(Some));
         let m = moving_average(m, grad, config.beta_1);
         let v = moving_average(v, m.clone().square(), config.beta_2);
-        // Of a small m the square would be 0.
+        // For a small m the square would underflow to 0.
         let root = if config.beta_2 == 0.0 { m.clone().abs() } else { v.clone().sqrt() };
         let delta = match config.epsilon {
             0.0 => ratio(m.clone(), root),

@@ -1,9 +1,10 @@
 //! Adam with schedules for its rate and its second moment, and the condition under which it converges.
 //!
-//! **Why, and when not.** With constant averages Adam can diverge on convex problems, or converges to a neighbourhood. If the second moment
-//! averages over ever more steps while the rate falls, it converges for non-convex losses, and AdaGrad, RMSProp and Adam become cases of
-//! one scheme. [`sufficient_condition`](GenericAdamConfig::sufficient_condition) says whether settings are among those for which that is
-//! proven. Not for short runs, where Adam's constants are tuned and nothing is asymptotic.
+//! **Why, and when not.** With constant decay rates Adam can diverge on convex problems, or converge only to a neighborhood. If
+//! the second moment averages over a growing number of steps while the learning rate decreases, it converges for non-convex
+//! losses, and AdaGrad, RMSProp and Adam become cases of one scheme.
+//! [`sufficient_condition`](GenericAdamConfig::sufficient_condition) checks whether convergence is proven for given settings. Not
+//! for short runs, for which Adam's constants are tuned and asymptotic results do not apply.
 //!
 //! **Method.**
 //!
@@ -16,20 +17,21 @@
 //! | `v = θ_t·v + (1 − θ_t)·g²`, `v_0 = ε` | `v`; `epsilon` |
 //! | `x ← x − α_t·m/√v` | the step |
 //!
-//! | setting | is then |
+//! | setting | equivalent |
 //! |---|---|
-//! | `r = 0` | constant `θ = 1 − α`: RMSProp, Adam without correction of bias |
+//! | `r = 0` | constant `θ = 1 − α`: RMSProp, Adam without bias correction |
 //! | `α = 1`, `r = 1`, `K = 1`, `s = ½`, `β = 0` | AdaGrad, `x ← x − η·g/√Σg²` |
 //!
-//! **Properties.** The mean gradient of `n` ranks is one batch of `n` times the size ("distributed Adam"), with `1/n` of the variance.
+//! **Properties.** The mean gradient of `n` ranks is one batch of `n` times the size ("distributed Adam"), with `1/n` of the
+//! variance.
 //!
 //! **State.** Two vectors and a counter.
 //!
 //! **Knobs.** By default `s = ½`, `α = 1`, `r = 1`, `K = 10`, `β = 0.9`: the condition holds, and the rate is `O(log T/√T)`. `epsilon`, above 0,
 //! default 1e-8, is in the units of a squared gradient.
 //!
-//! **Deviations.** Where `v` is 0 (`θ₁ = 0` and no gradient yet) the step is 0. Weight decay and clipping of the gradient, both off by
-//! default, are Burn's and not the paper's.
+//! **Deviations.** If `v` is 0 (`θ₁ = 0` and no gradient yet), the step is 0. Weight decay and clipping of the gradient, both off
+//! by default, are Burn's and not the paper's.
 //!
 //! **Reference.** F. Zou, L. Shen, Z. Jie, W. Zhang, W. Liu, *A Sufficient Condition for Convergences of Adam and RMSProp*, CVPR 2019 (arXiv
 //! 1811.09358); C. Chen, L. Shen, F. Zou, W. Liu, *Towards Practical Adam: Non-Convexity, Convergence Theory, and Mini-Batch
@@ -62,35 +64,35 @@ use super::state::state;
 /// Settings of [`GenericAdam`].
 #[derive(Config, Debug)]
 pub struct GenericAdamConfig {
-    /// Of the first moment at the first step, in [0, 1).
+    /// Decay rate of the first moment at the first step, in [0, 1).
     #[config(default = 0.9)]
     beta_1: f64,
-    /// What it is multiplied with at each step, in (0, 1].
+    /// Factor of `beta_1` at each step, in (0, 1].
     #[config(default = 1.0)]
     beta_decay: f64,
-    /// The power of the step that the learning rate is divided by, at least 0.
+    /// The learning rate is divided by the step to this power, at least 0.
     #[config(default = 0.5)]
     rate_power: f64,
-    /// How far `θ_t` is from 1, times `max(t, theta_from)^theta_power`; above 0, and at most `theta_from^theta_power`.
+    /// `1 − θ_t` times `max(t, theta_from)^theta_power`; above 0, and at most `theta_from^theta_power`.
     #[config(default = 1.0)]
     theta_scale: f64,
-    /// How `θ_t` goes to 1; 0 where it is constant.
+    /// Power of the decrease of `1 − θ_t`; 0 for a constant `θ_t`.
     #[config(default = 1.0)]
     theta_power: f64,
-    /// Up to this step `θ_t` is constant; at least 1.
+    /// Last step of the initial constant `θ_t`; at least 1.
     #[config(default = 10)]
     theta_from: u64,
-    /// What the second moment begins with, above 0.
+    /// Initial value of the second moment, above 0.
     #[config(default = 1e-8)]
     epsilon: f64,
     /// Added to the gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl GenericAdamConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -114,7 +116,7 @@ impl GenericAdamConfig {
         GenericAdam(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.

@@ -1,27 +1,28 @@
-//! The running mean of a model's parameters, to evaluate instead of the last iterate.
+//! Running mean of a model's parameters, to evaluate instead of the last iterate.
 //!
-//! **Why, and when not.** At a learning rate that stays large, iterates move about the minimum; their mean is much nearer to it. With
-//! AdamW it is Gadam, with [`PAdamW`](super::PAdamW) GadamX. Not where the rate falls to 0, when the last iterate is as good, and not from the
-//! start: what came before the plateau would stay in the mean.
+//! **Why, and when not.** At a learning rate that stays large, iterates move around the minimum; their mean is much closer to it.
+//! With AdamW it is Gadam, with [`PAdamW`](super::PAdamW) GadamX. Not if the rate decreases to 0, because the last iterate is
+//! then as good, and not from the start: iterates from before the plateau would stay in the mean.
 //!
-//! **Method.** [`update`](IterateAverage::update) is called regularly, in the source once an epoch; from the call `from` on (counted from
-//! 0), every `every`-th call counts:
+//! **Method.** [`update`](IterateAverage::update) is called regularly, in the source once an epoch. From the call `from` on
+//! (counted from 0), every `every`-th call adds the model to the mean:
 //!
 //! | source | here |
 //! |---|---|
 //! | `w_IA ← w_IA·n/(n + 1) + w/(n + 1)` | `update` |
-//! | BatchNorm's statistics estimated anew under `w_IA` | [`evaluation_model_with`](IterateAverage::evaluation_model_with) |
+//! | BatchNorm's statistics estimated again under `w_IA` | [`evaluation_model_with`](IterateAverage::evaluation_model_with) |
 //! | `lr` constant, linear, constant | [`PlateauDecayConfig`](super::PlateauDecayConfig) |
 //!
-//! **Properties.** The mean is the arithmetic one, in the parameters' own type. Training is not touched: neither parameters nor running
-//! statistics, to the bit. A [`DistributedOptimizer`](crate::DistributedOptimizer::with_iterate_average) keeps one of the parameters after each
-//! step, saves it with its checkpoints, and sends nothing for it.
+//! **Properties.** The mean is the arithmetic one, in the parameters' own type. Training is unaffected, bit for bit: neither
+//! parameters nor running statistics change. A [`DistributedOptimizer`](crate::DistributedOptimizer::with_iterate_average) keeps
+//! a mean of the parameters after each step, saves it with its checkpoints, and needs no communication for it.
 //!
 //! **State.** One vector for each trainable parameter, and two counters.
 //!
-//! **Deviations.** Passes for the statistics weigh alike; the source weighs by samples, which is the same where batches are of one size.
-//! How much of a batch's statistics a layer's running ones take in (its momentum) a module does not show: one pass, or two, from very large
-//! statistics show it. Burn's running variance has `n − 1` or `n` in the denominator as Burn's own forward pass has.
+//! **Deviations.** Passes for the statistics have equal weights; the source weights them by samples, which is the same for
+//! batches of one size. A module does not expose the share of a batch's statistics in a layer's running ones (its momentum): one
+//! or two passes from very large statistics determine it. Burn's running variance has `n − 1` or `n` in the denominator as Burn's
+//! own forward pass has.
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
 //! and its code; the statistics as in P. Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, UAI 2018 (arXiv
@@ -57,16 +58,16 @@ use crate::flat::{self, Inventory, Part};
 /// Settings of [`IterateAverage`].
 #[derive(Config, Debug)]
 pub struct IterateAverageConfig {
-    /// Calls that do not count, at the start.
+    /// The number of initial calls that are skipped.
     #[config(default = 0)]
     from: u64,
-    /// Of the others, every this many-th counts; at least 1.
+    /// Of the other calls, every `every`-th counts; at least 1.
     #[config(default = 1)]
     every: u64,
 }
 
 impl IterateAverageConfig {
-    /// An average of nothing yet.
+    /// Creates an empty average.
     ///
     /// # Panics
     /// `every` is 0.
@@ -82,15 +83,15 @@ pub struct IterateAverage {
     config: IterateAverageConfig,
     offered: u64,
     taken: u64,
-    /// Each trainable parameter's, flat.
+    /// The mean of each trainable parameter, flat.
     mean: Vec<Tensor<1>>,
 }
 
 impl IterateAverage {
-    /// Takes the model into the mean where it is its turn, and whether it was.
+    /// Adds the model to the mean if it is due, and returns whether it was.
     ///
     /// # Panics
-    /// The model has other parameters than those before.
+    /// The parameters of the model differ from those of previous calls.
     pub fn update<M: Module>(&mut self, model: &M) -> bool {
         let since = self.offered.checked_sub(self.config.from);
         self.offered += 1;
@@ -114,34 +115,35 @@ impl IterateAverage {
         is_due
     }
 
-    /// Begins the mean anew, and goes on counting.
+    /// Resets the mean, but not the call count.
     pub(crate) fn forget(&mut self) {
         (self.taken, self.mean) = (0, Vec::new());
     }
 
-    /// How many iterates the mean is of.
+    /// The number of iterates in the mean.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The model with the mean for its parameters, in Burn's inference form, and with its own running statistics; none before the first
-    /// iterate that counts. For models with BatchNorm see [`evaluation_model_with`](Self::evaluation_model_with).
+    /// Returns the model with the mean as its parameters, in Burn's inference form, and with its own running statistics; `None`
+    /// before the first iterate that counts. For models with BatchNorm see
+    /// [`evaluation_model_with`](Self::evaluation_model_with).
     ///
     /// # Panics
-    /// The model has other parameters than those before.
+    /// The parameters of the model differ from those of previous calls.
     pub fn evaluation_model<M: Module>(&self, model: &M) -> Option<M> {
         (self.taken > 0).then(|| self.put(model, model.valid()))
     }
 
-    /// The same, with running statistics that are the mean of what `passes` forward passes of the averaged model show. `forward(model, i)`
-    /// is to run the model on batch `i` of `passes`, in training form, on the device's autodiff form; batch 0 once or twice more. A model
-    /// without running statistics is not run.
+    /// As [`evaluation_model`](Self::evaluation_model), with running statistics estimated as the mean over `passes` forward
+    /// passes. `forward(model, i)` must run the model on batch `i` of `passes`, in training form, on the device's autodiff form;
+    /// batch 0 is run once or twice more. A model without running statistics is not run.
     ///
     /// # Errors
-    /// A device that cannot be read.
+    /// The device cannot be read.
     ///
     /// # Panics
-    /// The model has other parameters than those before; `passes` is 0.
+    /// The parameters of the model differ from those of previous calls; `passes` is 0.
     pub fn evaluation_model_with<M: Module>(
         &self,
         model: &M,
@@ -180,7 +182,7 @@ impl IterateAverage {
         Ok(Some(flat::write_values(averaged, Part::Buffers, &estimated, &inventory).valid()))
     }
 
-    /// `copy`, a form of the model, with the mean in it.
+    /// Returns `copy`, a form of the model, with the mean as its parameters.
     fn put<M: Module>(&self, model: &M, copy: M) -> M {
         let ids = trainable(model);
         assert_eq!(lens(&self.mean), lens(&flat::flat_parameters(model)), "an IterateAverage is of another model");
@@ -188,10 +190,10 @@ impl IterateAverage {
     }
 }
 
-/// Beside which statistics of a batch are nothing.
+/// A value so large that a batch's statistics are negligible.
 const FAR: f32 = (1_u64 << 40) as f32;
 
-/// How much of a batch's statistics each running one takes in; 0 for what no forward pass changes (layers that are frozen).
+/// The share of a batch's statistics in each running one; 0 for statistics that no forward pass changes (frozen layers).
 fn shares(own: &[f32], pass: &mut impl FnMut(&[f32], u64) -> Result<Vec<f32>, Error>) -> Result<Vec<f64>, Error> {
     let share = |(after, begin): (f32, &f32)| if after == *begin { 0.0 } else { 1.0 - f64::from(after / FAR) };
     let far = vec![FAR; own.len()];
@@ -199,7 +201,7 @@ fn shares(own: &[f32], pass: &mut impl FnMut(&[f32], u64) -> Result<Vec<f32>, Er
     if shares.iter().all(|share| *share != 0.0) {
         return Ok(shares);
     }
-    // What is frozen is used as it is: the pass before went through nonsense.
+    // Frozen statistics are used unchanged, because the previous pass used meaningless ones.
     let begin: Vec<f32> = own.iter().zip(shares).map(|(own, share)| if share == 0.0 { *own } else { FAR }).collect();
     Ok(pass(&begin, 0)?.into_iter().zip(&begin).map(share).collect())
 }
@@ -208,7 +210,7 @@ fn lens(tensors: &[Tensor<1>]) -> Vec<usize> {
     tensors.iter().map(|tensor| tensor.dims()[0]).collect()
 }
 
-/// Parameters that are trained, by id: the inference form does not separate them from others.
+/// Trainable parameters, by id: the inference form does not distinguish them from others.
 fn trainable<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Walk(HashSet<ParamId>);
     impl ModuleVisitor for Walk {
@@ -223,7 +225,7 @@ fn trainable<M: Module>(model: &M) -> HashSet<ParamId> {
     walk.0
 }
 
-/// Puts the mean in the place of parameters.
+/// Replaces parameters by the mean.
 struct Put<'a> {
     ids: HashSet<ParamId>,
     mean: Iter<'a, Tensor<1>>,

@@ -1,27 +1,28 @@
-//! Optimizers of the literature that Burn does not have, on Burn's own [`Optimizer`](burn::optim::Optimizer) trait: with records, gradient
-//! clipping and parameter groups, and without any distribution. They go wherever Burn's own do, also into a
-//! [`DistributedOptimizer`](crate::DistributedOptimizer).
+//! Optimizers from the literature that Burn does not have, on Burn's own [`Optimizer`](burn::optim::Optimizer) trait, with
+//! records, gradient clipping and parameter groups. They need no distribution. Use them anywhere in place of Burn's own, also in
+//! a [`DistributedOptimizer`](crate::DistributedOptimizer).
 //!
 //! | optimizer | step | vectors of state |
 //! |---|---|---|
 //! | [`CompAms`] | `m/√(v̂ + ε)`, `v̂` the largest `v` so far | 3 |
 //! | [`GeneralizedSignSgd`] | `m/(√v + ε)`, `v` of `m²` | 2 |
 //! | [`GenericAdam`] | `m/√v`, with schedules for the rate and for `v` | 2 |
-//! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the present `g` | 1 |
-//! | [`DelayedAdaGradMomentum`] | the same, added up with momentum | 2 |
+//! | [`DelayedAdaGrad`] | `g/(β + Σ g²)^(1/2 + ε)`, the sum without the current `g` | 1 |
+//! | [`DelayedAdaGradMomentum`] | the same, accumulated with momentum | 2 |
 //! | [`FtrlSgd`] | `1/(t + 1)` of the way to `x₁ − η_t·Σ g` | 2 |
 //! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
-//! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` from outside | 2 |
+//! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` received from the exchange | 2 |
 //!
-//! [`IterateAverage`] keeps the mean of a model's iterates beside any of them. [`ExponentialStepsConfig`] and [`PlateauDecayConfig`] give
-//! schedules of the learning rate; Burn's own [`CosineAnnealingLrSchedulerConfig`](
-//! burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of the literature.
+//! [`IterateAverage`] keeps the mean of a model's iterates with any of them. [`ExponentialStepsConfig`] and
+//! [`PlateauDecayConfig`] provide schedules of the learning rate; Burn's own
+//! [`CosineAnnealingLrSchedulerConfig`](burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of
+//! the literature.
 //!
 //! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
 //!
-//! **Records.** A state is resumed to the bit. Burn leaves a parameter without state where a record is another optimizer's, and goes on as
-//! if nothing had been saved; the optimizers here panic instead, and say whose record it is. The other way round, one of Burn's own that
-//! loads a record of these begins anew, silently: that is Burn's to change.
+//! **Records.** State is resumed bit for bit. If a record belongs to another optimizer, Burn's optimizers leave the parameter
+//! without state and silently continue. The optimizers here panic instead, and name the optimizer of the record. In the other
+//! direction, one of Burn's own that loads a record of these silently restarts without state; only Burn can change that.
 
 pub mod comp_ams;
 pub mod delayed_ada_grad;

@@ -1,27 +1,29 @@
-//! The optimizer's half of 1-bit Adam: Adam while it warms up, then steps of an averaged momentum over a frozen second moment.
+//! Optimizer of 1-bit Adam: Adam during the warm-up, then steps of an averaged momentum over a frozen second moment.
 //!
-//! **Why, and when not.** Adam's step is not linear in the gradient, so error feedback does not carry over to it. After some thousand steps the second
-//! moment hardly changes: frozen, what is left is momentum SGD with a rate per coordinate, and momenta can be sent as signs with
-//! error feedback. Not without a warm-up that is long enough: a second moment that is frozen too early stays wrong.
+//! **Why, and when not.** Adam's step is not linear in the gradient, so error feedback does not apply to it. After about a
+//! thousand steps the second moment hardly changes. With a frozen second moment, the rest is momentum SGD with a rate per
+//! coordinate, and momenta can be sent as signs with error feedback. Not without a sufficiently long warm-up: a second moment
+//! that is frozen too early stays wrong.
 //!
-//! **Method.** What the ranks exchange is not this module's: it receives the average. For the first `T_w` steps (`warm_up`) that is the average
-//! gradient, afterwards the average `m̄` of the ranks' `mᵢ = β₁·m̄ + (1 − β₁)·gᵢ`, compressed or not.
+//! **Method.** This module does not exchange anything: it receives the average. For the first `T_w` steps (`warm_up`) that is the
+//! average gradient, afterwards the average `m̄` of the ranks' `mᵢ = β₁·m̄ + (1 − β₁)·gᵢ`, compressed or not.
 //!
 //! | paper | here |
 //! |---|---|
-//! | Adam, `t ≤ T_w` | Burn's [`Adam`], to the bit |
+//! | Adam, `t ≤ T_w` | Burn's [`Adam`], bit for bit |
 //! | `v_Tw` | `v`, which no longer changes |
-//! | `m̄` | the gradient that is handed in; kept as `m` |
-//! | `x ← x − γ·m̄/(√v_Tw + ε)` | the step, with corrections of bias |
+//! | `m̄` | the gradient passed to the step; kept as `m` |
+//! | `x ← x − γ·m̄/(√v_Tw + ε)` | the step, with bias corrections |
 //!
-//! **Properties.** Given `β₁·m + (1 − β₁)·g`, the first step after `T_w` is the one that Adam would take with `v` as it is.
+//! **Properties.** Given `β₁·m + (1 − β₁)·g`, the first step after `T_w` is Adam's step with an unchanged `v`.
 //!
-//! **State.** Two vectors and two counters. Once frozen it stays frozen, also where it is loaded under another `warm_up`.
+//! **State.** Two vectors and two counters. Once frozen, `v` stays frozen, even if the state is loaded with another `warm_up`.
 //!
-//! **Deviations.** Bias correction: the paper's Adam and DeepSpeed's code have none. Here the warm-up is Burn's Adam, which has; afterwards `m̄` goes on being
-//! corrected by `1 − β₁ᵗ`, and `v` as it was when it froze, by `1 − β₂^T_w`. So rates do not jump at `T_w`; DeepSpeed's are larger by `1/√(1 − β₂^T_w)`,
-//! 1.26 at `T_w` = 1000. There is no weight decay (its gradient would have to be in `mᵢ`: see
-//! [`with_local_weight_decay`](crate::DistributedOptimizer::with_local_weight_decay)) and no clipping.
+//! **Deviations.** Bias correction: the paper's Adam and DeepSpeed's code have none. Here the warm-up is Burn's Adam, which has
+//! it. Afterwards `m̄` is still corrected by `1 − β₁ᵗ`, and `v` by its factor at the time of freezing, `1 − β₂^T_w`. Rates
+//! therefore do not jump at `T_w`; DeepSpeed's are larger by `1/√(1 − β₂^T_w)`, 1.26 at `T_w` = 1000. There is no weight decay
+//! (its gradient would have to be in `mᵢ`: see [`with_local_weight_decay`](crate::DistributedOptimizer::with_local_weight_decay))
+//! and no clipping.
 //!
 //! **Reference.** H. Tang, S. Gan, A. A. Awan, S. Rajbhandari, C. Li, X. Lian, J. Liu, C. Zhang, Y. He, *1-bit Adam: Communication Efficient
 //! Large-Scale Training with Adam's Convergence Speed*, ICML 2021 (arXiv 2102.02888).
@@ -49,21 +51,21 @@ use super::state::state;
 /// Settings of [`OneBitAdam`].
 #[derive(Config, Debug)]
 pub struct OneBitAdamConfig {
-    /// Steps of Adam, at least 1; the source takes about 15 % of all.
+    /// Steps of Adam, at least 1; the source uses about 15 % of all steps.
     warm_up: u64,
-    /// Of the first moment, in [0, 1).
+    /// Decay rate of the first moment, in [0, 1).
     #[config(default = 0.9)]
     beta_1: f32,
-    /// Of the second moment, in [0, 1).
+    /// Decay rate of the second moment, in [0, 1).
     #[config(default = 0.999)]
     beta_2: f32,
-    /// Outside the root, at least 0; Burn's default.
+    /// Added outside the root, at least 0; Burn's default.
     #[config(default = 1e-5)]
     epsilon: f32,
 }
 
 impl OneBitAdamConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -81,7 +83,7 @@ impl OneBitAdamConfig {
         OneBitAdam { config: self.clone(), adam: adam.build() }
     }
 
-    /// The optimizer of a module.
+    /// Builds the optimizer of a module.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -107,7 +109,7 @@ state! {
     /// State of [`OneBitAdam`] for one tensor.
     OneBitAdamState, "one-bit-adam";
     tensors {
-        /// The first moment; once frozen, the average that was handed in last.
+        /// The first moment; once frozen, the last average received.
         m,
         /// The second moment.
         v,
@@ -115,7 +117,7 @@ state! {
     counts {
         /// Steps taken.
         time,
-        /// The steps after which the second moment froze; 0 before.
+        /// The step at which the second moment froze; 0 before.
         frozen,
     }
 }
@@ -194,7 +196,7 @@ mod tests {
         assert_eq!(walk(&ours, 0.1, start, &GRADIENTS), walk(&settings.build(), 0.1, start, &GRADIENTS));
     }
 
-    /// Its v is that of steps 1 to 4: Adam over the momenta by itself, with v left alone.
+    /// Its v is that of steps 1 to 4: Adam over the momenta, with v unchanged.
     #[test]
     fn afterwards_momenta_step_over_a_second_moment_that_stays() {
         let (b1, b2, rate) = (0.9_f64, f64::from(0.999_f32), 0.1);
@@ -211,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Where Adam's second moment does not change either, nothing changes at T_w.
+    /// If Adam's second moment does not change either, nothing changes at T_w.
     #[test]
     fn a_constant_gradient_does_not_show_when_the_second_moment_freezes() {
         let gradients = [[2.0_f32]; 6];

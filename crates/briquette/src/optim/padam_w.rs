@@ -1,8 +1,9 @@
 //! Adam with a smaller power of the second moment, and decoupled weight decay.
 //!
-//! **Why, and when not.** Between SGD with momentum (`p = 0`) and AdamW (`p = ½`): partly adaptive, it can take SGD's large learning rates
-//! and ends nearer to SGD's test error. With an [`IterateAverage`](super::IterateAverage) of its iterates it is GadamX; AdamW with one is
-//! Gadam. Not with AdamW's learning rate: at `p = ⅛` it wants a hundred times as much (the source: 0.1 for 5e-4).
+//! **Why, and when not.** Between SGD with momentum (`p = 0`) and AdamW (`p = ½`): it is partially adaptive, supports SGD's large
+//! learning rates, and its test error is closer to SGD's. With an [`IterateAverage`](super::IterateAverage) of its iterates it is
+//! GadamX; AdamW with one is Gadam. Not with AdamW's learning rate: at `p = ⅛` it needs a rate a hundred times as large (the
+//! source: 0.1 for 5e-4).
 //!
 //! **Method.**
 //!
@@ -12,11 +13,11 @@
 //! | `θ ← (1 − η·λ)·θ` | `weight_decay` is `λ` |
 //! | `θ ← θ − η·(√(1 − β₂ᵗ)/(1 − β₁ᵗ))·m/(v^p + ε)` | `power` is `p`; `t` |
 //!
-//! **Properties.** `p = ½` is AdamW, with Burn's up to where ε stands: Burn's has `ε·√(1 − β₂ᵗ)`.
+//! **Properties.** `p = ½` is AdamW. It equals Burn's except for the place of ε: Burn's has `ε·√(1 − β₂ᵗ)`.
 //!
 //! **State.** Two vectors and a counter.
 //!
-//! **Deviations.** Biases are corrected as the source's code does, by `√(1 − β₂ᵗ)` whatever `p` is; `v/(1 − β₂ᵗ)` to the power of `p`
+//! **Deviations.** Biases are corrected as in the source's code, by `√(1 − β₂ᵗ)` for every `p`; `v/(1 − β₂ᵗ)` to the power of `p`
 //! would be another factor. No maximum of `v` (the source's option `amsgrad`).
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
@@ -45,27 +46,27 @@ use super::state::state;
 /// Settings of [`PAdamW`].
 #[derive(Config, Debug)]
 pub struct PAdamWConfig {
-    /// Of the first moment, in [0, 1).
+    /// Decay rate of the first moment, in [0, 1).
     #[config(default = 0.9)]
     beta_1: f64,
-    /// Of the second moment, in [0, 1).
+    /// Decay rate of the second moment, in [0, 1).
     #[config(default = 0.999)]
     beta_2: f64,
-    /// Of the second moment in the denominator, in (0, ½]; ½ is AdamW.
+    /// Power of the second moment in the denominator, in (0, ½]; ½ is AdamW.
     #[config(default = 0.125)]
     power: f64,
-    /// Outside the power, at least 0.
+    /// Added outside the power, at least 0.
     #[config(default = 1e-8)]
     epsilon: f64,
-    /// Taken from the parameter by itself, times the learning rate; at least 0.
+    /// Decoupled weight decay, times the learning rate; at least 0.
     #[config(default = 0.0)]
     weight_decay: f64,
-    /// Of each tensor's gradient.
+    /// Clips each tensor's gradient.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
 impl PAdamWConfig {
-    /// The optimizer of one tensor, for a parameter group.
+    /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -78,7 +79,7 @@ impl PAdamWConfig {
         PAdamW(self.clone())
     }
 
-    /// The optimizer of a module, which clips gradients.
+    /// Builds the optimizer of a module, which clips gradients.
     ///
     /// # Panics
     /// A setting is out of its range.
@@ -146,7 +147,7 @@ mod tests {
     const GRADIENTS: [[f32; 3]; 5] =
         [[1.0, -2.0, 0.01], [0.5, 3.0, 0.02], [-1.0, 1.0, 0.03], [2.0, -4.0, -1.0], [0.1, 0.0, 0.5]];
 
-    /// Burn's rounds 1 − β to f32: 5e-5 of the second moment.
+    /// Burn's AdamW rounds 1 − β to f32: 5e-5 of the second moment.
     #[test]
     fn half_a_power_is_burns_adam_w() {
         let ours = PAdamWConfig::new().with_power(0.5).with_epsilon(1e-12).with_weight_decay(0.1).build();

@@ -1,9 +1,9 @@
-//! Schedules of the learning rate, put together of Burn's own.
+//! Learning rate schedules, composed of Burn's own.
 //!
-//! **Why, and when not.** Step sizes that fall exponentially, or with half a cosine, adapt to the noise of gradients without its being measured:
-//! under the Polyak-Łojasiewicz condition the same setting converges linearly without noise and with `Õ(1/T)` with it. They want to know the
-//! number of steps beforehand. The decay between two plateaus is that of iterate averaging: averages are taken on the second plateau, whose
-//! rate must still be large.
+//! **Why, and when not.** Step sizes that decrease exponentially, or with half a cosine, adapt to the noise of gradients without
+//! measuring it: under the Polyak-Łojasiewicz condition the same setting converges linearly without noise and with `Õ(1/T)` with
+//! noise. They require the number of steps in advance. The decay between two plateaus is that of iterate averaging: averages are
+//! taken on the second plateau, whose rate must still be large.
 //!
 //! **Method.** Steps `t` are counted from 0.
 //!
@@ -13,8 +13,8 @@
 //! | `η_t = (η₀/2)·(1 + cos(π·t/T))` | Burn's [`CosineAnnealingLrSchedulerConfig`]`::new(η₀, T)` as it is |
 //! | `η₀` up to `T/2`, linearly to `η₀·ratio` at `0.9·T`, then constant | [`PlateauDecayConfig`]: Burn's sequence of constant, linear, constant |
 //!
-//! **Deviations.** The paper counts steps from 1: its last rate, `η₀·β/T` and 0, is here the one after the last step of `T`. Burn's schedules
-//! take rates up to 1.
+//! **Deviations.** The paper counts steps from 1. Its last rate, `η₀·β/T` and 0, is therefore that of the step after the last of
+//! `T` here. Burn's schedules support rates up to 1.
 //!
 //! **Reference.** X. Li, Z. Zhuang, F. Orabona, *A Second Look at Exponential and Cosine Step Sizes: Simplicity, Adaptivity, and
 //! Performance*, ICML 2021 (arXiv 2002.05273); D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the
@@ -36,20 +36,20 @@ use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 
-/// Exponential steps of a known number; see the [module](self).
+/// Exponential step sizes for a known number of steps; see the [module](self).
 #[derive(Config, Debug)]
 pub struct ExponentialStepsConfig {
     /// `η₀`, in (0, 1].
     initial_lr: f64,
     /// `T`, at least 1.
     steps: usize,
-    /// The rate falls to this share of `η₀/T`; in (0, T].
+    /// The rate decreases to this share of `η₀/T`; in (0, T].
     #[config(default = 1.0)]
     beta: f64,
 }
 
 impl ExponentialStepsConfig {
-    /// Burn's scheduler.
+    /// Builds Burn's scheduler.
     ///
     /// # Errors
     /// A setting is out of its range.
@@ -66,26 +66,26 @@ impl ExponentialStepsConfig {
     }
 }
 
-/// Constant, linear and constant again; see the [module](self).
+/// Constant, linear and again constant rates; see the [module](self).
 #[derive(Config, Debug)]
 pub struct PlateauDecayConfig {
-    /// Of the first plateau, in (0, 1].
+    /// Rate of the first plateau, in (0, 1].
     initial_lr: f64,
-    /// Of the whole run.
+    /// Number of steps of the whole run.
     steps: usize,
     /// The second plateau's rate over the first's, in (0, 1].
     #[config(default = 0.5)]
     ratio: f64,
-    /// The share of steps after which the rate falls, in (0, 1).
+    /// The share of steps after which the rate decreases, in (0, 1).
     #[config(default = 0.5)]
     from: f64,
-    /// The share of steps after which it falls no more, above `from` and below 1.
+    /// The share of steps after which it is constant again, above `from` and below 1.
     #[config(default = 0.9)]
     to: f64,
 }
 
 impl PlateauDecayConfig {
-    /// Burn's scheduler.
+    /// Builds Burn's scheduler.
     ///
     /// # Errors
     /// A setting is out of its range, or there are too few steps for three parts.

@@ -1,4 +1,4 @@
-//! What the optimizers here share: checks of settings, weight decay, moving averages, gradient clipping.
+//! Shared parts of the optimizers: checks of settings, weight decay, moving averages, gradient clipping.
 
 use std::fmt::Display;
 
@@ -43,7 +43,7 @@ pub(super) fn decayed<const D: usize>(
     }
 }
 
-/// `β·old + (1 − β)·value`, `old` being 0 at the start.
+/// `β·old + (1 − β)·value`, with `old` being 0 at the start.
 pub(super) fn moving_average<const D: usize>(old: Option<Tensor<D>>, value: Tensor<D>, beta: f64) -> Tensor<D> {
     let value = value.mul_scalar(1.0 - beta);
     match old {
@@ -52,13 +52,13 @@ pub(super) fn moving_average<const D: usize>(old: Option<Tensor<D>>, value: Tens
     }
 }
 
-/// `a/b`, 0 where `b` is 0: with an ε of 0 nothing divides by the root of what is 0 or has underflown.
+/// `a/b`, or 0 if `b` is 0. With an ε of 0, this avoids a division by a root that is 0 or has underflowed.
 pub(super) fn ratio<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     let is_zero = b.clone().equal_scalar(0.0);
     (a / b).mask_fill(is_zero, 0.0)
 }
 
-/// Burn's optimizer of a whole module, which clips gradients as its configuration says.
+/// Burn's optimizer of a whole module, which clips gradients as configured.
 pub(super) fn of_module(optimizer: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> ModuleOptimizer {
     let optimizer = ModuleOptimizer::from(optimizer);
     match clipping {

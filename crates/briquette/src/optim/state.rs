@@ -3,7 +3,7 @@
 use burn::optim::{StateSource, join_path};
 use burn::tensor::{Device, Tensor};
 
-/// Names of the optimizers here, as records have them.
+/// Names of the optimizers in records.
 const NAMES: [&str; 8] = [
     "comp-ams",
     "generalized-sign-sgd",
@@ -15,7 +15,7 @@ const NAMES: [&str; 8] = [
     "one-bit-adam",
 ];
 
-/// A state struct of tensors and counters, with its record: by hand, as Burn's derive does not work outside its own crate.
+/// Declares a state struct of tensors and counters, with its record. Burn's derive macro does not work outside its own crate.
 macro_rules! state {
     (
         $(#[$doc:meta])* $name:ident, $of:literal;
@@ -66,10 +66,10 @@ macro_rules! state {
 }
 pub(super) use state;
 
-/// What a panic begins with where a record does not fit.
+/// Prefix of the panic message for a record that does not fit.
 pub(crate) const REFUSED: &str = "this optimizer record";
 
-/// What a record holds of one parameter for one optimizer.
+/// One parameter's state in a record, for one optimizer.
 pub(super) struct Record<'a> {
     of: &'static str,
     parameter: &'a str,
@@ -79,7 +79,7 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// # Panics
-    /// The record is another optimizer's. Burn has no errors here: without a state it would begin anew, silently.
+    /// The record is another optimizer's. Burn has no errors here: it would silently restart without state.
     pub(super) fn of(of: &'static str, parameter: &'a str, source: &'a mut StateSource) -> Self {
         let path = join_path(parameter, of);
         if !source.has_under(&path) {

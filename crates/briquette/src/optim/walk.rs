@@ -1,9 +1,9 @@
-//! A few values that an optimizer steps with given gradients.
+//! Test helpers: an optimizer steps a few values with given gradients.
 
 use burn::optim::{ModuleOptimizer, Optimizer, OptimizerRecord};
 use burn::tensor::{Device, Tensor};
 
-/// Where the values are after each step.
+/// Returns the values after each step.
 pub(super) fn walk<O: Optimizer, const N: usize>(
     optimizer: &O,
     rate: f64,
@@ -22,7 +22,7 @@ pub(super) fn walk<O: Optimizer, const N: usize>(
     gradients.iter().map(step).collect()
 }
 
-/// Values whose last digits may differ.
+/// Compares values whose last digits may differ.
 #[track_caller]
 pub(super) fn assert_near(got: &[f32], expected: &[f64], relative: f64) {
     assert_eq!(got.len(), expected.len());
@@ -32,7 +32,7 @@ pub(super) fn assert_near(got: &[f32], expected: &[f64], relative: f64) {
     }
 }
 
-/// What a step of one value leaves in a record.
+/// Returns the record after a step of one value.
 pub(super) fn record(optimizer: impl Into<ModuleOptimizer>) -> OptimizerRecord {
     use burn::module::Param;
     use burn::optim::GradientsParams;

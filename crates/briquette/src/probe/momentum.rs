@@ -1,10 +1,10 @@
-//! Whether an optimizer is SGD with heavy-ball momentum, or has another, by what it does.
+//! Detects the momentum of an optimizer from its steps: heavy-ball SGD, or another kind.
 //!
-//! A copy steps small parameters with gradients of three sizes. SGD answers a gradient `g` with `v ← m·v + (1−d)·g`, `x ← x − γ·v`
-//! (the first `v` is `g`), each value by itself and in proportion. `m` and the dampening `d` are read off two steps, and the other steps are
-//! held to them: Adam, Nesterov's form, clipping, and parameter groups that differ fall through, and are only asked whether they have a
-//! momentum of some kind. The learning rate is so small beside the
-//! gradients that weight decay, which adds `λ·x` to `g`, does not show: it stays in the optimizer.
+//! A copy steps small parameters with gradients of three sizes. SGD answers a gradient `g` with `v ← m·v + (1−d)·g`,
+//! `x ← x − γ·v` (the first `v` is `g`), for each value separately and in proportion. `m` and the dampening `d` follow from two
+//! steps, and the other steps must agree with them. Adam, Nesterov momentum, clipping, and parameter groups that differ do not
+//! agree; for these the probe only determines whether they have any momentum. The learning rate is so small relative to the
+//! gradients that weight decay, which adds `λ·x` to `g`, has no effect: it stays in the optimizer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,20 +18,20 @@ use crate::strategy::InnerOptimizer;
 
 /// A power of two, so that steps are exact.
 const RATE: f32 = 1.0 / (1 << 20) as f32;
-/// Of gradients.
+/// Scales of the gradients.
 const SIZES: [f32; 3] = [1.0, (1 << 20) as f32, 1.0 / (1 << 14) as f32];
-/// The gradient of each step, in sizes; from step [`TURNED`] on, values have each other's.
+/// The gradient of each step, in scales; from step [`TURNED`] on, the values are rotated.
 const STEPS: [f32; 8] = [1.0, 0.0, 0.0, 1.0, -0.5, 0.75, 0.0, 2.0];
 const TURNED: usize = 4;
 /// The gradient's values, and those of the parameters at the start: the first step leaves 0, and the second `−m` of them.
 const PATTERN: [f32; 4] = [1.0, -0.5, 2.0, 0.25];
-/// How far steps may be off, in sizes.
+/// Tolerance of steps, in scales.
 const TOLERANCE: f64 = 1e-4;
 
-/// What the records of 1-bit Adam's optimizer are called.
+/// The name of the records of 1-bit Adam's optimizer.
 const ONE_BIT_ADAM: &[u8] = b"one-bit-adam";
 
-/// What the optimizer is, as far as it shows. One that cannot be tried is [another](InnerOptimizer::Other).
+/// Returns the kind of the optimizer, if it can be determined. One that cannot be probed is [another](InnerOptimizer::Other).
 pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> InnerOptimizer {
     match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
         Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
@@ -43,7 +43,8 @@ pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M
     }
 }
 
-/// Of what kind it is, if a step without a gradient moves a parameter in another way than it would have without the step before.
+/// Returns the kind of an optimizer with momentum: a step without a gradient moves a parameter differently if another step
+/// precedes it.
 fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<InnerOptimizer>, Error> {
     let Some(fresh) = fresh(optimizer) else { return Ok(None) };
     let mut used = fresh.clone();
@@ -66,7 +67,7 @@ fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<
     Ok(after.iter().zip(without).any(|(a, b)| (a - b).abs() > 1e-3 * RATE).then_some(kind))
 }
 
-/// The momentum of SGD; nothing for any other.
+/// Returns the momentum of SGD; `None` for any other optimizer.
 fn momentum<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<f32>, Error> {
     let Some(fresh) = fresh(optimizer) else { return Ok(None) };
     let mut found: Option<f32> = None;
@@ -93,15 +94,15 @@ fn momentum<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option
     Ok(found)
 }
 
-/// The gradient's values at a step, in sizes.
+/// The gradient's values at a step, in scales.
 fn at(step: usize) -> [f32; 4] {
     let mut values = PATTERN.map(|value| STEPS[step] * value);
     values.rotate_left(usize::from(step >= TURNED));
     values
 }
 
-/// The momentum that makes this path of one value, which begins at its gradient's; in millionths, so that devices which round in
-/// their own ways agree.
+/// Returns the momentum that explains this path of one value, which begins at its gradient's. It is rounded to millionths, so
+/// that devices with different rounding agree.
 fn heavy_ball(path: &[f64], value: usize) -> Option<f32> {
     let gradient = |step: usize| f64::from(at(step)[value]);
     let (first, begin) = (gradient(0), f64::from(PATTERN[value]));

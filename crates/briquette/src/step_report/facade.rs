@@ -1,11 +1,11 @@
-//! A step's numbers through the [`metrics`](https://docs.rs/metrics) facade, for whatever exporter the program has.
+//! A step's numbers through the [`metrics`](https://docs.rs/metrics) facade, for any exporter.
 
 use metrics::Unit::{Bytes, Count, Seconds};
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
 use super::StepReport;
 
-/// A number of the last step: name, unit where it has one, what it is, its value where there is one.
+/// A number of the last step: name, unit if it has one, description, and its value if there is one.
 type Gauge = (&'static str, Option<Unit>, &'static str, fn(&StepReport) -> Option<f64>);
 
 const GAUGES: [Gauge; 16] = [
@@ -37,7 +37,7 @@ const GAUGES: [Gauge; 16] = [
     ("briquette_clock_seconds", Some(Seconds), "The session's clock", |r| Some(r.clock)),
 ];
 
-/// A sum over steps: name, unit, what it is, the step's part.
+/// A sum over steps: name, unit, description, and the step's part.
 type Counter = (&'static str, Unit, &'static str, fn(&StepReport) -> u64);
 
 const COUNTERS: [Counter; 6] = [
@@ -52,9 +52,9 @@ const COUNTERS: [Counter; 6] = [
 ];
 
 impl StepReport {
-    /// Hands the step's numbers to the recorder of the [`metrics`](https://docs.rs/metrics) facade that is installed or in scope; does
-    /// nothing where there is none. Call it after every step, on one rank: names carry no rank. A gauge keeps its value at
-    /// a step that has none. `docs/telemetry.md` lists names and units.
+    /// Passes the step's numbers to the recorder of the [`metrics`](https://docs.rs/metrics) facade that is installed or in
+    /// scope; does nothing if there is none. Call it after every step, on one rank: names do not contain the rank. A gauge keeps
+    /// its value at a step without one. `docs/telemetry.md` lists names and units.
     pub fn record_metrics(&self) {
         for (name, _, _, value) in GAUGES {
             value(self).into_iter().for_each(|value| gauge!(name).set(value));
@@ -62,7 +62,7 @@ impl StepReport {
         COUNTERS.into_iter().for_each(|(name, _, _, part)| counter!(name).increment(part(self)));
     }
 
-    /// Names, units and meanings of all that [`record_metrics`](Self::record_metrics) records, for the recorder; once is enough.
+    /// Registers names, units and meanings of everything that [`record_metrics`](Self::record_metrics) records; call it once.
     pub fn describe_metrics() {
         for (name, unit, help, _) in GAUGES {
             describe_gauge!(name, unit.unwrap_or(Count), help);

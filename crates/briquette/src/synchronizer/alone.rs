@@ -1,4 +1,4 @@
-//! A step of a world of one rank, whose gradient is its own average.
+//! A step in a world of one rank, whose gradient is already the average.
 
 use briquette_core::report::Report;
 use briquette_core::sync::Plan;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::flat;
 
 impl Synchronizer {
-    /// Hands this rank's gradients on where they are, if they are finite; the strategy is not called.
+    /// Returns this rank's gradients in place, if they are finite; the strategy is not called.
     pub(super) fn hand_on<M: Module>(
         &mut self,
         module: &M,

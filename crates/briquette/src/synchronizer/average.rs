@@ -1,5 +1,5 @@
-//! Exchanges outside of steps: averages for evaluating and saving, which training does not go on with, and at the end of a run;
-//! a few bytes at any time.
+//! Exchanges outside of steps: averages for evaluation and saving, which do not affect training, averages at the end of a run,
+//! and short messages at any time.
 
 use burn::module::Module;
 
@@ -7,28 +7,27 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// What a rank goes on with where the module that is shown or saved holds means over ranks; in the bytes of
-/// [`flat::read_bytes`].
+/// This rank's own values, while the module to evaluate or save contains means over ranks; in the bytes of [`flat::read_bytes`].
 pub(crate) struct Own {
     pub(crate) buffers: Vec<u8>,
-    /// Where ranks have parameters of their own (Local SGD, between averages).
+    /// Set if parameters are rank-local (Local SGD, between averages).
     pub(crate) parameters: Option<Vec<u8>>,
 }
 
 impl Synchronizer {
-    /// The module to evaluate, the same on every rank and in Burn's inference form: with the mean over ranks of buffers
+    /// Returns the module to evaluate, the same on every rank and in Burn's inference form, with the mean over ranks of buffers
     /// (BatchNorm's running statistics) and, under Local SGD, of parameters. All ranks must call it. `module` itself does not
-    /// change, so that evaluating does not change training.
+    /// change, so evaluation does not affect training.
     ///
     /// # Errors
-    /// [`Error::NoMean`] where a rank has a value that is not finite, on every rank, and training may go on; [`Error::Comm`] when the
-    /// transport fails, [`Error::NotJoined`].
+    /// [`Error::NoMean`] on every rank if a rank has a value that is not finite, and training may continue; [`Error::Comm`] when
+    /// the transport fails, [`Error::NotJoined`].
     pub fn evaluation_copy<M: Module>(&mut self, module: &M) -> Result<M, Error> {
         self.with_averages("evaluation_copy", module, |averaged, _| averaged.valid())
     }
 
-    /// Shows `body` the module with means over ranks in it, and what this rank has in their place. `module` is afterwards
-    /// what it was, to the bit. Errors name `call`, which every rank must make.
+    /// Calls `body` with a module that contains means over ranks, and with this rank's own values. Afterwards `module` is
+    /// unchanged, bit for bit. Errors name `call`, which every rank must make.
     pub(crate) fn with_averages<M: Module, T>(
         &mut self,
         call: &'static str,
@@ -37,13 +36,13 @@ impl Synchronizer {
     ) -> Result<T, Error> {
         self.settle()?;
         let alone = self.alone()?;
-        // An update of BatchNorm that is pending would replace what is written.
+        // A pending update of BatchNorm would replace the written values.
         flat::drain(module);
         let read = flat::read_bytes(module, Part::Buffers).and_then(|buffers| {
             let parameters = alone.then(|| flat::read_bytes(module, Part::Trainable)).transpose()?;
             Ok(Own { buffers, parameters })
         });
-        // The others are about to wait for this rank.
+        // The other ranks are about to wait for this one.
         let own = read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let buffers = own.buffers.clone();
         self.on_behalf = Some(call);
@@ -58,23 +57,24 @@ impl Synchronizer {
         )
     }
 
-    /// Brings home what the strategy exchanges in the background, so that it can be saved.
+    /// Completes the strategy's background exchange, so that its state can be saved.
     fn settle(&mut self) -> Result<(), Error> {
         self.give_up()?;
         self.plan()?;
         let settled = self.driver.strategy_mut().settle(&mut self.comm);
-        // The others are about to wait for this rank.
+        // The other ranks are about to wait for this one.
         settled.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
-    /// Whether replicas have trained apart since the last average.
+    /// Returns whether replicas have trained independently since the last average.
     fn alone(&self) -> Result<bool, Error> {
         self.plan()?;
         Ok(self.step().checked_sub(1).is_some_and(|before| !self.driver.strategy().plan(before).replicas_equal))
     }
 
-    /// Averages buffers (BatchNorm's running statistics) over ranks, to go on with the averages: at the end of a run. To
-    /// evaluate, take an [`evaluation_copy`](Self::evaluation_copy); saving takes a copy by itself. All ranks must call it.
+    /// Averages buffers (BatchNorm's running statistics) over ranks, and continues with the averages. Call it at the end of a
+    /// run. To evaluate, use an [`evaluation_copy`](Self::evaluation_copy); saving makes such a copy itself. All ranks must call
+    /// it.
     ///
     /// # Errors
     /// As for [`evaluation_copy`](Self::evaluation_copy).
@@ -84,8 +84,8 @@ impl Synchronizer {
         Ok(module)
     }
 
-    /// Makes replicas equal that trained alone since the last average (Local SGD), to go on with the average: at the end of a
-    /// run. All ranks must call it. Does nothing where replicas are equal already.
+    /// Averages replicas that have trained independently since the last average (Local SGD), and continues from the average. Call
+    /// it at the end of a run, on all ranks. Does nothing if replicas are equal already.
     ///
     /// # Errors
     /// As for [`evaluation_copy`](Self::evaluation_copy).
@@ -94,9 +94,9 @@ impl Synchronizer {
         if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
     }
 
-    /// The plain mean over ranks, of parameters as the strategy shows them. The time it takes counts as nothing.
+    /// The unweighted mean over ranks, of parameters as the strategy exposes them. Its time is excluded from the run's.
     pub(crate) fn average<M: Module>(&mut self, module: M, part: Part) -> Result<M, (M, Error)> {
-        // An update of BatchNorm that is pending would replace what is written.
+        // A pending update of BatchNorm would replace the written values.
         flat::drain(&module);
         match (self.mean(&module, part, None), &self.joined) {
             (Ok(values), Some(joined)) => Ok(flat::write_values(module, part, &values, &joined.inventory)),
@@ -105,7 +105,7 @@ impl Synchronizer {
         }
     }
 
-    /// [`average_buffers`](Self::average_buffers) over the ranks but one, which has seen no data.
+    /// [`average_buffers`](Self::average_buffers) over all ranks but one, which has processed no data.
     pub(crate) fn average_buffers_without<M: Module>(&mut self, rank: usize, module: M) -> Result<M, Error> {
         flat::drain(&module);
         let values = self.mean(&module, Part::Buffers, Some(rank))?;
@@ -113,12 +113,12 @@ impl Synchronizer {
         Ok(flat::write_values(module, Part::Buffers, &values, &joined.inventory))
     }
 
-    /// Over all ranks, or all but one.
+    /// The mean over all ranks, or all but one.
     fn mean<M: Module>(&mut self, module: &M, part: Part, without: Option<usize>) -> Result<Vec<f32>, Error> {
         let mut values = Vec::new();
         let checked = if part == Part::Trainable { self.check_layout(module) } else { Ok(()) };
         let read = checked.and_then(|()| flat::read_values(module, part, &mut values));
-        // The others are about to wait for this rank.
+        // The other ranks are about to wait for this one.
         read.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         if part == Part::Trainable {
             self.driver.strategy().view(&mut values);
@@ -146,8 +146,9 @@ impl Synchronizer {
         slots.filter(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place).collect()
     }
 
-    /// Checks that a sum over ranks, of which all have the same bits, is finite. If it is not, each rank sends which of its tensors are not
-    /// finite (`mine`), and which of these are no fault: a buffer of that rank that was not finite before the forward passes.
+    /// Checks that a sum over ranks, of which all have the same bits, is finite. If it is not, each rank sends the indices of its
+    /// tensors that are not finite (`mine`), and whether each is a fault. A buffer of that rank that was not finite before the
+    /// forward passes is not.
     fn check_sum(&mut self, operation: &'static str, (mine, sum): (&[usize], &[f32]), part: Part) -> Result<(), Error> {
         let bad = self.not_finite(sum, part);
         if bad.is_empty() {
@@ -174,7 +175,7 @@ impl Synchronizer {
         Err(Error::NoMean { operation, step: self.step(), why, advice })
     }
 
-    /// Sends every rank a few bytes and receives theirs, in rank order. The time it takes counts as nothing.
+    /// Gathers a few bytes from every rank, in rank order. Its time is excluded from the run's.
     pub(crate) fn gather_bytes(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (before, mut heard) = (self.comm.now(), Vec::new());
         self.comm.scope().operation = operation;
@@ -185,8 +186,8 @@ impl Synchronizer {
     }
 }
 
-/// Of the tensors whose sum is not finite, the first for which that is a fault, and the rank whose value it was; none where only the sum
-/// is not finite. `all` has each rank's own tensors that are not finite, and whether that is a fault.
+/// Returns the first tensor with a sum that is not finite for which that is a fault, with the rank of the value; without a rank
+/// if only the sum is not finite. `all` has each rank's tensors that are not finite, and whether that is a fault.
 fn first_fault(bad: &[usize], all: &[Vec<(usize, bool)>]) -> Option<(usize, Option<usize>)> {
     bad.iter().find_map(|place| {
         let of_rank = |own: &Vec<(usize, bool)>| own.iter().find(|(slot, _)| slot == place).map(|(_, fault)| *fault);
@@ -207,7 +208,7 @@ mod tests {
         let none = Vec::new;
         assert_eq!(first_fault(&[2], &[none(), vec![(2, true)]]), Some((2, Some(1))));
         assert_eq!(first_fault(&[2], &[none(), none()]), Some((2, None)), "each is finite, the sum is not");
-        // Rank 1's own was not finite before, which rank 0 cannot know.
+        // Rank 1's own buffer was not finite before, which rank 0 cannot know.
         assert_eq!(first_fault(&[2], &[none(), vec![(2, false)]]), None);
         assert_eq!(first_fault(&[2, 5], &[none(), vec![(2, false), (5, true)]]), Some((5, Some(1))));
     }

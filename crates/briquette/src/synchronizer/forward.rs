@@ -1,4 +1,4 @@
-//! State that a forward pass writes (BatchNorm's running statistics): a step that is refused undoes it.
+//! State written by the forward pass (BatchNorm's running statistics), restored if the step is refused.
 
 use burn::module::Module;
 
@@ -14,14 +14,14 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Returns whether a buffer was finite before the forward passes: one that was not has lost nothing by them.
+    /// Returns whether a buffer was finite before the forward passes. A buffer that was not is not their fault.
     pub(super) fn was_finite(&self, place: usize) -> bool {
         self.before.is_finite(place)
     }
 }
 
 impl Synchronizer {
-    /// The module's buffers are what the next step begins with.
+    /// Stores the module's buffers as the initial state of the next step.
     pub(crate) fn keep_buffers<M: Module>(&mut self, module: &M) -> Result<(), Error> {
         self.written = Written { before: self.read_buffers(module)?, after: None };
         Ok(())
@@ -33,8 +33,8 @@ impl Synchronizer {
         Kept::of(module, &mut joined.buffer_ids, joined.inventory.buffers.slots().len())
     }
 
-    /// Looks at what forward passes have left in buffers since the step before. Returns the first buffer that is not finite any more, counted
-    /// from the last trainable slot on.
+    /// Reads the buffers that the forward passes since the previous step have written. Returns the first buffer that is no longer
+    /// finite, counted from the last trainable slot on.
     pub(super) fn look_at_buffers<M: Module>(&mut self, module: &M) -> Result<Option<u32>, Error> {
         let after = self.read_buffers(module)?;
         let lost = after.first_lost(&self.written.before);
@@ -43,13 +43,13 @@ impl Synchronizer {
         Ok(lost.map(|place| (trainable + place) as u32))
     }
 
-    /// The step is refused: buffers are again what they were before it.
+    /// Restores the buffers after a refused step.
     pub(super) fn undo_forward<M: Module>(&mut self, module: &M) {
         self.written.after = None;
         self.written.before.put_back(module);
     }
 
-    /// The step has succeeded.
+    /// Keeps the buffers after a successful step.
     pub(super) fn keep_forward(&mut self) {
         if let Some(after) = self.written.after.take() {
             self.written.before = after;

@@ -1,4 +1,4 @@
-//! A step whose gradients are exchanged while they are computed.
+//! A step whose gradients are exchanged during the backward pass.
 
 use std::sync::mpsc::{self, Sender};
 #[cfg(feature = "overlap-backward")]
@@ -21,46 +21,46 @@ use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
 
-/// Steps in which the order of arrival is asked for.
+/// The maximum number of steps in which the order of arrival is requested.
 const TRIES: u32 = 8;
 
-/// What is kept from step to step for exchanges during the backward pass.
+/// State of exchanges during the backward pass, kept from step to step.
 #[derive(Default)]
 pub(super) struct Hidden {
-    /// The one that was begun.
+    /// The exchange in progress.
     armed: Option<Armed>,
-    /// Slots in the order in which their gradients come on rank 0; empty until it is known.
+    /// Slots in the order in which their gradients arrive on rank 0; empty until it is known.
     order: Vec<usize>,
-    /// Steps in which the order was asked for and none was found.
+    /// Steps in which the order was requested and not found.
     in_vain: u32,
-    /// Whether it was said that nothing hides.
+    /// Set once the missing overlap has been logged.
     has_said: bool,
-    /// Of the step that was exchanged last: slots as they came, and when.
+    /// The slots of the last exchange in order of arrival, with their times.
     arrived: Vec<(usize, Instant)>,
-    /// Storage.
+    /// Buffers for reuse.
     spare: [Vec<f32>; 2],
     #[cfg(feature = "overlap-backward")]
     clock: Arc<Mutex<during_backward::Clock>>,
 }
 
 impl Synchronizer {
-    /// The module to run this step's forward pass on, where gradients are to be exchanged
-    /// [during the backward pass](briquette_core::config::Exchange::during_backward): its parameters report their gradients as soon as
-    /// they are complete. It shares everything with `module`, is good for one forward and one backward pass, and
-    /// `GradientsParams::from_grads(loss.backward(), …)` works with either of the two. Elsewhere a clone. Drop it before the optimizer's step,
-    /// which then works in place.
+    /// Returns the model for this step's forward pass, if gradients are exchanged
+    /// [during the backward pass](briquette_core::config::Exchange::during_backward). Its parameters send their gradients as soon
+    /// as they are complete. It shares everything with `module`, is valid for one forward and one backward pass, and
+    /// `GradientsParams::from_grads(loss.backward(), …)` works with either of the two. In other configurations it is a clone.
+    /// Drop it before the optimizer's step, which then works in place.
     ///
-    /// Record samples before it, and the learning rate where the memory is
-    /// [inside it](briquette_core::config::Feedback::ErrorInside). Every rank's call begins a step: what was begun before and not
-    /// stepped with is given up, which the other ranks learn of.
+    /// Record samples before calling it, and the learning rate if the feedback is
+    /// [inside it](briquette_core::config::Feedback::ErrorInside). Every rank's call begins a step. A step that was begun but not
+    /// completed is abandoned, on the other ranks too.
     ///
     /// # Errors
-    /// [`Error::NotJoined`]; [`Error::Order`] before the step before was ended; [`Error::Layout`] where the module has other trainable
-    /// tensors than at join; those of the transport.
+    /// [`Error::NotJoined`]; [`Error::Order`] if the previous step was not ended; [`Error::Layout`] if the module has other
+    /// trainable tensors than at join; those of the transport.
     pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
         if self.hidden.armed.is_some() {
             self.give_up()?;
-            // So is what the pass before wrote, here as on the ranks that refuse its step.
+            // The writes of the previous pass are undone, too, here as on the ranks that refuse its step.
             self.undo_forward(module);
         }
         let plan = self.plan()?;
@@ -70,7 +70,7 @@ impl Synchronizer {
         if !self.hides(plan) {
             return Ok(module.clone());
         }
-        // The others have begun this step, or are about to.
+        // The other ranks have begun this step, or are about to.
         self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
@@ -81,7 +81,7 @@ impl Synchronizer {
         Ok(module.clone())
     }
 
-    /// Once, by rank 0, at its first step with data.
+    /// Logs once, on rank 0 at its first step with data, that no communication is overlapped.
     fn say_that_nothing_hides(&mut self, came: bool, was_armed: bool) {
         if came || self.rank() > 0 || std::mem::replace(&mut self.hidden.has_said, true) {
             return;
@@ -99,13 +99,13 @@ impl Synchronizer {
         tracing::warn!("gradients are exchanged after the backward pass: {why}");
     }
 
-    /// Whether this step's gradients are exchanged [during the backward pass](Self::forward_model).
+    /// Returns whether this step's gradients are exchanged [during the backward pass](Self::forward_model).
     #[cfg(feature = "train")]
     pub(crate) fn is_hidden(&self) -> Result<bool, Error> {
         Ok(self.hides(self.plan()?))
     }
 
-    /// Whether this step's gradients are exchanged on the channel.
+    /// Returns whether this step's gradients are exchanged on the channel.
     pub(super) fn hides(&self, plan: Plan) -> bool {
         self.config.during_backward() && plan.gradients && !plan.parameters && self.world() > 1
     }
@@ -118,7 +118,7 @@ impl Synchronizer {
         };
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
-        // Whether they are recorded on every rank is known at the end.
+        // Whether all ranks have recorded samples is known at the end.
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
         let [flat, average] = std::mem::take(&mut self.hidden.spare);
         let strategy = self.driver.lend();
@@ -135,12 +135,12 @@ impl Synchronizer {
         Ok(messages)
     }
 
-    /// The slots in the order in which their gradients come on rank 0; empty until it is known.
+    /// The slots in the order in which their gradients arrive on rank 0; empty until it is known.
     pub(crate) fn order_of_arrival(&self) -> &[usize] {
         &self.hidden.order
     }
 
-    /// As a checkpoint has it.
+    /// Restores the order from a checkpoint.
     pub(crate) fn set_order_of_arrival(&mut self, order: Vec<usize>) {
         let mut sorted = order.clone();
         sorted.sort_unstable();
@@ -148,7 +148,7 @@ impl Synchronizer {
         self.hidden.order = if sorted.into_iter().eq(0..slots) { order } else { Vec::new() };
     }
 
-    /// Brings home what is on the channel; where this rank's gradients have begun to come, every rank refuses the step.
+    /// Completes the exchange on the channel. If this rank's gradients have begun to arrive, every rank refuses the step.
     pub(crate) fn give_up(&mut self) -> Result<(), Error> {
         let Some(mut armed) = self.hidden.armed.take() else { return Ok(()) };
         drop(armed.messages.send(Message::GivenUp));
@@ -173,7 +173,7 @@ impl Synchronizer {
         Ok(exchanged)
     }
 
-    /// The end of the backward pass: waits for what is left of the exchange.
+    /// The end of the backward pass: waits for the rest of the exchange.
     pub(super) fn finish_hidden<M: Module>(
         &mut self,
         module: &M,

@@ -1,4 +1,4 @@
-//! How a rank becomes one of the world.
+//! Joins a rank to the world: compares settings, and copies rank 0's module.
 
 use briquette_core::Layout;
 use briquette_core::error::ConfigError;
@@ -14,45 +14,48 @@ use crate::probe::{Probe, inner_optimizer};
 use crate::strategy::InnerOptimizer;
 
 impl Synchronizer {
-    /// Has a setting of the training loop compared, which must be the same on every rank and in every part of the run: by
-    /// [`join`](Self::join), and when a checkpoint is loaded. What differs is named with both values; of two JSON objects, the
-    /// entry that does.
+    /// Registers a setting of the training loop that must be the same on every rank and in every part of the run.
+    /// [`join`](Self::join) compares it, and so does loading a checkpoint. A mismatch is reported with both values; if both are
+    /// JSON objects, with the entry that differs.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.run.push((name.into(), value.into()));
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for what may change when the run is resumed, as its length may: only
-    /// [`join`](Self::join) compares it.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change when the run is resumed, such as its
+    /// length: only [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.part.push((name.into(), value.into()));
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for what follows from the number of ranks (the number itself, the samples of a rank in
-    /// a step): [`join`](Self::join) compares it, and a checkpoint of a world of the same size is compared with it.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that depends on the number of ranks (the number itself, the
+    /// samples per rank and step). [`join`](Self::join) compares it, and loading a checkpoint does if the world has the same
+    /// size.
     #[must_use]
     pub fn with_size_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.size.push((name.into(), value.into()));
         self
     }
 
-    /// Says how many steps the run will have, counted from its beginning, also where it is resumed. What the configuration leaves open
-    /// until that is known is then chosen by it (periods of local steps, the scope of Parle); what the last steps learn is in the model that
-    /// is evaluated after them, by an exchange at the last step where the strategy needs one; and a run that will exchange too rarely says so
-    /// as a warning when it [joins](Self::join). The same number on every rank.
+    /// Sets the total number of steps of the run, counted from its beginning, also when it is resumed. It must be the same on
+    /// every rank. It has three effects. It chooses settings that the configuration leaves open (periods of local steps, the
+    /// scope of Parle). If the strategy needs it, an exchange at the last step brings the last steps' progress into the evaluated
+    /// model. And a run that would exchange too rarely logs a warning when it [joins](Self::join).
     ///
-    /// The chosen values are part of the configuration that a checkpoint compares. Name a period (and the scope of Parle) for a run that is to be
-    /// resumed for another number of steps: a checkpoint is refused where the new number gives another period.
+    /// The chosen values are part of the configuration that a checkpoint compares. If a run is to be resumed with another number
+    /// of steps, set the period (and the scope of Parle) explicitly: a checkpoint is refused if the new number gives another
+    /// period.
     #[must_use]
     pub fn with_run_steps(mut self, steps: u64) -> Self {
         self.run_steps = Some(steps);
         self
     }
 
-    /// The same after a checkpoint was read, on every rank: in a world of another size the rest of a run has another number of steps.
+    /// As [`with_run_steps`](Self::with_run_steps), after a checkpoint was read, on every rank: in a world of another size the
+    /// rest of a run has another number of steps.
     pub fn set_run_steps(&mut self, steps: u64) {
         self.run_steps = Some(steps);
         if let Some(last) = steps.checked_sub(1) {
@@ -60,12 +63,13 @@ impl Synchronizer {
         }
     }
 
-    /// Makes this rank one of the world: compares version, configuration, seed, local weight decay, layout and the training
-    /// loop's [own settings](Self::with_run_setting) with every rank, then gives the module rank 0's parameters and buffers,
-    /// by path. Local parameter ids stay, so parameter groups keep matching.
+    /// Joins this rank to the world: compares version, configuration, seed, local weight decay, layout and the training loop's
+    /// [own settings](Self::with_run_setting) with every rank, then copies rank 0's parameters and buffers into the module, by
+    /// path. Local parameter ids stay, so parameter groups keep matching.
     ///
-    /// The optimizer cannot be seen from here: a feedback that is to [suit it](briquette_core::config::Feedback::ByOptimizer) is error
-    /// feedback. [`DistributedOptimizer::join`](crate::DistributedOptimizer::join) sees its own.
+    /// A synchronizer has no access to the optimizer: a feedback that
+    /// [depends on it](briquette_core::config::Feedback::ByOptimizer) becomes error feedback.
+    /// [`DistributedOptimizer::join`](crate::DistributedOptimizer::join) probes its own optimizer.
     ///
     /// # Errors
     /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
@@ -73,7 +77,7 @@ impl Synchronizer {
         self.join_with(module, None)
     }
 
-    /// The same, with the optimizer where it can be seen.
+    /// As [`join`](Self::join), with the optimizer if it is accessible.
     pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
         let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
@@ -97,7 +101,7 @@ impl Synchronizer {
         let is_mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        // Where no rank is to decide for the others, rank 0 is not.
+        // If no rank may decide for the others, rank 0 may not either.
         let drifts = is_mixed && averages_gradients(strategy.plan(0));
         let due = if drifts && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
         if drifts && due == 0 && self.rank() == 0 {
@@ -116,21 +120,21 @@ impl Synchronizer {
         let is_identity = self.world() == 1 && self.config.is_identity_alone();
         let joined = Joined { inventory, identity, rebroadcast, is_mixed, is_identity, known, buffer_ids };
         self.joined = Some(joined);
-        // Ranks go on to their steps, and would wait for this one.
+        // The other ranks proceed to their steps, and would wait for this one.
         self.keep_buffers(&module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         self.last_end = self.comm.now();
         self.computing();
         Ok(module)
     }
 
-    /// The strategy as it is before the run's first step.
+    /// Builds the strategy in its state before the run's first step.
     pub(crate) fn build_strategy(&self, layout: &Layout) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         let mut strategy = self.config.build(layout, self.world())?;
         self.run_steps.and_then(|steps| steps.checked_sub(1)).into_iter().for_each(|last| strategy.ends_at(last));
         Ok(strategy)
     }
 
-    /// Once, by rank 0.
+    /// Logs the decisions once, on rank 0.
     fn say_what_was_decided(&self, cautions: &[String]) {
         if self.rank() != 0 {
             return;
@@ -143,15 +147,15 @@ impl Synchronizer {
         }
     }
 
-    /// The training loop's settings come first: they say best what is wrong.
+    /// The training loop's settings come first, because they explain a mismatch best.
     fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
         let Compared { mut run, size, mut part } = self.settings.clone();
         run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
-        // Where several optimizers share a world, ranks must join with them in the same order.
+        // If several optimizers share a world, ranks must join with them in the same order.
         let number = self.comm.share_number();
         part.extend((number > 0).then(|| ("optimizer of the world, counted from 0".to_owned(), number.to_string())));
-        // A run may go on elsewhere, where another number is due.
+        // A run may be resumed in another environment, in which another interval applies.
         part.push(("re-broadcast".to_owned(), steps));
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
         let steps = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
@@ -175,7 +179,7 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// That replicas are equal after every step by what gradients are exchanged, which `what` counts on.
+    /// Checks that the exchange of gradients keeps replicas equal after every step, as `what` requires.
     pub(crate) fn check_replicas_equal(&self, what: &str) -> Result<(), Error> {
         let plan = self.plan()?;
         if averages_gradients(plan) && !plan.parameters && plan.agrees == Agrees::World {
@@ -188,7 +192,7 @@ impl Synchronizer {
         Err(ConfigError::Conflict(why).into())
     }
 
-    /// The module with rank 0's parameters and buffers, from which the strategy begins.
+    /// Returns the module with rank 0's parameters and buffers, and initializes the strategy with them.
     fn take_first<M: Module>(
         &mut self,
         mut module: M,
@@ -212,13 +216,13 @@ impl Synchronizer {
         Ok(flat::discrete::write(module, &bytes))
     }
 
-    /// Makes the values rank 0's.
+    /// Replaces the values by rank 0's.
     pub(super) fn broadcast(&mut self, values: &mut [f32]) -> Result<(), Error> {
         Ok(self.comm.broadcast_values(0, values)?)
     }
 }
 
-/// Whether replicas stay equal because every rank's optimizer steps with the same bits.
+/// Returns whether replicas stay equal because every rank's optimizer steps with the same bits.
 pub(super) fn averages_gradients(plan: Plan) -> bool {
     plan.gradients && plan.replicas_equal
 }

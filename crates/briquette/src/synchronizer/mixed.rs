@@ -1,8 +1,8 @@
 //! Worlds whose ranks compute on different devices.
 //!
-//! Every rank applies the same bits of an average, but an optimizer's multiplications and roots round in each device's own
-//! way, so replicas drift apart by about a rounding a step. Re-broadcasting rank 0's parameters now and then keeps that from
-//! adding up. Optimizer states and BatchNorm's statistics stay each rank's own.
+//! Every rank applies the same bits of an average, but an optimizer's multiplications and roots round differently on each device,
+//! so replicas drift apart by about one rounding error per step. Periodic re-broadcasts of rank 0's parameters keep the drift
+//! from accumulating. Optimizer states and BatchNorm's statistics stay rank-local.
 
 use briquette_core::sync::Agrees;
 use burn::module::Module;
@@ -12,21 +12,21 @@ use super::{Joined, Synchronizer};
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// Steps between re-broadcasts where ranks round differently and no setting says otherwise. Parameters of rank 0 then cost a
-/// hundredth of what dense gradients would.
+/// Default number of steps between re-broadcasts if ranks round differently. Rank 0's parameters then cost one hundredth of the
+/// traffic of dense gradients.
 pub const REBROADCAST_STEPS: u64 = 100;
 
 impl Synchronizer {
-    /// Has every rank take rank 0's parameters every given number of steps of exchanged gradients; 0 for never. Unless set, a world
-    /// whose devices round differently does so every [`REBROADCAST_STEPS`] steps, and any other world never: [`join`](
-    /// Self::join) has every rank do an optimizer's arithmetic and compares the bits. The same on every rank.
+    /// Broadcasts rank 0's parameters to all ranks every `steps` steps of exchanged gradients; 0 for never. Must be the same on
+    /// every rank. If unset, a world whose devices round differently re-broadcasts every [`REBROADCAST_STEPS`] steps, and any
+    /// other world never: [`join`](Self::join) runs an optimizer's arithmetic on every rank and compares the bits.
     #[must_use]
     pub fn with_rebroadcast(mut self, steps: u64) -> Self {
         self.rebroadcast = Some(steps);
         self
     }
 
-    /// Steps between re-broadcasts in the world that was joined; 0 for none.
+    /// Steps between re-broadcasts in the joined world; 0 for none.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
@@ -34,8 +34,8 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| j.rebroadcast).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Whether the step that is being taken ends with a re-broadcast: the first one that exchanges gradients, between replicas that are to be
-    /// equal, after so many steps.
+    /// Returns whether the current step ends with a re-broadcast: it is the first step, at or after a multiple of the interval, that
+    /// exchanges gradients between replicas that must be equal.
     pub(crate) fn rebroadcast_due(&self) -> bool {
         let Some(Joined { rebroadcast: every @ 1.., .. }) = &self.joined else { return false };
         let steps_with_average = |step: &u64| {
@@ -46,7 +46,7 @@ impl Synchronizer {
         steps_with_average(&self.step()) && (self.step() + 1) / every > before() / every
     }
 
-    /// At the end of a step whose gradients were exchanged: re-broadcasts where that is due.
+    /// Ends a step whose gradients were exchanged: re-broadcasts if that is due.
     pub(super) fn rebroadcast<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         if !self.rebroadcast_due() {
             return Ok(module);
@@ -61,9 +61,9 @@ impl Synchronizer {
         }
     }
 
-    /// Rank 0's parameters; the step's report gets the largest distance of any rank's from them, and what it cost.
+    /// Returns rank 0's parameters. The step's report gets the largest distance of any rank from them, and the cost.
     fn rank_0s_parameters<M: Module>(&mut self, module: &M) -> Result<Vec<f32>, Error> {
-        // The optimizer may not be done; its seconds are the next step's computing, as ever.
+        // The optimizer may still be running; its seconds count as the next step's compute time, as always.
         flat::settle(module)?;
         self.check_layout(module)?;
         self.comm.scope().operation = "re-broadcast of parameters";
@@ -89,7 +89,7 @@ impl Synchronizer {
     }
 }
 
-/// ‖a − b‖ / ‖b‖; infinite where that is no number.
+/// ‖a − b‖ / ‖b‖; infinite if that is NaN.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let square = |sum: f64, v: f64| sum + v * v;
     let norm = b.iter().map(|v| f64::from(*v)).fold(0.0, square);
@@ -98,8 +98,8 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
     if ratio.is_nan() { f64::INFINITY } else { ratio }
 }
 
-/// How a module's devices round, as text: ranks whose texts differ will drift apart. The bits of an optimizer's arithmetic on
-/// each, and the types of its parameters.
+/// A text that identifies the rounding of a module's devices: ranks with different texts drift apart. It contains the bits of an
+/// optimizer's arithmetic on each device, and the types of the module's parameters.
 pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
     let mut text = flat::types(module);
     for device in module.devices() {
@@ -109,7 +109,7 @@ pub(super) fn rounding<M: Module>(module: &M) -> Result<String, Error> {
     Ok(text)
 }
 
-/// What momentum, Adam, clipping by norms and orthogonalizing optimizers do, to values that need rounding.
+/// The operations of momentum, Adam, clipping by norms and orthogonalizing optimizers, on values that need rounding.
 fn arithmetic(device: &Device) -> Tensor<1> {
     let values = |from: f32, by: f32| {
         let values: Vec<f32> = (0..1024).map(|i| from + by * i as f32).collect();

@@ -1,4 +1,4 @@
-//! The state of the inner optimizer that ranks begin with.
+//! The initial state of the inner optimizer, taken from rank 0.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::flat;
 
 impl Synchronizer {
-    /// Rank 0's record of the inner optimizer, where ranks came with different ones (one loaded a state that the others did not);
-    /// `None` where they are equal already, on rank 0, and where a run that is under way lets momenta be each rank's own. `saved` gives
+    /// Returns rank 0's record of the inner optimizer, if ranks came with different ones (for example, only one has loaded a
+    /// state). Returns `None` if they are equal already, on rank 0, and in a run under way with rank-local momenta. `saved` gives
     /// this rank's record as bytes.
     pub(crate) fn first_optimizer<M: Module>(
         &mut self,
@@ -34,7 +34,7 @@ impl Synchronizer {
     ) -> Result<Option<OptimizerRecord>, Error> {
         let rank = self.rank();
         let unusable = |problem: String| Error::OptimizerState { rank, problem };
-        // Each process draws ids; places in the module are the same in all.
+        // Ids are random in each process; places in the module are the same in all.
         let places: BTreeMap<u64, u64> = ids::ids(module).iter().map(|id| id.val()).zip(1..).collect();
         let mine = saved().and_then(|bytes| ids::rename(bytes, &places).map_err(|e| e.to_string()));
         let mut bytes = mine.map_err(unusable)?.to_vec();

@@ -1,4 +1,4 @@
-//! The second half of a step: parameters, where a strategy exchanges them.
+//! The second half of a step: exchanges parameters, if the strategy does so.
 
 use briquette_core::sync::Momenta;
 use burn::module::Module;
@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::flat::{self, Part, first_bad_slot};
 
 impl Synchronizer {
-    /// Ends the step: exchanges parameters where that is done at this step. Call it after the inner optimizer's step, at every
-    /// step. Where the strategy resets momenta ([`momenta`](Self::momenta)), begin the optimizer's anew afterwards.
+    /// Ends the step: exchanges parameters if the plan of this step says so. Call it after the inner optimizer's step, at every
+    /// step. If the strategy resets momenta ([`momenta`](Self::momenta)), reset the optimizer's afterwards.
     ///
     /// # Errors
     /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] when that was not called before.
@@ -43,7 +43,7 @@ impl Synchronizer {
     fn exchange_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let settled = flat::settle(&module);
         match self.plan() {
-            // The step's computing is behind it already.
+            // The step's compute time was measured before the first half.
             Ok(plan) if plan.gradients => self.begin_second_half(),
             _ => self.begin(),
         }
@@ -66,7 +66,7 @@ impl Synchronizer {
         }
     }
 
-    /// The module's parameters, exchanged; the seconds it took to read them.
+    /// Exchanges the module's parameters; returns the seconds spent reading them.
     fn average_values<M: Module>(&mut self, module: &M, values: &mut Vec<f32>) -> Result<f64, Error> {
         let begin = self.comm.now();
         flat::read_values(module, Part::Trainable, values)?;

@@ -1,4 +1,4 @@
-//! What the training loop records before an exchange, what became of all of them, and other ranks' stop requests.
+//! Values that the training loop records before an exchange, and stop requests.
 
 use briquette_core::sync::{Agrees, Header, Plan, StopFlags};
 
@@ -15,35 +15,35 @@ pub(super) struct WeightedMean {
 }
 
 impl Synchronizer {
-    /// This rank's loss, for controllers. Call it before the step; several calls (gradient accumulation) are averaged,
+    /// Records this rank's loss, for controllers. Call it before the step. Several calls (gradient accumulation) are averaged,
     /// and ranks are weighted by their samples.
     pub fn record_loss(&mut self, loss: f64) {
         self.loss.sum += loss;
         self.loss.weight += 1.0;
     }
 
-    /// A validation loss measured since the last step, for controllers: it is agreed with the next step's header, as the mean over the
-    /// ranks that report one. A value that is not finite is as good as none.
+    /// Records a validation loss measured since the last step, for controllers. The next step's header carries it, and ranks
+    /// agree on the mean over those that report one. A value that is not finite is ignored.
     pub fn record_validation_loss(&mut self, loss: f64) {
         self.validation_loss = Some(loss);
     }
 
-    /// How many samples are behind this rank's gradient; calls before one step add up. Ranks are weighted by it: a rank
-    /// whose data ran out records 0 and still steps. Without a call, all ranks weigh the same. More than
+    /// Records the number of samples in this rank's gradient; calls before one step add up. It is the rank's weight: a rank whose
+    /// data ran out records 0 and still steps. Without a call, all ranks have equal weights. More than
     /// [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES) are an error of the step, on every rank.
     pub fn record_samples(&mut self, samples: usize) {
         let sum = self.loss.samples.get_or_insert(0);
         *sum = sum.saturating_add(samples as u64);
     }
 
-    /// What the inner optimizer multiplies the average by, until the next call; it must be the same on every rank. Only
-    /// needed by [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside).
+    /// Records the learning rate, the inner optimizer's factor of the average, until the next call; it must be the same on every
+    /// rank. Only [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside) needs it.
     /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) records its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         (self.learning_rate, self.rate_step) = (Some(learning_rate), Some(self.step()));
     }
 
-    /// The step header with what was recorded since the last one, which is then forgotten.
+    /// Returns the step header with the values recorded since the last one, and clears them.
     pub(super) fn header(&mut self, bad_slot: Option<u32>, plan: Plan) -> Header {
         let loss = std::mem::take(&mut self.loss);
         let validation_loss = if plan.agrees == Agrees::World { self.validation_loss.take() } else { None };
@@ -67,7 +67,7 @@ impl Synchronizer {
         }
     }
 
-    /// Where the step has no header: refuses what it would refuse, and stops them.
+    /// Checks the recorded values at a step without a header; an error stops the other ranks.
     pub(super) fn check_recorded(&mut self) -> Result<(), Error> {
         let (learning_rate, samples) = (self.learning_rate, self.loss.samples.unwrap_or_default());
         let header = Header { learning_rate, samples, ..Header::default() };
@@ -75,18 +75,18 @@ impl Synchronizer {
         checked.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
-    /// Asks every rank to stop; all learn of it in the same step, see [`stopped`](Self::stopped).
+    /// Requests a stop of every rank. All receive it in the same step, see [`stopped`](Self::stopped).
     pub fn request_stop(&mut self, flags: StopFlags) {
         self.stop_request = self.stop_request.with(flags);
     }
 
-    /// What the steps since joining or resuming were sent as, what that saved, and what keeps the rest; of this rank. Its text is one
-    /// line.
+    /// A summary of this rank's steps since joining or resuming: formats sent, the time saved, and the feedback. It displays as
+    /// one line.
     pub fn summary(&self) -> RunSummary {
         self.tally.summary(self.config.label(), self.feedback.clone())
     }
 
-    /// What any rank asked for, as agreed in the last step.
+    /// The stop request of any rank, as agreed in the last step.
     pub fn stopped(&self) -> StopFlags {
         self.agreed_stop
     }

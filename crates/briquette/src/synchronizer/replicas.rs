@@ -1,7 +1,8 @@
-//! Compares replicas that are to be equal.
+//! Compares replicas that must be equal.
 //!
-//! Every rank applies the same bits of an average, so replicas stay equal without being sent. What breaks that happens outside of the exchange:
-//! a parameter that is changed on one rank alone, memory that fails. Ranks send a digest of their parameters with a step header now and then.
+//! Every rank applies the same bits of an average, so replicas stay equal without being sent. Only faults outside of the exchange
+//! break that: a parameter changed on one rank alone, failing memory. Ranks therefore periodically send a digest of their
+//! parameters with a step header.
 
 use briquette_core::error::SyncError;
 use briquette_core::sync::{Agrees, Plan, Unequal, unequal};
@@ -11,17 +12,18 @@ use super::{Synchronizer, averages_gradients};
 use crate::error::Error;
 use crate::flat::{self, Changed, Part};
 
-/// Steps between two comparisons of replicas, unless [set](Synchronizer::with_replica_check). A digest of all parameters takes about as
-/// long as reading them once.
+/// Default number of steps between two comparisons of replicas, unless [set](Synchronizer::with_replica_check). A digest of all
+/// parameters takes about as long as reading them once.
 pub const REPLICA_CHECK_STEPS: u64 = 100;
 
-/// Steps in which an optimizer's state follows from what is exchanged, as far as that is looked back for.
+/// The number of past steps in which plans are checked for an equal optimizer state.
 const LOOK_BACK: usize = 1000;
 
 impl Synchronizer {
-    /// Has ranks compare digests of their parameters at every step whose number is a multiple of `steps`, where replicas are to be equal; 0
-    /// for never. It is done every [`REPLICA_CHECK_STEPS`] steps by default, and sends no byte more. Not where ranks round differently or
-    /// [re-broadcast](Self::with_rebroadcast): replicas then differ by a rounding. The same on every rank.
+    /// Makes ranks compare digests of their parameters at every step whose number is a multiple of `steps`, if replicas must be
+    /// equal; 0 for never. Must be the same on every rank. The default is every [`REPLICA_CHECK_STEPS`] steps, and a check adds
+    /// no bytes to the traffic. There is no check if ranks round differently or [re-broadcast](Self::with_rebroadcast), because
+    /// replicas then differ by rounding.
     #[must_use]
     pub fn with_replica_check(mut self, steps: u64) -> Self {
         self.replica_check = Some(steps);
@@ -38,11 +40,11 @@ impl Synchronizer {
     /// Returns whether every rank's optimizer has always stepped with the same gradients.
     pub(crate) fn optimizers_are_equal(&self) -> bool {
         let mut before = (0..self.step()).rev().take(LOOK_BACK).map(|step| self.driver.strategy().plan(step));
-        // Where ranks do not step together, one may step for the others.
+        // If ranks do not step together, one may step for the others.
         self.replicas_are_equal() && before.all(|plan| plan.agrees == Agrees::World && averages_gradients(plan))
     }
 
-    /// A digest of this rank's parameters, at the steps where ranks compare them.
+    /// Returns a digest of this rank's parameters, at the steps in which ranks compare them.
     pub(super) fn digest_due<M: Module>(&self, module: &M, plan: Plan) -> Result<Option<u64>, Error> {
         let every = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
         let is_due = every > 0 && self.step().is_multiple_of(every) && self.world() > 1;
@@ -57,7 +59,7 @@ impl Synchronizer {
         flat::digests(module, Part::Trainable, &joined.inventory)
     }
 
-    /// The error with the tensor that differs, where every rank has found that replicas do: they look for it together.
+    /// Adds the first tensor that differs to the error. All ranks have found that replicas differ, and search for it together.
     pub(super) fn with_tensor<M: Module>(&mut self, module: &M, error: Error) -> Error {
         let Error::Sync(SyncError::Replicas { step, slot: None, rank, others }) = error else { return error };
         let found = self.first_difference(module).inspect_err(|error| self.comm.abort(&error.to_string()));
@@ -79,7 +81,7 @@ impl Synchronizer {
         Ok(differences.next())
     }
 
-    /// That the module still has the trainable tensors that joined.
+    /// Checks that the module still has the trainable tensors that joined.
     pub(super) fn check_layout<M: Module>(&mut self, module: &M) -> Result<(), Error> {
         let (rank, step) = (self.comm.rank(), self.step());
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;

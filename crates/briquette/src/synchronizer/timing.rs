@@ -1,4 +1,4 @@
-//! When a step computes, exchanges and ends.
+//! Timing of a step: start of the computation, start and end of the exchange.
 
 use briquette_core::Traffic;
 use briquette_core::comm::{Scope, all_reduce_traffic};
@@ -10,15 +10,15 @@ use super::recorded::WeightedMean;
 use crate::error::Error;
 use crate::step_report::StepReport;
 
-/// When an exchange begins.
+/// The start of an exchange.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Start {
     pub(super) now: f64,
     pub(super) compute_seconds: f64,
     pub(super) traffic: Traffic,
-    /// In the header.
+    /// Seconds spent in the header.
     pub(super) header_seconds: f64,
-    /// Between the exchange of gradients and that of parameters.
+    /// Seconds between the exchange of gradients and that of parameters.
     pub(super) optimizer_seconds: f64,
     pub(super) is_second_half: bool,
 }
@@ -41,32 +41,32 @@ impl Synchronizer {
         self.loss = WeightedMean::default();
     }
 
-    /// A step begins; this rank is computing, and its errors and its panic will say so.
+    /// Begins a step: marks this rank as computing, for its errors and panics.
     pub(crate) fn computing(&mut self) {
         self.open = false;
         *self.comm.scope() = Scope { operation: "compute", step: self.step(), bucket: None };
     }
 
-    /// The step's computing has ended; its exchange begins.
+    /// Ends the step's computation and begins its exchange.
     pub(super) fn begin(&mut self) {
         self.comm.begin_step(self.step());
         let now = self.comm.now();
-        // Until another optimizer's exchange ended, this rank computed for that one.
+        // Until the end of another optimizer's exchange, this rank computed for that one.
         let last_end = self.comm.other_used_until().map_or(self.last_end, |other| other.max(self.last_end));
         let (compute_seconds, traffic) = (now - last_end, self.comm.traffic());
         self.start = Start { now, compute_seconds, traffic, ..Start::default() };
     }
 
-    /// Parameters are exchanged, too, at a step that has exchanged gradients: both are its exchange. The optimizer's seconds in
-    /// between count as computing, for the next step.
+    /// Begins the exchange of parameters at a step that has also exchanged gradients. Both are the step's exchange. The
+    /// optimizer's seconds in between count as compute time, for the next step.
     pub(super) fn begin_second_half(&mut self) {
         let optimizer_seconds = self.comm.now() - self.last_end;
         let now = self.start.now + optimizer_seconds;
         self.start = Start { now, optimizer_seconds, is_second_half: true, ..self.start };
     }
 
-    /// What the strategy has committed, or is about to; `waited` are the seconds for which this rank waited for an exchange in the
-    /// background.
+    /// Reports the strategy's last or pending exchange; `waited` are the seconds for which this rank waited for an exchange in
+    /// the background.
     pub(super) fn report_exchange(&mut self, agreed_step: AgreedStep, stop: StopFlags, waited: Option<f64>) {
         let mut exchange = self.driver.report();
         if let (Some(waited), Some(seconds)) = (waited, &mut exchange.seconds) {
@@ -94,7 +94,7 @@ impl Synchronizer {
         };
     }
 
-    /// The exchange has ended; where it failed for this rank alone, the other ranks are stopped.
+    /// Ends the exchange. If it failed on this rank alone, the other ranks are stopped.
     pub(super) fn end<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         let now = self.comm.now();
         self.last_end = now - self.start.optimizer_seconds;
@@ -119,7 +119,7 @@ impl Synchronizer {
         })
     }
 
-    /// Momenta have been averaged, after the step that asked for it.
+    /// Adds the cost of averaging momenta, which follows the step that asked for it.
     pub(crate) fn spent_on_momenta(&mut self, seconds: f64, traffic: Traffic) {
         self.report.traffic += traffic;
         self.report.exchange_seconds += seconds;
@@ -128,8 +128,8 @@ impl Synchronizer {
         self.tally.add_late(traffic, seconds);
     }
 
-    /// Leaves time spent outside of training (evaluation, saving) out of the next step's compute seconds. A simulated
-    /// clock goes back to `seconds`, what it showed before; any other clock just goes on.
+    /// Excludes time spent outside of training (evaluation, saving) from the next step's compute seconds. A simulated clock
+    /// returns to `seconds`, its value before; any other clock continues.
     pub fn set_clock(&mut self, seconds: f64) {
         self.comm.set_clock(seconds);
         self.last_end = self.comm.now();

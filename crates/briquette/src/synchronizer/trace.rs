@@ -1,4 +1,4 @@
-//! A step as a `tracing` span, and the changes of what is sent as events. Neither costs anything where no subscriber wants it.
+//! Tracing: a span for each step, and events for changes of the compression. Neither has a cost without a subscriber.
 
 use briquette_core::CompressionFactor;
 use briquette_core::report::Report;
@@ -8,7 +8,7 @@ use tracing::{Level, Span, debug, debug_span, enabled, info};
 
 use super::Synchronizer;
 
-/// What the last exchange was sent as: the whole vector's ratio and carrier, and each slot's ratio.
+/// Format of the last exchange: the whole vector's ratio and carrier, and each slot's ratio.
 #[derive(Debug, Default)]
 pub(super) struct SentAs {
     whole: Option<(Option<CompressionFactor>, Option<&'static str>)>,
@@ -16,7 +16,7 @@ pub(super) struct SentAs {
 }
 
 impl SentAs {
-    /// Takes over what a step reports; whether it is another thing than before. Neither the first exchange nor a step without one is.
+    /// Stores a step's format and returns whether it has changed. The first exchange and a step without one are no changes.
     fn changes(&mut self, report: &Report) -> bool {
         let whole = (report.factor, report.carrier);
         if whole == (None, None) {
@@ -32,15 +32,15 @@ impl SentAs {
 }
 
 impl Synchronizer {
-    /// Where the controller stands, in words, after the last step; `None` where there is none, or nothing to add to its decision.
-    /// Made when it is asked for.
+    /// A description of the controller's state after the last step; `None` without a controller, or if there is nothing to add to
+    /// its decision. The text is built on demand.
     pub fn controller_state(&self) -> Option<String> {
         let mut report = Report::with_state();
         self.driver.strategy().report(&mut report);
         report.state
     }
 
-    /// A step begins to exchange.
+    /// Begins the span of a step's exchange.
     pub(super) fn begin_span(&mut self) -> EnteredSpan {
         let (step, rank) = (self.step(), self.comm.rank());
         self.span = debug_span!(
@@ -57,7 +57,7 @@ impl Synchronizer {
         self.span.clone().entered()
     }
 
-    /// A step has ended: its numbers, and what the controller decided.
+    /// Ends the span of a step, with its numbers and the controller's decision.
     pub(super) fn end_span(&mut self) {
         self.report.ratio_changed = self.sent_as.changes(&self.report.exchange);
         let span = std::mem::replace(&mut self.span, Span::none());
@@ -81,7 +81,8 @@ impl Synchronizer {
         }
     }
 
-    /// Every rank decides the same: rank 0 logs changes at info. A reason without a change is for debugging.
+    /// Logs the controller's decision. It is the same on every rank, so rank 0 logs changes at info. A reason without a change is
+    /// logged at debug.
     fn decided(&self) {
         let (step, rank, exchange) = (self.step(), self.comm.rank(), &self.report.exchange);
         let (ratio, reason) = (exchange.factor.map(|factor| factor.get()), exchange.reason.as_deref());

@@ -1,4 +1,4 @@
-//! What holds for every model on every backend.
+//! Properties that hold for every model on every backend.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn adam() -> ModuleOptimizer {
     AdamConfig::new().init()
 }
 
-/// Momentum correction over top-k with 8-bit values: as much state as there is.
+/// Momentum correction over top-k with 8-bit values: the configuration with the most state.
 fn compressed() -> Config {
     let config = r#"{"strategy": "every-step", "feedback": {"momentum": {"clip": 2.0}},
                      "reducer": {"kind": "gather", "compressor": "topk:8x:q8"}}"#;
@@ -40,7 +40,7 @@ pub(crate) fn flex() -> Device {
     Backend::Flex.device(0).expect("flex is in every build of the tests").autodiff()
 }
 
-/// The one process sums its losses over three batches, as BatchNorm's statistics are each rank's own.
+/// The one process sums its losses over three batches, because BatchNorm's statistics are rank-local.
 pub(crate) fn three_dense_ranks_equal_one_process<M: Model>(device: &Device) {
     let mut during = Config::dense();
     (during.exchange.during_backward, during.exchange.bucket_values) = (true, Some(50));
@@ -75,7 +75,7 @@ pub(crate) fn three_dense_ranks_equal_one_process<M: Model>(device: &Device) {
     }
 }
 
-/// The values of trainable parameters, out of all.
+/// The values of trainable parameters, selected from all.
 fn trainable_only<M: Model>(module: &M, all: &[f32]) -> Vec<f32> {
     struct Pick<'a>(&'a [f32], Vec<f32>);
     impl burn::module::ModuleVisitor for Pick<'_> {
@@ -108,7 +108,7 @@ pub(crate) fn compressed_replicas_are_identical<M: Model>(device: &Device) {
     assert_eq!(bits(&replicas[0]), bits(&replicas[1]));
 }
 
-/// Nor is a gradient waited for until the end of the backward pass: a Burn or a backend that computes in another order is noticed.
+/// Gradients must not be delayed to the end of the backward pass: a Burn or a backend that computes in another order is detected.
 pub(crate) fn exchanges_during_backward_have_the_same_results<M: Model>(device: &Device) {
     let config = r#"{"reducer": "gather:topk:4x", "feedback": "error", "bucket_values": 64, "during_backward": true}"#;
     let config: Config = serde_json::from_str(config).expect("a valid configuration");
@@ -128,7 +128,7 @@ pub(crate) fn exchanges_during_backward_have_the_same_results<M: Model>(device: 
                     let mut sorted = came.clone();
                     sorted.sort_unstable();
                     assert!(sorted.into_iter().eq(0..slots), "each once: {came:?}");
-                    // The last layer's come before the first's.
+                    // The last layer's arrive before the first's.
                     let place = |of: usize| came.iter().position(|slot| *slot == of);
                     assert!(place(slots - 1) < place(0), "{came:?}");
                     assert!(optim.report().arrivals.is_sorted_by(|a, b| a.lead >= b.lead), "in order");
@@ -142,7 +142,7 @@ pub(crate) fn exchanges_during_backward_have_the_same_results<M: Model>(device: 
     let (during, after) = (run(true), run(false));
     assert!(distance(&during[0], &values(&M::new(5, device))) > 1e-3, "nothing was trained");
     assert_eq!(bits(&during[0]), bits(&during[1]), "replicas");
-    // Where a parameter is used several times, as an LSTM's are, the order of its sums may be another.
+    // If a parameter is used several times, as an LSTM's are, the order of its sums may differ.
     let off = distance(&during[0], &after[0]);
     assert!(off <= 1e-5, "{off}");
 }
@@ -178,7 +178,7 @@ pub(crate) fn resuming_changes_nothing<M: Model>(device: &Device) {
     }
 }
 
-/// To the bit at the step that was saved; to rounding in what follows.
+/// Bit for bit at the step that was saved; up to rounding in later steps.
 pub(crate) fn checkpoints_travel_between_backends<M: Model>(device: &Device) {
     let flex = flex();
     for (there, here) in [(device, &flex), (&flex, device)] {
@@ -186,7 +186,7 @@ pub(crate) fn checkpoints_travel_between_backends<M: Model>(device: &Device) {
         let saved = run::<M>(there, None, Some(directory.path()), HALF);
         let loaded = run::<M>(here, Some(directory.path()), None, HALF);
         assert!(saved.iter().zip(&loaded).all(|(a, b)| bits(a) == bits(b)), "the state itself");
-        // Top-k may choose another of two values that are all but equal: one step, and not to the last digit.
+        // Top-k may select another of two almost equal values: one step, and not to the last digit.
         let went_on = run::<M>(there, Some(directory.path()), None, HALF + 1);
         let elsewhere = run::<M>(here, Some(directory.path()), None, HALF + 1);
         assert!(distance(&went_on[0], &loaded[0]) > 1e-4, "nothing was trained");
@@ -218,7 +218,7 @@ struct Three {
     last: Param<Tensor<1>>,
 }
 
-/// Rank 0 has gradients for the first and the last, rank 1 for the last, nobody for the one between.
+/// Rank 0 has gradients for the first and the last, rank 1 for the last, and no rank for the one between.
 pub(crate) fn slots_without_a_gradient_stay_out_of_the_way(device: &Device) {
     let step = |device: &Device| {
         ranks(2, |comm| {
@@ -227,7 +227,7 @@ pub(crate) fn slots_without_a_gradient_stay_out_of_the_way(device: &Device) {
             let mut param = |len: usize| Param::from_tensor(numbers.tensor([len], device).require_grad());
             let module = Three { first: param(5), unused: param(300), last: param(7) };
             let start = values(&module);
-            // Adam steps whatever has a gradient, and nothing else.
+            // Adam steps exactly the parameters with a gradient.
             let mut optim = DistributedOptimizer::new(adam(), comm, Config::dense(), 1);
             let module = optim.join(module)?;
             let mut loss = module.last.val().square().sum();

@@ -1,5 +1,5 @@
-//! One suite for every backend: whatever a model computes on, the glue keeps its laws. Backends are those of this build;
-//! one that finds nothing to run on here is skipped, and says so.
+//! One suite for every backend: the glue has the same properties on each. Backends are those of this build; one without a device
+//! here is skipped, with a message.
 
 mod facts;
 mod mixed;
@@ -14,7 +14,7 @@ use std::io::Write;
 use briquette::{Backend, BackendError};
 use burn::tensor::Device;
 
-/// The first device of a backend, with autodiff; none where this machine has none.
+/// The first device of a backend, with autodiff; `None` if this machine has none.
 fn device(backend: Backend) -> Option<Device> {
     match backend.device(0) {
         Ok(device) => Some(device.autodiff()),
@@ -80,7 +80,7 @@ suite! {
 
 #[test]
 fn this_build_says_what_it_ran_on() {
-    // Not captured: whoever reads the log wants to know.
+    // Not captured, so that the message appears in the log.
     let mut log = std::io::stderr();
     for backend in Backend::ALL {
         let line = match (device(backend), backend.devices()) {

@@ -9,7 +9,7 @@ use crate::models::{Mlp, Model, ResNet, bits, distance, values};
 
 const EVERY: u64 = 3;
 
-/// Rank 0 here, rank 1 on flex.
+/// Rank 0 on this device, rank 1 on flex.
 pub(crate) fn ranks_on_two_backends_agree(device: &Device) {
     let told = ranks(2, |comm| {
         let rank = comm.rank();
@@ -47,7 +47,7 @@ pub(crate) fn ranks_on_two_backends_agree(device: &Device) {
     assert!(drifts.iter().flatten().all(|drift| (0.0..1e-5).contains(drift)), "{drifts:?}");
 }
 
-/// Nobody said how often: a world of one device never re-broadcasts, and one whose replicas would drift apart does.
+/// By default, a world of one device never re-broadcasts, and one whose replicas would drift apart does.
 pub(crate) fn rounding_is_compared_on_joining(device: &Device) {
     let join = |other: &Device, told: Option<u64>| {
         ranks(2, |comm| {
@@ -58,7 +58,7 @@ pub(crate) fn rounding_is_compared_on_joining(device: &Device) {
             }
             let mut model = optim.join(Mlp::new(1, device))?;
             for step in 0..20 {
-                // Whatever gradients round to, the averages are the same bits.
+                // The averages have the same bits, however gradients round.
                 let gradients = model.gradients(data(step, 0), 4, device);
                 model = optim.step(0.01, model, gradients)?;
             }

@@ -9,7 +9,7 @@ use burn::tensor::{Device, Tensor, activation};
 pub(crate) use crate::seeded::Numbers;
 use crate::seeded::{self, seeded};
 
-/// What the facts need of a model.
+/// Requirements of the tests on a model.
 pub(crate) trait Model: Module + std::fmt::Debug + 'static {
     fn new(seed: u64, device: &Device) -> Self;
     /// The mean squared error on `samples` samples that follow from `data`.
@@ -100,7 +100,7 @@ pub(crate) fn values<M: Module>(module: &M) -> Vec<f32> {
     seeded::values(module).into_iter().flat_map(|(_, values)| values).collect()
 }
 
-/// As bits, so that a comparison tells 0 from -0 and no NaN equals anything by accident.
+/// Values as bits, so that a comparison distinguishes 0 from -0, and compares NaNs by bits.
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }

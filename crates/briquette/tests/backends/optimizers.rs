@@ -1,4 +1,4 @@
-//! The optimizers of `briquette::optim` against naive twins in f64, and their records, on every backend.
+//! The optimizers of `briquette::optim` against simple f64 implementations, and their records, on every backend.
 
 use briquette::optim::{
     CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
@@ -14,7 +14,7 @@ use crate::models::{Numbers, bits, values};
 const RATE: f64 = 0.01;
 const STEPS: usize = 50;
 
-/// Tensors of several ranks.
+/// Tensors with different numbers of dimensions.
 #[derive(Module, Debug)]
 struct Shapes {
     one: Param<Tensor<1>>,
@@ -32,7 +32,7 @@ impl Shapes {
         }
     }
 
-    /// Of the sizes of a thousandth to ten.
+    /// Gradients with magnitudes from a thousandth to ten.
     fn gradients(&self, step: usize, device: &Device) -> GradientsParams {
         let (mut numbers, mut gradients) = (Numbers::new(1000 + step as u64), GradientsParams::new());
         let (device, size) = (device.clone().inner(), 10_f32.powi((step % 5) as i32 - 3));
@@ -42,7 +42,7 @@ impl Shapes {
         gradients
     }
 
-    /// All gradients of a step, as a module's values are read.
+    /// All gradients of a step, in the order in which a module's values are read.
     fn flat_gradients(&self, step: usize, device: &Device) -> Vec<f64> {
         let mut gradients = self.gradients(step, device);
         let read = |tensor: Option<Tensor<1>>| tensor.map(|t| t.into_data().try_into_vec::<f32>().expect("f32"));
@@ -55,7 +55,7 @@ impl Shapes {
     }
 }
 
-/// One value's step: the number of the step from 1 on, its memories, where it is, its gradient; and what it moves by.
+/// One value's step: the number of the step from 1 on, its state vectors, its position and its gradient; returns the change.
 type Twin = fn(f64, &mut [f64; 3], f64, f64) -> f64;
 
 /// `β·old + (1 − β)·value`, in place.
@@ -145,7 +145,7 @@ pub(crate) fn optimizers_follow_their_twins(device: &Device) {
         let mut x: Vec<f64> = values(&model).into_iter().map(f64::from).collect();
         let mut memories = vec![[0.0; 3]; x.len()];
         let (start, mut farthest) = (x.clone(), 0.0_f64);
-        // Gadam of each: the mean of what is there after steps 20, 23, … 47.
+        // Gadam of each: the mean of the iterates after steps 20, 23, … 47.
         let mut iterates = IterateAverageConfig::new().with_from(20).with_every(3).init();
         let mut sums = vec![0.0; x.len()];
         for step in 0..STEPS {
@@ -157,7 +157,7 @@ pub(crate) fn optimizers_follow_their_twins(device: &Device) {
             }
             for ((got, expected), start) in values(&model).iter().zip(&x).zip(&start) {
                 let off = (f64::from(*got) - expected).abs();
-                // Of what was walked: steps are far apart in size.
+                // Relative to the distance covered: step sizes differ widely.
                 assert!(
                     off <= 2e-5 * (1.0 + (expected - start).abs()),
                     "{name}, step {step}: {got}, expected {expected}"
@@ -188,7 +188,7 @@ pub(crate) fn optimizers_resume_to_the_bit(device: &Device) {
             }
             model
         };
-        // Past where 1-bit Adam freezes.
+        // Past the step at which 1-bit Adam freezes.
         model = run(&mut whole, model, 0..25);
         let bytes = whole.into_bytes().expect("a record");
         let mut resumed = fresh.from_bytes(bytes).expect("the same record");

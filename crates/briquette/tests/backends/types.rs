@@ -33,7 +33,7 @@ impl TwoTypes {
     }
 }
 
-/// Two ranks, one step; every rank's parameters.
+/// Two ranks, one step; returns every rank's parameters.
 fn step(dtype: DType, device: &Device) -> Vec<Result<Vec<f32>, String>> {
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -49,7 +49,7 @@ fn step(dtype: DType, device: &Device) -> Vec<Result<Vec<f32>, String>> {
     })
 }
 
-/// Whether the backend makes such tensors at all: some panic, and say that they do not.
+/// Returns whether the backend supports such tensors at all: some panic, with a message to that effect.
 fn exists(dtype: DType, device: &Device) -> bool {
     let device = device.clone();
     catch_unwind(move || drop(TwoTypes::new(0, dtype, &device))).is_ok()
@@ -76,7 +76,7 @@ pub(crate) fn half_precision_is_handled_or_refused(device: &Device) {
     }
 }
 
-/// `cat` of two types would panic: each is cast for the way, and back.
+/// `cat` of two types would panic: each is cast for the transfer, and back.
 pub(crate) fn mixed_types_share_one_exchange(device: &Device) {
     let other = [DType::F64, DType::F16].into_iter().find(|dtype| device.supports_dtype(*dtype));
     let Some(other) = other else { return println!("this device computes in f32 alone") };

@@ -1,4 +1,4 @@
-//! A small model, loaders over batches that follow from a seed, and Burn's training on ranks that are threads.
+//! A small model, loaders over batches from a seed, and Burn's training on ranks that are threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub(crate) fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// In [-1, 1), from a seed.
+/// Numbers in [-1, 1), from a seed.
 pub(crate) fn numbers<const D: usize>(seed: u64, shape: [usize; D], device: &Device) -> Tensor<D> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1;
     let mut next = || {
@@ -140,24 +140,24 @@ pub(crate) struct Batch {
     pub(crate) y: Tensor<2>,
 }
 
-/// What a loader does at its `i`-th batch.
+/// The fault of a loader at its `i`-th batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Trouble {
     Fails(usize),
     NotFinite(usize),
 }
 
-/// `count` batches that are another for every rank.
+/// `count` batches that differ between ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Shard {
     pub(crate) rank: usize,
     pub(crate) count: usize,
     pub(crate) rows: usize,
     pub(crate) trouble: Option<Trouble>,
-    /// Of the loader this rank validates on.
+    /// The fault of this rank's validation loader.
     pub(crate) valid_trouble: Option<Trouble>,
     pub(crate) device: Device,
-    /// How this rank's optimizer steps, where it does not as the others do.
+    /// This rank's optimizer, which may differ from the others'.
     pub(crate) optimizer: fn() -> ModuleOptimizer,
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn train(
         let strategy = DataParallel::new(comm, config.clone(), SEED, device());
         let Rank { training, strategy } = edit(rank, Rank { training, strategy });
         let schedule = ExponentialLrSchedulerConfig::new(0.05, 0.99).init().unwrap();
-        // Every rank starts with weights of its own; joining gives it rank 0's.
+        // Every rank starts with its own weights; joining gives it rank 0's.
         let learner = Learner::new(Mlp::new(1 + rank as u64, &device()), (shards[rank].optimizer)(), schedule);
         let result = training.with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy))).launch(learner);
         let interrupted = result.interrupted.map(|i| i.reason.unwrap_or_default());

@@ -27,7 +27,7 @@ fn after_a_refused_batch_the_learners_running_statistics_are_those_of_the_last_w
             let grads = GradientsParams::from_grads(loss.backward(), &model);
             model = optim.step(schedule.step(), model, grads).unwrap();
         }
-        // Each rank's own, with the last step's update.
+        // Rank-local, with the last step's update.
         Ok::<_, CommError>(bits(&model.valid()))
     });
     for (outcome, by_hand) in outcomes.iter().zip(by_hand) {

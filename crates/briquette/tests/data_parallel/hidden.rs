@@ -1,4 +1,4 @@
-//! Burn's loop arms the exchange by itself.
+//! Burn's loop uses the overlapped exchange automatically.
 #![cfg(feature = "overlap-backward")]
 
 use std::fmt::Debug;
@@ -66,7 +66,7 @@ fn it_changes_no_bit_and_says_where_it_cannot() {
                 (bits(&outcomes[0].model), std::mem::take(&mut *WARNINGS.lock().unwrap()))
             });
             assert_eq!(early.0, late.0, "{feedback} {counts:?}");
-            // Where rank 0 has no batch it has nothing to say.
+            // Without a batch, rank 0 logs nothing.
             assert_eq!(early.1.len(), 0, "{feedback} {counts:?}: {:?}", early.1);
             assert_eq!(late.1.len(), usize::from(counts[0] > 0), "{feedback} {counts:?}");
         }

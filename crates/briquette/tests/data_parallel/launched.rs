@@ -1,4 +1,4 @@
-//! `training` and `launch`: what a world has once.
+//! `training` and `launch`: outputs that exist once in a world.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ use crate::common::*;
 
 type Training = SupervisedTraining<Mlp>;
 
-/// Trains on a rank for each shard, and validates on as many batches as `valid` says. What each rank's `launch` returned: the model's bits,
-/// or its error.
+/// Trains one rank for each shard, and validates on the number of batches in `valid`. Returns the result of each rank's `launch`:
+/// the model's bits, or its error.
 fn launch(
     directory: &Path,
     shards: &[Shard],
@@ -42,7 +42,7 @@ fn launch(
     results.into_iter().map(Result::unwrap).collect()
 }
 
-/// The values in a metric's file, with what each counts; the last one is of the epoch.
+/// The values in a metric's file, with the count of each; the last one is that of the epoch.
 fn logged(directory: &Path, split: &str, epoch: usize) -> Vec<f64> {
     let path = directory.join(split).join(format!("epoch-{epoch}/Loss.log"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -57,7 +57,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What early stopping is told.
+/// The values that early stopping receives.
 #[derive(Clone, Default)]
 struct Listen(Arc<Mutex<Vec<f64>>>);
 
@@ -153,7 +153,7 @@ fn a_run_that_was_launched_goes_on_with_the_same_bits() {
 
 #[test]
 fn the_best_epoch_is_the_worlds() {
-    // Rank 1's loss is what moves the mean: of rank 0 alone another epoch would be the best.
+    // Rank 1's loss moves the mean: for rank 0 alone another epoch would be the best.
     let directory = tempfile::tempdir().unwrap();
     let shards = [Shard::new(0, 2), Shard::new(1, 2)];
     let best = MetricCheckpointingStrategy::new(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);

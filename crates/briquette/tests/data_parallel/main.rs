@@ -58,14 +58,14 @@ fn steps_are_those_of_the_distributed_optimizer() {
                 model = optim.step(lr, model, grads).unwrap();
             }
         }
-        // What is left of a run is the same on every rank; the epoch before was evaluated on a copy.
+        // The final model is the same on every rank; the epoch before was evaluated on a copy.
         model = optim.synchronizer_mut().average_buffers(model).unwrap();
         Ok::<_, CommError>(bits(&model.valid()))
     });
     assert_eq!(bits(&ours[0].model), by_hand.into_iter().next().unwrap().unwrap());
 }
 
-/// Rank 1's optimizer stands for a device that computes otherwise.
+/// Rank 1's optimizer imitates a device with other rounding.
 #[test]
 fn rebroadcast_parameters_are_what_the_learner_goes_on_with() {
     let otherwise = || SgdConfig::new().init();
@@ -95,7 +95,7 @@ fn ranks_weigh_by_their_samples() {
         strategy: strategy.with_samples(|batch: &Batch| batch.x.dims()[0]),
     });
     assert_agree(&ours);
-    // One process: both batches, each normalized by itself, and the mean over twelve samples.
+    // One process: both batches, each normalized separately, and the mean over twelve samples.
     let (mut model, mut optim) = (Mlp::new(1, &device()), optimizer());
     let mut schedule = ExponentialLrSchedulerConfig::new(0.05, 0.99).init().unwrap();
     for index in 0..4 {
@@ -169,7 +169,7 @@ fn an_interrupt_on_one_rank_stops_all() {
     }
 }
 
-/// Stops after two epochs, and looks metrics up where Burn keeps them.
+/// Stops after two epochs, and reads metrics from Burn's store.
 #[derive(Clone, Default)]
 struct Look {
     seen: Arc<Mutex<Vec<Option<f64>>>>,
@@ -239,7 +239,7 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
     let half = run(broken.path(), 3, None);
     assert_ne!(half, expected);
     assert_eq!(run(broken.path(), 5, Some(3)), expected);
-    // What cannot be read gives way to the epoch before.
+    // An unreadable epoch is skipped for the one before.
     let damaged = tempfile::tempdir().unwrap();
     run(damaged.path(), 3, None);
     let file = damaged.path().join("ranks/epoch-00000003/rank-1.safetensors");
@@ -310,7 +310,7 @@ fn a_validation_loader_that_fails_on_one_rank_is_an_error_on_all() {
     assert!(errors[1].contains("on fire"), "{}", errors[1]);
 }
 
-/// Cannot read its third value.
+/// A metric that cannot read its third value.
 #[derive(Clone, Default)]
 struct Broken {
     updates: usize,
@@ -349,7 +349,7 @@ fn a_metric_that_fails_on_one_rank_is_an_error_on_all() {
     }
 }
 
-/// What suits the optimizer is decided by the one that is shown; without one it is error feedback.
+/// The optimizer passed to the strategy decides the feedback; without one it is error feedback.
 #[test]
 fn the_optimizer_that_is_shown_decides_the_feedback_and_is_compared() {
     let shards = [Shard::new(0, 5), Shard::new(1, 5)];

@@ -1,5 +1,5 @@
-//! Draws that follow from the seed, the rank and the step, whatever other threads draw meanwhile. In a process of its own: a test
-//! beside these that draws for itself would draw from the generator in between.
+//! Draws are determined by the seed, the rank and the step, independent of other threads' draws. This is a separate process,
+//! because a concurrent test would draw from the same generator.
 #![cfg(feature = "train")]
 
 #[allow(dead_code)]
@@ -18,7 +18,7 @@ use burn::train::{InferenceStep, Learner, RegressionOutput, TrainOutput, TrainSt
 
 use common::{Batch, SEED, Shard, device, numbers, optimizer, world as world_of};
 
-/// First weights, and what dropout leaves in each of some steps, from `from` on.
+/// Initial weights, and the output of dropout in each of some steps, from `from` on.
 fn drawn(world: usize, from: u64) -> Vec<(Vec<f32>, Vec<Vec<f32>>)> {
     let results = run_ranks(world_of(world), |comm| {
         let random = Randomness::new(7, comm.rank(), &device());

@@ -1,4 +1,4 @@
-//! A world of one rank that exchanges everything: plain Burn.
+//! Dense exchange in a world of one rank: equal to plain Burn.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn some_grads(model: &Mlp, step: u64) -> GradientsParams {
     gradients
 }
 
-/// What sends everything where there is nobody to send it to.
+/// Configurations whose exchange is the identity in a world of one rank.
 fn configs() -> [(&'static str, Config); 5] {
     [
         ("dense", Config::dense()),

@@ -1,4 +1,4 @@
-//! A GAN-like alternation in one module: at each step only one half has gradients, and the other stays as it is.
+//! A GAN-like alternation in one module: at each step only one half has gradients, and the other stays unchanged.
 
 use briquette::DistributedOptimizer;
 use briquette::core::config::Config;

@@ -1,4 +1,4 @@
-//! What suits the wrapped optimizer, and what comes of it.
+//! Feedback chosen for the wrapped optimizer, and its results.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ fn nesterov() -> ModuleOptimizer {
     SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0).with_nesterov(true))).init()
 }
 
-/// The biases of one layer by an optimizer of their own.
+/// The biases of one layer in a parameter group with another momentum.
 fn grouped(there: f64) -> ModuleOptimizer {
     let group = ParamGroup::from_predicate("second.bias");
     momentum(0.9, 0.0).init().with_group(group, momentum(there, 0.0).build(), None)
 }
 
-/// With the feedback left open.
+/// A configuration with the feedback left open.
 fn open(reducer: &str) -> Config {
     let reducer = reducer.parse().expect("a reducer");
     Config::every_step(Exchange { reducer, feedback: Feedback::ByOptimizer, ..Exchange::default() })
@@ -101,7 +101,7 @@ fn an_optimizer_that_has_trained_is_known_as_well() {
     assert_eq!(joined[0], "momentum correction (SGD, momentum 0.9)");
 }
 
-/// The models of two ranks after each of some steps.
+/// The models of two ranks after each of `steps` steps.
 fn paths(config: &Config, inner: &ModuleOptimizer, steps: u64) -> Vec<Vec<Mlp>> {
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -185,7 +185,7 @@ fn where_parameters_are_exchanged_what_is_left_open_is_error_feedback() {
     assert_eq!(found[0].as_deref(), Some("error feedback (strategy slowmo)"));
 }
 
-/// What is said is what is done: the settings that ranks compare have it.
+/// The logged decision is the applied one: the settings that ranks compare contain it.
 #[test]
 fn a_step_late_the_optimizer_still_steps_with_averages() {
     let delayed = config(r#"{"strategy": "delayed", "feedback": "by-optimizer", "reducer": "gather:topk:4x"}"#);
@@ -263,7 +263,7 @@ fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
             let error = join(named(), inner).unwrap_err();
             assert!(error.contains(what) && error.contains("an optimizer with momentum"), "{error}");
         }
-        // Only a gradient moves these, and no gradient by the learning rate alone.
+        // Gradients alone affect these optimizers, but not by the learning rate alone.
         let clipped = sgd().with_grad_clipping(GradientClipping::Value(1.0));
         for inner in [clipped, AdaGradConfig::new().init(), DelayedAdaGradConfig::new().init()] {
             let joined = join(named(), inner);

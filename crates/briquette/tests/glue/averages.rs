@@ -1,4 +1,4 @@
-//! What ranks agree on is what one process with all the samples would have computed.
+//! Agreed averages equal the results of one process with all the samples.
 
 use briquette::core::config::Config;
 use briquette::core::sync::Plan;
@@ -57,7 +57,7 @@ fn uneven_batches_weigh_by_their_samples_and_a_rank_without_any_still_steps() {
     assert!(off <= 1e-5, "{off}");
 }
 
-/// Under an aggregator that is no mean every rank counts the same: one that states a million samples gains nothing.
+/// With an aggregator that is not a mean all ranks have equal weights: one that states a million samples gains nothing.
 #[test]
 fn samples_weigh_under_a_mean_only() {
     let trained = |aggregator: &str, samples: [usize; 3]| {
@@ -187,7 +187,7 @@ fn a_gradient_missing_on_one_rank_counts_as_zero_and_one_missing_on_all_stays_ab
         let left = get(model.left.weight.id, &mut averaged).expect("both ranks have it");
         let right = get(model.right.weight.id, &mut averaged).expect("one rank has it");
         assert!(get(model.unused.weight.id, &mut averaged).is_none(), "nobody has it");
-        // d(sum)/dw[i][j] = Σ x[·][i] on both heads: the one only rank 1 uses gets half.
+        // d(sum)/dw[i][j] = Σ x[·][i] on both heads: the one that only rank 1 uses gets half.
         let off = left.iter().zip(&right).map(|(l, r)| (l / 2.0 - r).abs()).fold(0.0, f32::max);
         assert!(off < 1e-6 && left[0].abs() > 0.01, "{off} {left:?}");
 

@@ -15,10 +15,10 @@ use briquette::{DistributedOptimizer, Error};
 
 use crate::common::*;
 
-/// What each hook was given, in the order of calls.
+/// The arguments of each hook, in the order of calls.
 type Seen = Arc<Mutex<Vec<(AgreedStep, usize)>>>;
 
-/// Averages both, and notes what it is given.
+/// Averages both, and records its arguments.
 struct Both {
     same_rate: bool,
     seen: Seen,
@@ -109,7 +109,7 @@ fn parameters_that_are_not_finite_after_the_optimizers_step_stop_every_rank() {
         let model = optim.join(Mlp::new(5))?;
         let loss = model.loss(data(0, rank), 4);
         let gradients = grads(&model, &loss);
-        // Only this rank's optimizer leaves the finite numbers.
+        // Only this rank's parameters overflow in the optimizer's step.
         optim.step(if rank == 1 { 1e300 } else { 0.1 }, model, gradients)?;
         Ok(())
     });

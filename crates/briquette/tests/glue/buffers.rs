@@ -1,4 +1,4 @@
-//! BatchNorm's running statistics: rank 0's at join, averaged in what is evaluated and saved, never exchanged in a step.
+//! BatchNorm's running statistics: rank 0's at join, averaged for evaluation and saving, never exchanged in a step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn rank_0s_running_statistics_replace_the_others_at_join_even_with_an_update_pen
         let slots: Vec<_> = optim.synchronizer().layout()?.slots().iter().map(|s| s.path().to_owned()).collect();
         assert_eq!(slots, ["norm.gamma", "norm.beta"], "running statistics are no slots");
         let joined = model.running();
-        // What comes next starts from rank 0's: 0.5·4 + 0.5·2.
+        // The next update starts from rank 0's: 0.5·4 + 0.5·2.
         model.see(2.0);
         Ok((joined, model.running()))
     });
@@ -76,7 +76,7 @@ fn running_statistics_stay_with_their_rank_in_a_step_and_are_averaged_when_asked
     assert_eq!(seen[0].1, [2.5, variance]);
 }
 
-/// What a person finds who loads what is common to all ranks.
+/// The model that a user loads from the common file.
 fn model_in(directory: &Path) -> Norm {
     let file = Checkpoint::latest(directory).unwrap().path().join("common-0.safetensors");
     let bytes = std::fs::read(file).unwrap();
@@ -109,7 +109,7 @@ fn a_checkpoint_shows_averaged_statistics_and_loading_gives_each_rank_its_own_ev
         Ok((loaded, model.running()[0]))
     });
     assert_eq!(loaded, [(4.0, 2.25), (1.0, 0.75)]);
-    // Ranks of another world begin with the means.
+    // Ranks of another world start with the means.
     let loaded = ranks(1, |comm| {
         let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
         let model = optim.join(Norm::new())?;

@@ -1,4 +1,4 @@
-//! Which checkpoint a run goes on from: by number, whole, and usable by every rank.
+//! Choice of the checkpoint to resume from: by number, intact, and usable by every rank.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +42,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The manifest as versions wrote it that had no checksum in it.
+/// Converts the manifest to the form of versions without a checksum in it.
 fn as_if_older(checkpoint: &Path, edit: impl Fn(&mut serde_json::Value)) {
     let path = checkpoint.join("manifest.json");
     let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -92,7 +92,7 @@ fn checkpoints_are_ordered_by_number_and_manifests_without_a_checksum_still_coun
         as_if_older(&path, |manifest| manifest["step"] = step.into());
     }
     assert_eq!(Checkpoint::latest(at).unwrap().step(), 100_000_000);
-    // A directory under another's name is not what its manifest is of.
+    // A directory with another's name does not match its manifest.
     copy(&at.join("step-00000001"), &at.join("step-200000000"));
     assert_eq!(Checkpoint::latest(at).unwrap().step(), 100_000_000);
 }
@@ -116,7 +116,7 @@ fn a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before()
             _ => assert_eq!(seen, (2, 2, Some("1001 bytes")), "bit {bit}: {}", String::from_utf8_lossy(&damaged)),
         }
     }
-    // A space that becomes a tab or the like is all that may go unnoticed.
+    // Only a space that becomes a tab or similar may stay undetected.
     assert!(gave_way * 10 > whole.len() * 8 * 9, "{gave_way} of {}", whole.len() * 8);
     fs::write(&path, &whole[..whole.len() - 3]).unwrap();
     assert_eq!(Checkpoint::latest(directory.path()).unwrap().step(), 1);
@@ -128,7 +128,7 @@ fn a_manifest_with_any_bit_flipped_is_as_it_was_or_gives_way_to_the_one_before()
     );
 }
 
-/// Resumes on two ranks; rank 1's file of the newest checkpoint is what `damage` made of it.
+/// Resumes on two ranks, after `damage` changed rank 1's file of the newest checkpoint.
 fn resume(
     directory: &Path,
     accept: impl Fn(usize, &Checkpoint) -> Result<u64, String> + Sync,
@@ -139,7 +139,7 @@ fn resume(
         let model = optim.join(Net::new(999))?;
         let (model, checkpoint, note) =
             optim.resume(model, directory, WorldChange::Refuse, |found| accept(rank, found))?;
-        // A copy of step 1 may go by the name of step 0.
+        // A copy of step 1 may have the name of step 0.
         assert_eq!(optim.synchronizer().step(), checkpoint.step().max(1));
         Ok((checkpoint.step(), note, bits(&model)))
     })
@@ -171,12 +171,12 @@ fn what_one_rank_cannot_use_gives_way_on_all_ranks_to_the_one_before() {
     damaged[whole.len() / 2] ^= 4;
     fs::write(&file, &damaged).unwrap();
     all(1, resume(directory.path(), seven));
-    // Damaged with a checksum to match: what is in it does not load.
+    // Damaged with a matching checksum: its contents do not load.
     let cut = &whole[..whole.len() - 8];
     fs::write(&file, cut).unwrap();
     as_if_older(file.parent().unwrap(), |manifest| manifest["checksums"][1] = crc32fast::hash(cut).into());
     all(1, resume(directory.path(), seven));
-    // Nothing is left: every rank says what was wrong with the oldest.
+    // No checkpoint is left: every rank reports the problem of the oldest.
     fs::remove_file(directory.path().join("step-00000001/rank-0.safetensors")).unwrap();
     let errors: Vec<String> =
         resume(directory.path(), seven).into_iter().map(|r| r.expect_err("none is whole").to_string()).collect();
@@ -216,7 +216,7 @@ fn a_search_that_finds_nothing_leaves_running_statistics_as_they_were() {
         let model = optim.join(Net::new(9))?;
         let (model, _) = train(&mut optim, model, 0, rank)?;
         let before = bits(&model);
-        // Rank 0 has loaded it by the time it hears of rank 1.
+        // Rank 0 has already loaded it when it receives rank 1's report.
         let accept = |_: &Checkpoint| if rank == 1 { Err("no".to_owned()) } else { Ok(()) };
         let shared = model.clone();
         let error = optim.resume(model, directory.path(), WorldChange::Refuse, accept).expect_err("rank 1 cannot");
@@ -247,7 +247,7 @@ fn what_saves_left_that_were_killed_goes_with_the_next_and_what_is_in_use_stays(
     let mut names: Vec<_> = fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"]);
-    // A save that ended before it removed what is too old.
+    // A save that was interrupted before it removed old checkpoints.
     let old = at.join("step-00000000");
     let third = || {
         copy(&at.join("step-00000001"), &old);
@@ -287,7 +287,7 @@ fn a_directory_that_cannot_be_listed_may_hold_checkpoints_and_is_never_taken_for
     assert!(errors[1].contains("no complete checkpoint"), "{errors:?}");
 }
 
-/// A step is saved again where a run goes on at an epoch's end that was not evaluated: there may be no other checkpoint.
+/// A step is saved again if a run resumes at the end of an epoch that was not evaluated: there may be no other checkpoint.
 #[test]
 fn a_step_that_is_saved_again_is_whole_at_every_moment() {
     let directory = tempfile::tempdir().unwrap();
@@ -296,16 +296,16 @@ fn a_step_that_is_saved_again_is_whole_at_every_moment() {
     let [file, partial] = ["rank-0.safetensors", ".partial-rank-0.safetensors"].map(|name| path.join(name));
     let latest = || Checkpoint::latest(directory.path()).unwrap().step();
     let whole = fs::read(&file).unwrap();
-    // Ended before the manifest is replaced: what was written is not of it.
+    // Interrupted before the manifest is replaced: the written file does not match it.
     fs::write(&partial, b"half").unwrap();
     assert_eq!((latest(), fs::read(&file).unwrap()), (1, whole.clone()));
-    // Ended after it: the manifest is of the file that does not have its name yet.
+    // Interrupted afterwards: the manifest matches the file with the temporary name.
     fs::write(&partial, &whole).unwrap();
     fs::write(&file, b"the one before").unwrap();
     assert_eq!(latest(), 1);
     train_and_save(directory.path(), 1);
     assert!(!partial.exists() && latest() == 1);
-    // Where the file cannot be written, the one that is there still counts.
+    // If the file cannot be written, the existing one still counts.
     fs::create_dir(&partial).unwrap();
     let failed = std::panic::catch_unwind(|| train_and_save(directory.path(), 1)).is_err();
     assert!(failed && latest() == 1, "failed: {failed}");

@@ -1,4 +1,4 @@
-//! A checkpoint that cannot be used says why, and a failed save leaves the one before whole.
+//! Unusable checkpoints report the reason, and a failed save leaves the previous checkpoint intact.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,7 +93,7 @@ fn loading_before_join_is_an_error() {
     assert!(matches!(error, Error::NotJoined { .. }), "{error}");
 }
 
-/// Saves at step 1, makes a second save fail on some ranks through `spoil`, and trains on after `mend`.
+/// Saves at step 1, makes a second save fail on some ranks through `spoil`, and continues training after `mend`.
 fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
     let errors = ranks(2, |comm| {
         let rank = comm.rank();
@@ -133,7 +133,7 @@ fn failed_save(directory: &Path, spoil: fn(&Path, usize), mend: fn(&Path)) {
 #[test]
 fn a_rank_that_cannot_write_its_file_fails_the_save_on_every_rank_and_training_goes_on() {
     let directory = tempfile::tempdir().unwrap();
-    // A directory where rank 1's file is written.
+    // A directory in the place of rank 1's file.
     let spoil = |directory: &Path, rank: usize| {
         if rank == 1 {
             fs::create_dir_all(directory.join("step-00000002/.partial-rank-1.safetensors/in-the-way")).unwrap();
@@ -163,7 +163,7 @@ fn a_step_that_cannot_be_saved_again_stays_as_it_was() {
         let model = optim.join(Mlp::new(5))?;
         let (model, _) = train(&mut optim, model, 0, rank)?;
         optim.save(&model, at, &BTreeMap::new())?;
-        // Once more at the same step, but rank 1 cannot write its file.
+        // Again at the same step, but rank 1 cannot write its file.
         if rank == 1 {
             fs::create_dir_all(at.join("step-00000001/.partial-rank-1.safetensors/in-the-way")).unwrap();
         }
@@ -175,11 +175,11 @@ fn a_step_that_cannot_be_saved_again_stays_as_it_was() {
     assert_eq!(Checkpoint::latest(at).unwrap().step(), 1);
 }
 
-/// A small file system of its own, unmounted at the end.
+/// A small separate file system, unmounted at the end.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None`, with the reason printed, where this process may not mount.
+    /// `None`, with the reason printed, if this process may not mount.
     fn mount() -> Option<SmallDisk> {
         let directory = tempfile::tempdir().unwrap();
         let mount =
@@ -209,17 +209,17 @@ fn a_full_disk_fails_the_save_and_leaves_the_checkpoint_before_whole() {
     let Some(disk) = SmallDisk::mount() else { return };
     let spoil = |directory: &Path, rank: usize| {
         if rank == 0 {
-            // Everything that is left, to the last page.
+            // Fills the remaining space, to the last page.
             let _ = fs::write(directory.join("filler"), vec![7; 1 << 20]);
         }
     };
     failed_save(disk.0.path(), spoil, |directory| fs::remove_file(directory.join("filler")).unwrap());
 }
 
-/// Where the traced copy of the next test saves.
+/// The directory to which the traced copy of the next test saves.
 const TRACED: &str = "BRIQUETTE_TEST_SAVES_IN";
 
-/// The test runs itself once more, under `strace`, and reads what that saw.
+/// The test runs itself again, under `strace`, and reads the trace.
 #[cfg(target_os = "linux")]
 #[test]
 fn every_new_name_is_followed_by_a_sync_of_the_directory_it_is_in() {

@@ -59,7 +59,7 @@ impl Net {
     }
 }
 
-/// What the helpers need of a model.
+/// Requirements of the helpers on a model.
 pub(crate) trait Model: Module + std::fmt::Debug + 'static {
     /// The mean squared error on `samples` samples that follow from `data`.
     fn loss(&self, data: u64, samples: usize) -> Tensor<1>;
@@ -89,7 +89,7 @@ impl Model for Net {
     }
 }
 
-/// The samples of several batches, one after another.
+/// The concatenated samples of several batches.
 pub(crate) fn batch(parts: &[(u64, usize)]) -> (Tensor<2>, Tensor<2>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for &(data, samples) in parts.iter().filter(|(_, samples)| *samples > 0) {
@@ -121,7 +121,7 @@ pub(crate) fn value<M: Module>(module: &M, path: &str) -> Vec<f32> {
     found.unwrap_or_else(|| panic!("{path} is not among {paths:?}")).1.clone()
 }
 
-/// As bits, so that a comparison tells 0 from -0 and no NaN equals anything by accident.
+/// Values as bits, so that a comparison distinguishes 0 from -0, and compares NaNs by bits.
 pub(crate) fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
     let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect();
     values(module).into_iter().map(|(path, v)| (path, bits(v))).collect()
@@ -148,7 +148,7 @@ pub(crate) fn outcomes<T: Send>(
     run_ranks(Local::builder(world).deadline(Duration::from_secs(60)).clock(Arc::new(Stopped)).build(), body)
 }
 
-/// What seconds would decide is the same in every run.
+/// A clock that stands still: decisions by seconds are the same in every run.
 #[derive(Debug)]
 struct Stopped;
 

@@ -1,4 +1,4 @@
-//! [`Compressed`]: compression inside one process.
+//! [`Compressed`]: gradient compression in a single process.
 
 use briquette::Compressed;
 use briquette::core::CompressionFactor;
@@ -52,7 +52,7 @@ fn what_was_sent_and_what_stays_make_the_gradient_and_the_residual_before() {
         for _ in 0..5 {
             let gradient = numbers.tensor([8, 5], &device);
             let zero = Tensor::<2>::zeros([8, 5], &device);
-            // Plain SGD at a learning rate of 1 moves a zero parameter to minus what was sent.
+            // Plain SGD at a learning rate of 1 moves a zero parameter to minus the sent value.
             let (moved, next) = optim.step(1.0, zero, gradient.clone(), state);
             let sent: Vec<f32> = read(moved).iter().map(|v| -v).collect();
             let next = next.expect("a state");
@@ -88,7 +88,7 @@ fn a_burn_record_of_the_optimizer_continues_to_the_bit() {
     let adam = || -> Adam { AdamConfig::new().build() };
     round_trip(|| Compressed::new(momentum(), top(8.0), 7));
     round_trip(|| Compressed::new(adam(), top(8.0).with_values(ValueKind::Q8), 7));
-    // Random bits follow from the slot and the step, which the record holds too.
+    // Random bits follow from the slot and the step, which the record contains, too.
     round_trip(|| Compressed::new(adam(), qsgd(), 7));
 }
 

@@ -1,4 +1,4 @@
-//! A rank that dies takes nobody into a hang.
+//! Rank failures: the death of a rank does not make the others hang.
 
 use std::time::{Duration, Instant};
 

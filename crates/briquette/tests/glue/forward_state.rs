@@ -67,7 +67,7 @@ fn a_refused_batch_leaves_no_trace_in_running_statistics() {
                 assert!(bad.0 == good.0, "{config:?}, {factor} in {passes} passes: rank {rank} trains differently");
                 assert!(bad.1 == good.1, "{config:?}, {factor} in {passes} passes: rank {rank} evaluates differently");
                 if factor == 1e22 {
-                    // Inputs and gradients are finite; what exceeds the largest number is the variance.
+                    // Inputs and gradients are finite; the variance overflows.
                     assert!(bad.2.contains("`norm.running_var`"), "{}", bad.2);
                 }
             }
@@ -109,7 +109,7 @@ fn a_buffer_that_is_not_finite_is_never_averaged_and_the_next_step_puts_it_back(
     });
 }
 
-/// A layer with a state that forward passes only read.
+/// A layer with state that forward passes only read.
 #[derive(Module, Debug)]
 struct Masked {
     mask: RunningState<Tensor<1>>,

@@ -1,4 +1,4 @@
-//! Frozen layers are equal on all ranks from joining on: nothing of them is sent, and no bit changes.
+//! Frozen layers are equal on all ranks after joining: they are not sent, and no bit changes.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn nothing_frozen_is_sent_after_joining_and_not_a_bit_of_it_changes() {
         for step in 0..5 {
             (model, _) = train(&mut optim, model, step, rank)?;
         }
-        // Four running means and four variances around a ring of three, and what pads them.
+        // Four running means and four variances in a ring of three, with padding.
         let before = optim.synchronizer_mut().session().traffic();
         let shown = optim.evaluation_copy(&model)?;
         let sent = (optim.synchronizer_mut().session().traffic() - before).sent;

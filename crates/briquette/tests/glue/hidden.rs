@@ -1,4 +1,4 @@
-//! Exchanges during the backward pass: the bits of exchanges after it.
+//! Exchanges during the backward pass have the same bits as exchanges after it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) const EXCHANGES: [&str; 6] = [
     r#""reducer": "gather:topk:2x", "feedback": "error", "controller": "gravac:2x,max=8x,epsilon=0.4,window=2""#,
 ];
 
-/// A step whose forward pass runs on the module itself, or on the one that is armed.
+/// A step whose forward pass runs on the module itself, or on the tapped one.
 pub(crate) fn step<M: Model>(
     optim: &mut DistributedOptimizer,
     model: M,
@@ -71,7 +71,7 @@ fn when_gradients_are_exchanged_changes_no_bit() {
             [true, false].map(|hidden| run(&config, || Mlp::wide(5, 40), sgd_with_momentum, hidden)).into();
         assert_eq!(early[0].last(), early[1].last(), "{exchange}");
         for (early, late) in early.iter().zip(&late) {
-            // The order in which buckets go is learnt in the first step, and adds a broadcast to it.
+            // The order of buckets is learned in the first step, and adds a broadcast to it.
             assert_eq!(early[1..], late[1..], "{exchange}");
         }
         let (early, late) = [true, false].map(|hidden| run(&config, || Net::new(5), sgd_with_momentum, hidden)).into();
@@ -79,7 +79,7 @@ fn when_gradients_are_exchanged_changes_no_bit() {
     }
 }
 
-/// Layers that are frozen, shared and not used.
+/// Frozen, shared and unused layers.
 #[derive(Module, Debug)]
 pub(crate) struct Odd {
     first: Linear,
@@ -114,7 +114,7 @@ fn frozen_shared_and_unused_layers_stay_what_they_are() {
     assert_eq!(early[0].last(), late[0].last());
 }
 
-/// Steps; before the third, one in which rank 1 has a NaN in a slot: in the last, which is exchanged first, or in the first.
+/// Some steps. Before the third, one in which rank 1 has a NaN in a slot: in the last, which is exchanged first, or in the first.
 fn with_a_bad_step(bad: Option<&'static str>, exchange: &str) -> Vec<Vec<(String, Vec<u32>)>> {
     let config = during(exchange);
     ranks(3, |comm| {
@@ -126,7 +126,7 @@ fn with_a_bad_step(bad: Option<&'static str>, exchange: &str) -> Vec<Vec<(String
                 let forward = optim.forward_model(&model)?;
                 let (x, y) = batch(&[(77, 4)]);
                 let loss = forward.error(x, y);
-                // One layer's gradient alone is spoilt: its weight enters the loss once more, times what is no number.
+                // Only one layer's gradient is invalid: its weight enters the loss a second time, multiplied by NaN.
                 let weight =
                     if bad == "first.weight" { forward.first.weight.val() } else { forward.second.weight.val() };
                 let spoilt = if rank == 1 { loss + weight.sum().mul_scalar(f32::NAN) } else { loss };
@@ -153,7 +153,7 @@ fn a_bad_gradient_in_the_first_or_the_last_bucket_leaves_no_trace() {
     }
 }
 
-/// Burn keeps no tape for a second backward pass, and its panic is the step's.
+/// Burn keeps no tape for a second backward pass; its panic surfaces in the step.
 #[test]
 #[cfg(feature = "overlap-backward")]
 fn a_forward_model_is_good_for_one_backward_pass() {
@@ -169,7 +169,7 @@ fn a_forward_model_is_good_for_one_backward_pass() {
     assert!(texts.iter().any(|text| text.contains("panicked")), "{texts:?}");
 }
 
-/// Every rank begins a step anew; then all go on.
+/// Every rank restarts a step; then all continue.
 #[test]
 fn a_step_that_was_begun_and_left_leaves_no_trace() {
     let run = |leaves: bool| {
@@ -234,7 +234,8 @@ fn samples_that_are_recorded_too_late_are_named() {
     }
 }
 
-/// Four slots come evenly over the last two thirds of a step's 50 ms, the second layer's first: a third of the exchange hides.
+/// Four slots arrive evenly over the last two thirds of a step's 50 ms, the second layer's first: a third of the exchange is
+/// overlapped.
 #[test]
 #[cfg(feature = "overlap-backward")]
 fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
@@ -261,7 +262,7 @@ fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
     );
 }
 
-/// Two layers beside each other, read in one order or the other.
+/// Two parallel layers, read in one order or the other.
 #[derive(Module, Debug)]
 struct Beside {
     left: Linear,
@@ -282,7 +283,7 @@ impl Beside {
     }
 }
 
-/// Which bucket goes first is rank 0's order in its first step; what comes in another order is waited for.
+/// Rank 0's order of arrival in its first step decides the order of buckets; gradients in another order are waited for.
 #[test]
 fn the_order_of_arrival_may_change_between_steps_and_ranks() {
     for exchange in EXCHANGES {
@@ -307,14 +308,15 @@ fn the_order_of_arrival_may_change_between_steps_and_ranks() {
         assert_eq!(early[0].0, early[2].0, "{exchange}");
         assert_eq!(early[0].0, late[0].0, "{exchange}");
         if cfg!(feature = "overlap-backward") {
-            // The layer that is read last comes first: another one on rank 0 and rank 1 at step 0, and on rank 0 at steps 0 and 1.
+            // The layer that is read last arrives first: another one on rank 0 and rank 1 at step 0, and on rank 0 at steps 0 and
+            // 1.
             assert_ne!(early[0].1[0], early[1].1[0], "{exchange}");
             assert_ne!(early[0].1[0], early[0].1[1], "{exchange}");
         }
     }
 }
 
-/// Its gradients have come, and some of its buckets are on the way.
+/// Its gradients have arrived, and some of its buckets are in transit.
 #[test]
 #[cfg(feature = "overlap-backward")]
 fn a_rank_that_ends_after_its_backward_pass_stops_the_others_by_name() {

@@ -1,4 +1,4 @@
-//! What a training loop may do between `forward_model` and `step`, and should not.
+//! Correct and incorrect uses of the API between `forward_model` and `step`.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use safetensors::SafeTensors;
 use crate::common::*;
 use crate::hidden::{EXCHANGES, Odd, during, step};
 
-/// What `body` returns within a minute: what waits for ever is a failure, and no end of the tests.
+/// Returns the result of `body` within a minute: a hang is a failure, and does not block the test suite.
 fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(body()));
@@ -27,7 +27,7 @@ fn texts<T: Send>(found: Vec<Result<T, Error>>) -> Vec<String> {
     found.into_iter().map(|found| found.err().map_or_else(|| "went on".to_owned(), |error| error.to_string())).collect()
 }
 
-/// One layer's gradient never comes.
+/// One layer's gradient never arrives.
 #[test]
 fn a_batch_that_is_left_by_all_ranks_leaves_no_trace_where_a_gradient_never_comes() {
     let run = |leaves: bool| {
@@ -50,7 +50,7 @@ fn a_batch_that_is_left_by_all_ranks_leaves_no_trace_where_a_gradient_never_come
     assert_eq!(run(true), run(false));
 }
 
-/// The others are in the same step, and learn that it is not taken.
+/// The other ranks are in the same step, and are notified that it is abandoned.
 #[test]
 #[cfg(feature = "overlap-backward")]
 fn a_batch_that_one_rank_leaves_is_refused_by_all() {
@@ -119,7 +119,7 @@ fn doubled<M: Module>(model: &M, gradients: GradientsParams) -> GradientsParams 
     walk.0
 }
 
-/// They are on their way as they were computed.
+/// They were sent as soon as they were computed.
 #[test]
 #[cfg(feature = "overlap-backward")]
 fn gradients_that_were_changed_after_the_backward_pass_are_refused() {
@@ -191,7 +191,7 @@ fn a_forward_model_between_the_halves_of_a_step_is_refused() {
     }
 }
 
-/// Its decisions depend on losses and seconds of steps before.
+/// Its decisions depend on losses and seconds of previous steps.
 #[test]
 fn a_run_that_decides_by_itself_resumes_to_the_bit() {
     const STEPS: u64 = 40;
@@ -226,11 +226,11 @@ fn a_run_that_decides_by_itself_resumes_to_the_bit() {
                         ));
                     }
                     optim.save(&model, directory.path(), &BTreeMap::new())?;
-                    // With what controllers know.
+                    // Including the state of controllers.
                     let path = Checkpoint::latest(directory.path())?.path().join(format!("rank-{rank}.safetensors"));
                     let bytes = std::fs::read(path).unwrap();
                     let file = SafeTensors::deserialize(&bytes).unwrap();
-                    // Burn's records have random ids in them.
+                    // Burn's records contain random ids.
                     let own = |name: &String| !["model", "optimizer"].contains(&name.as_str());
                     let saved = file
                         .tensors()

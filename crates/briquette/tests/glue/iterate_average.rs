@@ -1,4 +1,4 @@
-//! The mean of iterates that an optimizer keeps: what it is of, and that it goes where checkpoints go.
+//! The iterate average of an optimizer: its contents, and its place in checkpoints.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use burn::module::Module;
 
 use crate::common::*;
 
-/// By path.
+/// Values by path.
 type Values = Vec<(String, Vec<f32>)>;
 
 /// The first step does not count.
@@ -21,12 +21,12 @@ fn optimizer(comm: Session, config: Config) -> DistributedOptimizer {
     DistributedOptimizer::new(sgd_with_momentum(), comm, config, 1).with_iterate_average(&average)
 }
 
-/// Every value of the model that is to be evaluated.
+/// Every value of the averaged model.
 fn mean<M: Module>(optim: &DistributedOptimizer, model: &M) -> Values {
     values(&optim.iterate_average().unwrap().evaluation_model(model).unwrap())
 }
 
-/// Two ranks take `steps` steps, and save after each; their means after each from the second on.
+/// Two ranks take `steps` steps, and save after each; their means after each step from the second on.
 fn run(directory: &Path, steps: u64, background: bool) -> Vec<Vec<Values>> {
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -55,7 +55,7 @@ fn run(directory: &Path, steps: u64, background: bool) -> Vec<Vec<Values>> {
     })
 }
 
-/// Goes on from the newest checkpoint to `steps` steps: where it began, and the mean at the end.
+/// Resumes from the newest checkpoint and trains to `steps` steps. Returns the step at which it resumed, and the mean at the end.
 fn go_on(directory: &Path, steps: u64) -> Vec<(u64, Values)> {
     ranks(2, |comm| {
         let rank = comm.rank();
@@ -81,7 +81,7 @@ fn it_is_the_mean_of_the_parameters_and_resumes_to_the_bit_from_whichever_checkp
             }
         };
         ended(5);
-        // The newest is damaged: the one before has its own.
+        // The newest is damaged: the one before has its own mean.
         let file = directory.path().join("step-00000005/common-0.safetensors");
         let bytes = fs::read(&file).unwrap();
         assert!(bytes.windows(15).any(|name| name == b"iterate-average"), "what all ranks have alike is there");

@@ -1,4 +1,4 @@
-//! Joining: rank 0's values by path, local ids, and everything compared first.
+//! Joining: rank 0's values by path, local ids, and a comparison of all settings first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn parameter_groups_made_by_ids_match_on_every_rank_after_join() {
     }
 }
 
-/// Joins with rank 1 differing, and gives every rank's mismatch.
+/// Joins with rank 1 differing, and returns every rank's mismatch.
 fn mismatches(world: usize, hidden: [usize; 2], config: [Config; 2], seed: [u64; 2]) -> Vec<(String, String)> {
     let results = outcomes(world, |comm| {
         let which = usize::from(comm.rank() == 1);
@@ -118,7 +118,7 @@ fn a_rank_with_another_local_weight_decay_is_told_so() {
     }
 }
 
-/// What rank 1, which joins with the second of each pair, and the others say.
+/// The errors of rank 1, which joins with the second of each pair, and of the others.
 fn differing<'a>(
     optimizers: [fn() -> ModuleOptimizer; 2],
     settings: [&'a [(&'a str, &'a str)]; 2],
@@ -137,7 +137,7 @@ fn momentum(momentum: f64) -> SgdConfig {
     SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_momentum(momentum).with_dampening(0.0)))
 }
 
-/// Biases of one layer by an optimizer of their own.
+/// The biases of one layer in a parameter group with another momentum.
 fn grouped(momentum_there: f64) -> ModuleOptimizer {
     let group = ParamGroup::from_predicate("top.bias");
     momentum(0.9).init().with_group(group, momentum(momentum_there).build(), None)
@@ -175,7 +175,7 @@ fn ranks_whose_optimizers_differ_in_kind_or_in_any_setting_cannot_join() {
         || SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(1.2e-4))).init(),
     ];
     assert!(differing([small, large], [&[], &[]]).iter().all(Result::is_err), "a little more weight decay");
-    // `group` is by path: the difference is in one parameter, which is named.
+    // `group` selects by path: the difference is in one parameter, which is named.
     let error = differing([|| grouped(0.9), || grouped(0.8)], [&[], &[]]).remove(0).unwrap_err().to_string();
     assert!(error.contains("`top.bias`"), "{error}");
 }
@@ -259,7 +259,7 @@ fn threads_of_a_rank_are_its_own() {
         DistributedOptimizer::new(sgd(), comm, threads, 1).join(Mlp::new(1)).map(drop)
     });
     for result in joined {
-        // Built without the feature they cannot be had at all.
+        // Without the feature they are unavailable.
         let error = result.err().map(|error| error.to_string());
         assert!(error.as_ref().is_none_or(|error| error.contains("rayon")), "{error:?}");
     }
@@ -273,7 +273,7 @@ fn a_rank_whose_configuration_cannot_work_stops_the_others_while_they_join() {
         let config = if rank == 1 { impossible.clone() } else { Config::dense() };
         let mut optim = DistributedOptimizer::new(sgd(), comm, config, 1);
         let result = optim.join(Mlp::new(1)).map(drop);
-        // It keeps its endpoint, so the others cannot learn from its leaving.
+        // It keeps its endpoint, so the others cannot detect its departure.
         std::thread::sleep(Duration::from_millis(if rank == 1 { 500 } else { 0 }));
         drop(optim);
         Ok(result.expect_err("it cannot work").to_string())

@@ -1,4 +1,4 @@
-//! The glue between Burn and the core, driven as a user drives it: real modules, real optimizers, ranks as threads.
+//! Tests of the glue between Burn and core through the public API: real modules, real optimizers, ranks as threads.
 
 mod alone;
 mod alternating;

@@ -1,4 +1,4 @@
-//! What a person reads when something is wrong: `?` in `main` prints errors by `Debug`.
+//! Error messages as a user sees them: `?` in `main` prints errors by `Debug`.
 
 use briquette::core::config::Config;
 use briquette::core::error::{ConfigError, SyncError};
@@ -7,7 +7,7 @@ use burn::nn::LinearConfig;
 
 use crate::common::*;
 
-/// Of a world in which rank 1 differs, what rank 0 says.
+/// Rank 0's error in a world in which rank 1 differs.
 fn mismatch(join: impl Fn(&mut DistributedOptimizer, usize) -> Result<(), Error> + Sync, seeds: [u64; 2]) -> String {
     let found = outcomes(2, |comm| {
         let rank = comm.rank();
@@ -43,7 +43,7 @@ fn a_mismatch_names_the_tensor_or_the_key_and_both_values() {
     );
 }
 
-/// `?` needs nothing of the model, and nobody wants to read it.
+/// `?` requires no trait of the model, and the message does not contain it.
 #[test]
 fn an_error_of_a_step_says_what_happened_and_not_what_the_model_is() {
     fn step(model: &str) -> Result<&str, StepError<&str>> {

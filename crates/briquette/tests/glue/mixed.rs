@@ -1,4 +1,4 @@
-//! Replicas that drift apart come together again.
+//! Re-broadcasts make drifting replicas equal again.
 
 use briquette::core::config::Config;
 use briquette::{DistributedOptimizer, Error};
@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use crate::common::*;
 
-/// What rounding would do, large enough to be counted: adds `by` to every trainable value.
+/// Imitates rounding, on a scale large enough to be measured: adds `by` to every trainable value.
 fn nudge<M: Module>(module: M, by: f64) -> M {
     struct Nudge(f64);
     impl ModuleMapper for Nudge {
@@ -44,7 +44,7 @@ fn a_replica_that_drifted_takes_rank_0s_parameters_and_says_how_far_it_was() {
     let (bits, values, drifts) = &told[0];
     assert!(told.iter().all(|rank| (&rank.0, &rank.2) == (bits, drifts)), "{drifts:?}");
     assert_eq!((drifts[0], drifts[2], drifts[3]), (None, None, Some(0.0)));
-    // Rank 2 was off by 0.02 in each of its values, less what the gradients of other weights brought back.
+    // Rank 2 was off by 0.02 in each of its values, less the correction by the gradients of other weights.
     let all: Vec<f32> = values.iter().flat_map(|(_, v)| v.clone()).collect();
     let norm = all.iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
     let expected = 0.02 * (all.len() as f64).sqrt() / norm;
@@ -52,7 +52,8 @@ fn a_replica_that_drifted_takes_rank_0s_parameters_and_says_how_far_it_was() {
     assert!((drift / expected - 1.0).abs() < 0.1, "{drift} beside {expected}");
 }
 
-/// Rounds of two steps: what is due after three comes at the end of the round that they are in, and is what the next round begins with.
+/// Rounds of two steps: a re-broadcast due after three steps happens at the end of their round, and the next round begins with
+/// its result.
 #[test]
 fn rounds_of_minibatches_take_rank_0s_parameters_at_their_ends() {
     let told = ranks(2, |comm| {
@@ -62,7 +63,7 @@ fn rounds_of_minibatches_take_rank_0s_parameters_at_their_ends() {
         let mut model = optim.join(Mlp::new(5))?;
         let mut drifts = Vec::new();
         for step in 0..6 {
-            // What a device that rounds otherwise would do to the step that ends a round.
+            // The effect of a device with other rounding on the step that ends a round.
             let nudged = if step == 3 { nudge(model, 0.01 * rank as f64) } else { model };
             let (next, report) = train(&mut optim, nudged, step, 0)?;
             model = next;

@@ -1,4 +1,4 @@
-//! What is the same on every rank is in a checkpoint once, in each directory that ranks share.
+//! Replicated state is in a checkpoint once, in each directory that ranks share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -65,7 +65,7 @@ fn parts(file: &Path) -> Vec<String> {
 #[test]
 fn a_directory_of_all_ranks_has_the_model_and_the_optimizer_once() {
     let directory = tempfile::tempdir().unwrap();
-    // Of a rank that was killed while it looked for the others; and somebody's own.
+    // The token of a rank that was killed while it looked for the others, and a file of the user.
     fs::write(directory.path().join(".here-00000000000000ff-3"), []).unwrap();
     fs::write(directory.path().join(".here-is-my-note"), []).unwrap();
     run(4, &Config::dense(), |_| directory.path().to_owned(), (0, 2));
@@ -76,7 +76,7 @@ fn a_directory_of_all_ranks_has_the_model_and_the_optimizer_once() {
     assert_eq!(found.len(), 6, "{found:?}");
     let step = directory.path().join("step-00000002");
     assert_eq!(parts(&step.join("common-0.safetensors")), ["model", "optimizer"]);
-    // Running statistics are each rank's own.
+    // Running statistics are rank-local.
     assert_eq!(parts(&step.join("rank-3.safetensors")), ["buffers"]);
     let left = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut left: Vec<_> = left.collect();
@@ -101,7 +101,7 @@ fn machines_with_a_directory_each_have_it_once_each_and_go_on_with_the_same_bits
         });
         assert_eq!([0, 1].map(|at| names(two[at].path(), 3)), both);
         assert!(run(4, &config, machine, (3, 5)) == whole, "{config:?}");
-        // Machines may be named anew: all of it in one place is read as well.
+        // Machines may be renamed: all files in one place can be read as well.
         for name in [&both[1][0], &both[1][2], &both[1][3]] {
             let [from, to] = [1, 0].map(|at| two[at].path().join("step-00000005").join(name));
             fs::copy(from, to).unwrap();
@@ -124,7 +124,7 @@ fn optimizers_that_step_alone_are_each_ranks_own() {
     assert!(run(2, &local, |_| broken.path().to_owned(), (3, 6)) == whole);
 }
 
-/// As versions wrote it that had everything in each rank's file.
+/// Converts a checkpoint to the form of versions that had everything in each rank's file.
 fn as_older(step: &Path) {
     let common = fs::read(step.join("common-0.safetensors")).unwrap();
     let common = SafeTensors::deserialize(&common).unwrap();
@@ -167,7 +167,7 @@ fn what_is_common_and_damaged_gives_way_to_the_checkpoint_before() {
     fs::write(&path, bytes).unwrap();
     let resumed = |from| run(2, &top_k(), |_| directory.path().to_owned(), (from, 3));
     assert!(resumed(1) == whole, "from step 1");
-    // Where no other is whole, it is named.
+    // If no other is intact, it is named.
     fs::remove_dir_all(directory.path().join("step-00000001")).unwrap();
     fs::remove_file(&path).unwrap();
     let results = outcomes(2, |comm| {
@@ -199,13 +199,13 @@ fn where_one_rank_cannot_write_none_has_saved_and_the_next_save_may() {
     let [first, second] = [0, 1].map(|rank| results[rank].as_ref().unwrap());
     assert!(first.ends_with("rank 1 cannot write here; the checkpoint before is untouched"), "{first}");
     assert!(second.contains("file"), "{second}");
-    // Whatever was not seen at the first: there is one leader, and nothing of the failed save is left.
+    // Whatever was invisible at the first save: there is one leader, and nothing of the failed save is left.
     let step = ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"];
     assert_eq!(names(&good, 1), step);
     assert_eq!(fs::read_dir(&good).unwrap().count(), 1);
 }
 
-/// A loop may leave what is its own rank's in the notes, and save to another directory on one rank alone.
+/// A loop may put rank-local values in the notes, and save to another directory on one rank alone.
 #[test]
 fn notes_are_rank_0s_in_every_directory_and_one_rank_alone_may_change_its_own() {
     let two = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -217,7 +217,7 @@ fn notes_are_rank_0s_in_every_directory_and_one_rank_alone_may_change_its_own() 
         let model = optim.join(Net::new(5))?;
         optim.save(&model, two[rank].path(), &notes(rank))?;
         let (model, _) = train(&mut optim, model, 0, rank)?;
-        // Rank 1's disk is another one now.
+        // Rank 1 has another disk now.
         let place = if rank == 1 { other.path() } else { two[0].path() };
         optim.save(&model, place, &notes(rank))
     });
@@ -238,7 +238,7 @@ fn directories_with_different_saves_of_a_step_do_not_mix() {
     let machine = |rank: usize| two[rank].path().to_owned();
     run(2, &top_k(), machine, (0, 1));
     run(2, &top_k(), machine, (1, 2));
-    // Machine 1 lost what it saved last, and has a step 2 of another run of the same seed.
+    // Machine 1 lost its last save, and has a step 2 of another run with the same seed.
     let other = tempfile::tempdir().unwrap();
     ranks(2, |comm| {
         let rank = comm.rank();

@@ -1,4 +1,4 @@
-//! A call that every rank must make, made by some: the error names what each was doing.
+//! A collective that only some ranks call: the error names the operation of each.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn a_collective_of_rank_0_alone_names_both_operations_and_that_every_rank_must_c
     }
 }
 
-/// Six steps with given gradients; before the third, ones whose sum over ranks exceeds the largest number, where asked for.
+/// Six steps with given gradients. If requested, gradients whose sum over ranks overflows precede the third.
 fn overflow(config: &Config, bad: bool) -> Vec<Vec<(String, Vec<u32>)>> {
     ranks(3, |comm| {
         let rank = comm.rank();

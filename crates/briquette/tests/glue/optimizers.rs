@@ -1,4 +1,4 @@
-//! The optimizers of `briquette::optim` around an exchange: many ranks are one that has the mean of their gradients.
+//! The optimizers of `briquette::optim` with an exchange: many ranks are equivalent to one with the mean of their gradients.
 
 use briquette::DistributedOptimizer;
 use briquette::core::config::Config;
@@ -11,7 +11,7 @@ use crate::common::*;
 
 const LEN: usize = 24;
 const STEPS: u64 = 40;
-/// Of 1-bit Adam.
+/// The warm-up of 1-bit Adam.
 const WARM_UP: u64 = 15;
 
 #[derive(Module, Debug)]
@@ -19,7 +19,7 @@ struct Weights {
     x: Param<Tensor<1>>,
 }
 
-/// A gradient that no two ranks and steps share.
+/// A gradient that differs between all ranks and steps.
 fn gradient(rank: usize, step: u64) -> Vec<f32> {
     (0..LEN).map(|i| ((i * 7 + rank * 13) as f32 + step as f32 * 1.7).sin() + 0.3).collect()
 }
@@ -29,7 +29,7 @@ fn mean_gradient(ranks: usize, step: u64) -> Vec<f32> {
     (0..LEN).map(|i| all.iter().map(|g| g[i]).sum::<f32>() / ranks as f32).collect()
 }
 
-/// Where each of some ranks ends.
+/// The final parameters of each of some ranks.
 fn run(
     world: usize,
     inner: &ModuleOptimizer,
@@ -51,7 +51,7 @@ fn run(
     })
 }
 
-/// With the comparison itself checked: another gradient ends elsewhere.
+/// The comparison itself is checked, too: another gradient gives another result.
 #[test]
 fn many_ranks_are_one_with_the_mean_of_their_gradients() {
     let dense = Config::dense();

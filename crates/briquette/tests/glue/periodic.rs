@@ -16,7 +16,7 @@ struct Weights {
     w: Param<Tensor<2>>,
 }
 
-/// Half the squared error of a linear model on small integers: every number on the way is dyadic and short.
+/// Half the squared error of a linear model on small integers: every intermediate number is dyadic and short.
 fn dyadic(config: &Config, world: usize, decay: f64) -> Vec<Vec<(String, Vec<u32>)>> {
     ranks(world, |comm| {
         let rank = comm.rank();
@@ -69,7 +69,7 @@ fn replicas_that_trained_alone_can_be_made_equal_at_any_time() {
     });
     assert!(replicas.iter().all(|(_, equal)| *equal == replicas[0].1));
     assert!(replicas[1..].iter().all(|(alone, _)| *alone != replicas[0].0));
-    // Synchronous ranks are equal already: not a bit may change.
+    // Synchronous ranks are equal already: no bit may change.
     ranks(3, |comm| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd(), comm, top_k(), 1);

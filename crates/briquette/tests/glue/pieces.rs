@@ -1,4 +1,4 @@
-//! Models that are larger than a frame may be: joining, every kind of step, saving, resuming and evaluating.
+//! Models larger than the frame limit: joining, every kind of step, saving, resuming and evaluating.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ fn narrow<T: Send>(ranks: usize, body: impl Fn(Session) -> Result<T, Error> + Sy
 }
 
 fn train_some(config: &Config, comm: Session) -> Result<Vec<(String, Vec<u32>)>, Error> {
-    // What seconds would decide is the same in every run.
+    // Decisions by seconds are the same in every run.
     let comm = comm.stepped(Duration::from_millis(5));
     let (rank, directory) = (comm.rank(), tempfile::tempdir().expect("a directory"));
     let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1).with_rebroadcast(0);
@@ -34,7 +34,7 @@ fn train_some(config: &Config, comm: Session) -> Result<Vec<(String, Vec<u32>)>,
 fn a_model_larger_than_a_frame_trains_to_the_bits_of_any_other() {
     let mut compared = 0;
     for config in representatives().into_iter().filter(|config| config.fewest_ranks() <= 3) {
-        // What asks for another inner optimizer, or for seconds, is of no interest here.
+        // Configurations that require another inner optimizer, or seconds, are not tested here.
         let wide = outcomes(3, |comm| train_some(&config, comm));
         let Ok(wide) = wide.into_iter().collect::<Result<Vec<_>, _>>() else { continue };
         let narrow = narrow(3, |comm| train_some(&config, comm));

@@ -1,4 +1,4 @@
-//! Replicas stay equal to the bit, whatever travels.
+//! Replicas stay equal, bit for bit, with every kind of exchange.
 
 use briquette::core::config::{Config, Feedback, representatives};
 use briquette::core::sync::Agrees;
@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 
 use crate::common::*;
 
-/// The optimizer that it is for.
+/// The optimizer that the configuration is made for.
 fn suited(config: &Config) -> ModuleOptimizer {
     match config.exchange.feedback {
         Feedback::InnerMomentum(_) => sgd_with_momentum(),
@@ -29,17 +29,17 @@ fn fifty_steps_of_every_representative(world: usize) {
                 let plan = optim.synchronizer().plan()?;
                 let report;
                 (model, report) = train(&mut optim, model, step, rank)?;
-                // Where no rank agrees on a header, a loss is a rank's own.
+                // Without an agreed header, a loss is rank-local.
                 losses.extend(report.loss.filter(|_| plan.agrees == Agrees::World));
                 if plan.replicas_equal && step >= 10 * declared {
-                    // Buffers follow each rank's own data.
+                    // Buffers depend on each rank's own data.
                     let mut values = bits(&model);
                     values.retain(|(path, _)| !path.contains("running"));
                     seen.push(values);
                     declared += 1;
                 }
             }
-            // Whether replicas differ or not, the model to evaluate is one.
+            // The model to evaluate is the same, even if replicas differ.
             seen.push(bits(&optim.evaluation_copy(&model)?));
             Ok::<_, Error>((seen, losses, declared))
         });

@@ -27,7 +27,7 @@ fn run(
     until: u64,
 ) -> Vec<Trace> {
     let network: Network = "100mbit,1ms".parse().expect("a valid network");
-    // Simulated seconds are the same in every run, so that controllers which look at the clock must repeat themselves.
+    // Simulated seconds are the same in every run, so controllers that depend on the clock must repeat their decisions.
     let world = Simulated::world(world, network, Compute::Fixed(Duration::from_millis(5)));
     let ranks = run_ranks(world, |comm| {
         let rank = comm.rank();
@@ -59,7 +59,7 @@ fn check(config: &Config, inner: Inner) {
     check_but((config, 2), inner, StepReport::clone);
 }
 
-/// All of the reports but what `seen` leaves out.
+/// Compares the reports, except for the fields that `seen` clears.
 fn check_but(of: (&Config, usize), inner: Inner, seen: fn(&StepReport) -> StepReport) {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let whole = run(of, inner, None, Some(second.path()), 2 * HALF);
@@ -139,7 +139,7 @@ fn every_strategy_resumes_bit_exactly_between_two_averages() {
     check_but((&config(r#"{"strategy": "minibatch:3"}"#), 2), adam, losses);
 }
 
-/// What was under way is sent again: its bytes and seconds are counted when it is.
+/// A pending exchange is sent again: its bytes and seconds count when it is.
 fn losses(report: &StepReport) -> StepReport {
     let StepReport { step, loss, samples, clock, .. } = *report;
     StepReport { step, loss, samples, clock, ..StepReport::default() }
@@ -161,7 +161,7 @@ fn two_machines_of_two_ranks_resume_bit_exactly() {
     }
 }
 
-/// Adam, and one group by ids whose gradients are clipped to nothing.
+/// Adam, and a parameter group by ids whose gradients are clipped to zero.
 fn frozen_first(model: &Mlp) -> ModuleOptimizer {
     let group = ParamGroup::ids_from_module(model.first.clone());
     adam().with_group(group, SgdConfig::new().build(), Some(GradientClipping::Value(0.0)))

@@ -1,4 +1,4 @@
-//! Files of a checkpoint written in a thread while training goes on.
+//! Checkpoint files written in a background thread during training.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ fn a_checkpoint_written_in_the_background_is_complete_at_the_next_save_and_holds
         assert_eq!(at_once.1, [Some(1), Some(2), Some(3), Some(4), Some(4)]);
         assert_eq!(beside.1, [None, Some(1), Some(2), Some(3), Some(4)]);
     }
-    // It holds the step at which it was saved, whatever came after.
+    // It contains the step at which it was saved, independent of later steps.
     fs::remove_dir_all(directories[1].path().join("step-00000004")).unwrap();
     let went_on = ranks(2, |comm| {
         let rank = comm.rank();
@@ -83,7 +83,7 @@ fn a_write_that_fails_in_the_background_is_an_error_of_the_next_save_on_every_ra
         let error = optim.save(&model, at, &BTreeMap::new()).expect_err("step 2 was not written").to_string();
         assert!(error.contains("step-00000002") && error.contains("the checkpoint before is untouched"), "{error}");
         assert_eq!(newest(at), Some(1));
-        // Said once: the next save is of now.
+        // Reported once: the next save is of the current step.
         optim.save(&model, at, &BTreeMap::new())?;
         optim.finish_saving()?;
         assert_eq!(newest(at), Some(3));

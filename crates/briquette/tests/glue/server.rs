@@ -1,4 +1,4 @@
-//! A server and its workers on real modules: what is one and the same, what resumes, and what is refused.
+//! A server and its workers on real modules: consistency, resuming, and refused settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn policy(text: &str) -> ServerConfig {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// A server's or a worker's.
+/// The state of a server or a worker.
 struct Rank {
     server: ServerTraining,
     optim: DistributedOptimizer,
@@ -30,7 +30,7 @@ impl Rank {
         Rank { server, optim }
     }
 
-    /// Batches follow from rank and number.
+    /// Batches are determined by rank and number.
     fn train<M: Model>(&mut self, model: M, until: u64) -> Result<M, Error> {
         let rank = self.optim.rank();
         let batch = |model: &M, batch| (model.loss(data(batch, rank), 4), 4);
@@ -61,7 +61,7 @@ fn one_worker_of_a_server_is_plain_burn() {
     }
 }
 
-/// As in lock step, a gradient of zeros is one: momenta go on.
+/// As in synchronous training, a gradient of zeros is a gradient: momenta continue.
 #[test]
 fn a_gradient_of_zeros_is_stepped_with() {
     let loss = |model: &Mlp, batch| model.loss(data(batch, 1), 4) * (batch % 2) as f32;
@@ -78,14 +78,14 @@ fn a_gradient_of_zeros_is_stepped_with() {
     models.iter().for_each(|model| assert_eq!(bits(model), bits(&plain.0)));
 }
 
-/// The server goes on from the module that it is given, and from the step, whatever is on the shelf.
+/// The server continues from the module and the step that it is given, independent of stored contributions.
 #[test]
 fn the_server_goes_on_from_its_module_and_its_step() {
     let models = ranks(3, |comm| {
         let mut rank = Rank::new(sgd(), comm, server("synthesis:4,delay=2"));
         let model = rank.optim.join(Mlp::new(5))?;
         let model = rank.train(model, 6)?;
-        // Nothing is left to do: the model comes back as it is given, on the workers as the server's.
+        // No updates are left: the model is returned unchanged, on the workers as the server's.
         let given = if rank.optim.rank() == 0 { Mlp::new(77) } else { model };
         let model = rank.train(given, 6)?;
         assert_eq!(bits(&model), bits(&Mlp::new(77)));
@@ -114,7 +114,7 @@ fn one_worker_that_steps_itself_is_plain_burn_up_to_rounding() {
     assert_eq!(bits(&models[0]), bits(&models[1]));
 }
 
-/// Ranks that take different times, a network that takes some.
+/// Ranks with different compute times, on a network with delays.
 fn simulated<T: Send>(world: usize, body: impl Fn(Session) -> Result<T, Error> + Sync) -> Vec<T> {
     let network: Network = "100mbit,1ms".parse().expect("a valid network");
     let paces = "7ms,5ms,3ms,11ms".parse().expect("valid paces");
@@ -122,14 +122,14 @@ fn simulated<T: Send>(world: usize, body: impl Fn(Session) -> Result<T, Error> +
     ranks.into_iter().map(|rank| rank.unwrap_or_else(|e| panic!("{e}"))).collect()
 }
 
-/// Parameters and buffers of every rank, and what the server did.
+/// Parameters and buffers of every rank, and the server's statistics.
 type Seen = Vec<(Vec<(String, Vec<u32>)>, Option<Served>)>;
 
 fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: bool) -> Seen {
     simulated(4, |comm| {
         let mut server = server(text);
         if compressed {
-            // Differences allow no memory.
+            // Differences allow no residual.
             let remembers = policy(text).get().allows_memory();
             server = server.with_compressor("topk:4x".parse().expect("a compressor"), remembers);
         }
@@ -165,7 +165,7 @@ fn every_policy_resumes_bit_exactly_and_leaves_all_ranks_alike() {
     }
 }
 
-/// The server has seen no data: its initial statistics are in no mean.
+/// The server has processed no data: its initial statistics are in no mean.
 #[test]
 fn buffers_are_the_workers_mean() {
     let models = ranks(2, |comm| {
@@ -182,7 +182,7 @@ fn buffers_are_the_workers_mean() {
     assert!(distance(&models[0], &plain.0) < 1e-6);
 }
 
-/// What every rank's error says when ranks join; a server of each rank.
+/// Checks every rank's error at join; `build` makes the server settings of each rank.
 fn refused(world: usize, build: impl Fn(usize) -> ServerTraining + Sync, named: &[&str]) {
     let join = |comm: Session| {
         let server = build(comm.rank());
@@ -242,7 +242,7 @@ fn another_world_is_refused_by_name() {
     }
 }
 
-/// On a worker, while the others know nothing of it.
+/// Requested on a worker, without knowledge of the others.
 #[test]
 fn a_stop_request_of_a_worker_ends_the_run_on_all_ranks() {
     let steps = ranks(4, |comm| {
@@ -278,7 +278,7 @@ fn a_learning_rate_that_is_not_finite_is_named_everywhere() {
     }
 }
 
-/// Both are refused by each rank alone, the second with the world: a rank that has not joined yet hears of it.
+/// Each rank refuses both by itself. The second also stops the world: a rank that has not joined yet gets an error.
 #[test]
 fn steps_and_other_optimizers_are_refused() {
     let outcomes = outcomes(2, |comm| {
@@ -299,7 +299,7 @@ fn steps_and_other_optimizers_are_refused() {
     }
 }
 
-/// What every rank's error says when rank 2's loss goes wrong.
+/// Checks every rank's error if rank 2's loss is wrong.
 fn wrong(text: &str, wrong: impl Fn(u64) -> f32 + Sync, named: &[&str]) {
     let outcomes = outcomes(3, |comm| {
         let mut rank = Rank::new(sgd(), comm, server(text));

@@ -1,4 +1,4 @@
-//! Loaders of one rank's share, and ranks that run out first.
+//! Loaders of one rank's share, and ranks that run out of data first.
 
 use std::sync::Arc;
 
@@ -70,12 +70,12 @@ fn epochs_differ_by_themselves_and_a_run_goes_on_in_the_middle_of_one() {
     assert_eq!(epoch(&*ordered), [vec![0, 1], vec![4, 5], vec![8]]);
     let even = builder(0, 2, 2).drop_last().build(numbers(9)).unwrap();
     assert_eq!((epoch(&*even), even.steps(), even.num_items()), (vec![vec![0, 1], vec![4, 5]], 2, 4));
-    // No whole step in an epoch: 3 ranks of 4.
+    // No full step in an epoch: 3 ranks of 4.
     let none = |samples| builder(0, 3, 4).drop_last().build(numbers(samples)).map(|loader| loader.steps());
     let refused = none(11).unwrap_err().to_string();
     assert!(refused.contains("drop_last leaves no step: 11 samples are fewer than 3 ranks take"), "{refused}");
     assert_eq!(none(12).unwrap(), 1);
-    // What Burn makes of it: another device, a slice of the data.
+    // Loaders that Burn derives from it: for another device, for a slice of the data.
     let moved = whole.to_device(&Device::flex());
     assert_eq!(moved.num_items(), whole.num_items());
     let sliced = builder(0, 2, 2).build(numbers(20)).unwrap().slice(10, 14);

@@ -1,4 +1,4 @@
-//! A gradient that is not finite is refused everywhere, and leaves no trace.
+//! A gradient that is not finite is refused on every rank, and leaves no trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::common::*;
 
 type Trace = Vec<(String, Vec<u32>)>;
 
-/// Six good steps, with a bad batch on rank 1 before the third where asked for. Saves at the end.
+/// Six good steps, with a bad batch on rank 1 before the third if requested. Saves at the end.
 fn run(config: &Config, inner: fn() -> ModuleOptimizer, bad: Option<f32>, directory: &Path) -> Vec<Trace> {
     ranks(3, |comm| {
         let rank = comm.rank();
@@ -49,7 +49,7 @@ fn run(config: &Config, inner: fn() -> ModuleOptimizer, bad: Option<f32>, direct
     })
 }
 
-/// Everything that was saved beside the model's record, whose ids are random: residuals, velocities, the controller.
+/// All saved state except the model's record, whose ids are random: residuals, velocities, the controller.
 fn state(directory: &Path) -> Vec<BTreeMap<String, Vec<u8>>> {
     let rank = |rank| {
         let bytes = std::fs::read(directory.join(format!("step-00000006/rank-{rank}.safetensors"))).unwrap();
@@ -60,10 +60,10 @@ fn state(directory: &Path) -> Vec<BTreeMap<String, Vec<u8>>> {
     (0..3).map(rank).collect()
 }
 
-/// Makes what a rank records senseless, or gives the rate that is.
+/// Makes a rank's recorded values invalid, or returns an invalid learning rate.
 type Spoil = fn(usize, &mut DistributedOptimizer) -> f64;
 
-/// Six steps; before the third, one that `spoil` makes senseless, with what every rank says to it.
+/// Six steps; before the third, one that `spoil` makes invalid, with every rank's errors.
 fn senseless(spoil: Option<Spoil>) -> Vec<(Trace, Vec<String>)> {
     ranks(3, |comm| {
         let rank = comm.rank();

@@ -1,4 +1,4 @@
-//! `run`: threads here, and one process of a world where a launcher says so.
+//! `run`: threads by default, and one process of a world under a launcher.
 
 use std::process::Command;
 
@@ -47,7 +47,7 @@ fn errors_of_any_common_type_are_those_of_the_rank_that_failed_first() {
     assert!(matches!(nobody, Err(RunError::NoRanks)));
 }
 
-/// What a process of the world does; nothing where no test started it.
+/// The work of one process of the world; does nothing if no test started it.
 #[test]
 fn a_rank_of_two_processes() {
     if std::env::var_os("BRIQUETTE_TEST_CHILD").is_none() {

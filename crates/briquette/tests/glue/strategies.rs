@@ -1,4 +1,4 @@
-//! Strategies whose replicas differ, or that act on parameters and momenta.
+//! Strategies with different replicas, or that act on parameters and momenta.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn strategy(text: &str) -> Config {
     Config::dense().with_strategy(text.parse::<StrategyConfig>().expect("a strategy"))
 }
 
-/// What every rank holds after some steps.
+/// The models of all ranks after some steps.
 fn run(text: &str, inner: fn() -> ModuleOptimizer, world: usize, steps: u64) -> Vec<Mlp> {
     ranks(world, |comm: Session| {
         let rank = comm.rank();
@@ -48,7 +48,7 @@ fn slow_momentum_of_nothing_is_local_sgd() {
     }
 }
 
-/// With momenta that begin anew, a period of one step is plain SGD.
+/// If momenta are reset, a period of one step is plain SGD.
 #[test]
 fn momenta_begin_anew_at_the_end_of_a_period() {
     let anew = run("slowmo:period=1,beta=0", sgd_with_momentum, 2, 5);
@@ -58,7 +58,7 @@ fn momenta_begin_anew_at_the_end_of_a_period() {
     assert!(distance(&kept[0], &plain[0]) > 1e-4);
 }
 
-/// After an average, ranks that compute with the same data make the same step: so their optimizers' states are equal, too.
+/// After an average, ranks with the same data make the same step: their optimizers' states are therefore equal, too.
 #[test]
 fn averaged_momenta_are_the_same_on_every_rank() {
     for (momenta, equal) in [("average", true), ("reset", true), ("keep", false)] {
@@ -78,7 +78,8 @@ fn averaged_momenta_are_the_same_on_every_rank() {
     }
 }
 
-/// Rank 1 has no gradient of the second layer: its optimizer keeps nothing of it, and what it keeps must not be averaged with another layer's.
+/// Rank 1 has no gradient of the second layer. Its optimizer has no state for it, and its state must not be averaged with another
+/// layer's.
 #[test]
 fn momenta_of_other_parameters_are_not_averaged() {
     let results = outcomes(2, |comm: Session| {
@@ -99,7 +100,7 @@ fn momenta_of_other_parameters_are_not_averaged() {
     }
 }
 
-/// What averaging costs is in the step's report, and is not the next step's computing.
+/// The cost of averaging is in the step's report, and is not part of the next step's compute time.
 #[test]
 fn averaged_momenta_are_counted() {
     let bytes = |text: &str| {
@@ -130,7 +131,7 @@ fn momenta_averaged_at_every_step_are_those_of_averaged_gradients() {
 
 #[test]
 fn what_is_evaluated_is_the_mean_of_the_replicas_whose_mean_gossip_conserves() {
-    // Ranks send to different numbers of ranks: the plain mean of their parameters would be another.
+    // Ranks send to different numbers of ranks: the unweighted mean of their parameters would differ.
     let text = "sgp:graph=0>1;0>2;1>0;2>0";
     let shown = ranks(3, |comm: Session| {
         let rank = comm.rank();
@@ -176,7 +177,7 @@ fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
     }
 }
 
-/// A parameter that has a gradient at every other step only: its mean comes at the steps at which it has none.
+/// A parameter that has a gradient at every other step only: its mean arrives at the steps without one.
 #[test]
 fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
     let moved = ranks(2, |comm: Session| {
@@ -200,7 +201,7 @@ fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
     }
 }
 
-/// With any optimizer a round is a step with a batch of all its gradients: momenta and counters of steps move once.
+/// With any optimizer a round is a step with a batch of all its gradients: momenta and step counters change once.
 #[test]
 fn an_optimizer_steps_once_in_a_round_of_minibatches() {
     for inner in [sgd, sgd_with_momentum, adam] {
@@ -238,7 +239,7 @@ fn accelerated_minibatches_are_for_plain_sgd() {
     }
 }
 
-/// At the first step no average has come yet: the second step is the optimizer's first.
+/// At the first step no average has arrived yet: the second step is the optimizer's first.
 #[test]
 fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
     for inner in [sgd_with_momentum, adam] {
@@ -247,7 +248,7 @@ fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
     }
 }
 
-/// The evaluated model includes the progress of the last steps where the length of the run is known.
+/// The evaluated model includes the progress of the last steps if the length of the run is known.
 #[test]
 fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
     let evaluated = |text: &str, known: Option<u64>, other: u64| {
@@ -273,7 +274,7 @@ fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
     assert_eq!(bits(&a[0]), bits(&b[0]), "it is not where the length is unknown");
 }
 
-/// The exchange at the run's last step is not lost where the run was resumed before it.
+/// The exchange at the run's last step is not lost if the run was resumed before it.
 #[test]
 fn a_resumed_run_of_known_length_ends_as_one_without_a_break() {
     for text in ["easgd:4", "parle:4", "minibatch:4", "two-level:(easgd:4),group=1"] {
@@ -322,7 +323,7 @@ fn what_is_open_follows_from_the_number_of_steps_and_ranks_compare_both() {
     assert!(["steps of the run", "1000", "1001"].iter().all(|word| error.contains(word)), "{error}");
 }
 
-/// A layer whose gradient comes at the first step of a round alone counts when the round ends.
+/// A layer that has a gradient only at the first step of a round still counts when the round ends.
 #[test]
 fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
     let models = ranks(2, |comm: Session| {
@@ -341,7 +342,7 @@ fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
     }
 }
 
-/// Ranks of a machine have different data and equal parameters; between machines they are apart until the period ends.
+/// Ranks of a machine have different data and equal parameters; machines differ until the period ends.
 #[test]
 fn two_levels_keep_the_ranks_of_a_machine_equal() {
     for (steps, equal) in [(2, false), (3, true), (5, false)] {
@@ -352,7 +353,7 @@ fn two_levels_keep_the_ranks_of_a_machine_equal() {
     }
 }
 
-/// A rank that has run out of data takes its machine's step, and the model that is shown is the mean over machines.
+/// A rank that has run out of data takes its machine's step, and the model to evaluate is the mean over machines.
 #[test]
 fn two_levels_without_data_on_a_rank_step_with_the_others_gradients() {
     let shown = ranks(4, |comm: Session| {

@@ -19,7 +19,7 @@ type Fields = BTreeMap<&'static str, String>;
 
 type Spans = BTreeMap<u64, Fields>;
 
-/// What a subscriber was given: spans in their order, and events.
+/// The subscriber's records: spans in their order, and events.
 #[derive(Debug, Clone, Default)]
 struct Seen(Arc<Mutex<(Spans, Vec<Fields>)>>);
 
@@ -38,7 +38,7 @@ impl<S: Subscriber> Layer<S> for Seen {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
         let mut fields = Fields::from([("name", attributes.metadata().name().to_owned())]);
         attributes.record(&mut Write(&mut fields));
-        // An id is used again when its span has ended.
+        // An id is reused after its span has ended.
         let mut seen = self.0.lock().unwrap();
         let number = seen.0.len() as u64;
         seen.0.insert(number << 32 | (id.into_u64() & 0xffff_ffff), fields);
@@ -55,11 +55,11 @@ impl<S: Subscriber> Layer<S> for Seen {
     }
 }
 
-/// Four steps of a world of one under this subscriber: what it was given, and what the steps reported.
+/// Four steps of a world of one with this subscriber: its records, and the steps' reports.
 fn steps(level: LevelFilter, config: DistributedConfig) -> (Vec<Fields>, Vec<Fields>, Vec<StepReport>) {
     let seen = Seen::default();
     let dispatch = Dispatch::new(Registry::default().with(seen.clone().with_filter(level)));
-    // While there is just one, a span that another test reaches first is taken for one that nothing is interested in.
+    // With a single dispatcher, a span that another test reaches first would be cached as disabled.
     let _second = Dispatch::new(Registry::default());
     let reports = tracing::dispatcher::with_default(&dispatch, || {
         let mut optim = DistributedOptimizer::new(sgd(), Local::world(1).remove(0), config, 1);
@@ -102,7 +102,7 @@ fn each_change_of_the_ratio_is_an_event_with_its_reason_and_the_controllers_stat
     assert!(spans.is_empty(), "{spans:?}");
     let changed = |pair: &[StepReport]| pair[0].exchange.factor != pair[1].exchange.factor;
     let changes: Vec<_> = reports.windows(2).filter(|pair| changed(pair)).map(|pair| &pair[1]).collect();
-    // The first step has a reason, and changes nothing.
+    // The first step has a reason, and no change.
     assert!(!changes.is_empty() && reports[0].exchange.reason.is_some() && !reports[0].ratio_changed);
     let reasons: Vec<_> = changes.iter().map(|report| report.exchange.reason.clone().unwrap()).collect();
     assert_eq!(events.iter().map(|event| event["reason"].clone()).collect::<Vec<_>>(), reasons);

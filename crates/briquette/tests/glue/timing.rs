@@ -1,4 +1,4 @@
-//! What a step's report counts, and the order of a step's halves.
+//! Fields of a step's report, and the order of a step's halves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use burn::optim::GradientsParams;
 
 use crate::common::*;
 
-/// A world of threads whose clocks move by a second with every frame received, and by nothing else.
+/// A world of threads whose clocks advance by a second with every received frame, and by nothing else.
 struct Ticking {
     inner: Local,
     ticks: Arc<Ticks>,
@@ -69,7 +69,7 @@ fn waiting_for_the_header_is_exchange_to_people_and_nothing_to_controllers() {
     let bytes = std::fs::read(file).unwrap();
     let saved = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let seconds = saved.tensor("state/previous/seconds").unwrap().data().to_vec();
-    // Compression and exchange, as the next step's header will tell.
+    // Compression and exchange, as the next step's header repeats them.
     assert_eq!(seconds, [0.0_f64, 1.0].map(f64::to_le_bytes).concat());
 }
 

@@ -35,7 +35,7 @@ fn generator(comm: Session, config: &Config) -> Result<(DistributedOptimizer, Ml
     Ok((optim, model))
 }
 
-/// Three steps of the critic for two of the generator, from a checkpoint of both where there is one, saved after half of the steps.
+/// Three steps of the critic for two of the generator, from a checkpoint of both if there is one, saved after half of the steps.
 fn both(config: &Config, resume: Option<&Path>, save: Option<&Path>) -> Vec<(Values, Values)> {
     ranks(2, |mut comm| {
         let rank = comm.rank();
@@ -103,7 +103,7 @@ fn ranks_that_step_in_another_order_are_told_so() {
     let results = outcomes(2, |mut comm| {
         let rank = comm.rank();
         let other = comm.share();
-        // Of equal layouts, so that nothing else distinguishes them.
+        // Equal layouts, so that nothing else distinguishes them.
         let config = Config::dense();
         let make = |comm| DistributedOptimizer::new(adam(), comm, config.clone(), 1);
         let (mut first, mut second) = (make(comm), make(other));

@@ -1,4 +1,4 @@
-//! Settings of a step that ranks must agree on, layers that are trained after joining, and tensors without a gradient.
+//! Step settings that ranks must agree on, layers that are trained after joining, and tensors without a gradient.
 
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
@@ -128,7 +128,7 @@ fn a_layer_that_one_rank_freezes_before_a_hidden_step_is_named_by_the_others() {
         drop(forward);
         let begin = std::time::Instant::now();
         let stepped = optim.step(0.02, model, gradients).map(drop);
-        // Far below the deadline of a wait.
+        // Far below the timeout of a wait.
         assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{stepped:?}");
         stepped
     });
@@ -159,7 +159,7 @@ fn fewer_or_more_trained_layers_are_named_as_well() {
     assert!(more.contains("was absent and is `b.weight` of shape [6, 3]"), "{more}");
 }
 
-/// A layer behind an order and a mask of its inputs.
+/// A layer after a permutation and a mask of its inputs.
 #[derive(Module, Debug)]
 struct Ordered {
     order: Param<Tensor<1, Int>>,
@@ -193,7 +193,7 @@ fn integer_and_boolean_tensors_are_rank_0s_after_joining() {
     });
     let dtype = Ordered::new(0, 4).order.val().dtype();
     assert!(seen.iter().all(|seen| *seen == (vec![0, 1, 2, 3], vec![true, false, true], dtype)), "{seen:?}");
-    // Of another length they cannot be.
+    // A tensor of another length is refused.
     for (rank, outcome) in outcomes(2, |comm| {
         let rank = comm.rank();
         DistributedOptimizer::new(sgd(), comm, Config::dense(), 1).join(Ordered::new(rank, 4 + rank)).map(drop)

@@ -1,4 +1,4 @@
-//! Replicas that are to be equal and are not are noticed: at join, at the steps that compare them, and when they are saved.
+//! Detects replicas that must be equal and are not: at join, at the steps that compare them, and when they are saved.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ fn a_parameter_that_one_rank_changes_is_an_error_on_every_rank_that_names_it() {
                 }
                 (model, _) = train(&mut optim, model, step, rank)?;
             }
-            // Not noticed before the step that compares.
+            // Not detected before the step that compares.
             (model, _) = train(&mut optim, model, 7, rank)?;
             let before = bits(&model);
             let gradients = grads(&model, &model.loss(data(8, rank), 4));
@@ -81,7 +81,7 @@ fn a_parameter_that_one_rank_changes_is_an_error_on_every_rank_that_names_it() {
             assert_named(&error.source, 8, "first.weight", 0, &[2]);
             model = *error.model;
             assert_eq!(bits(&model), before);
-            // The same session goes on from rank 0's.
+            // The same session continues from rank 0's model.
             model = optim.join(model)?;
             for step in 8..13 {
                 (model, _) = train(&mut optim, model, step, rank)?;
@@ -137,7 +137,8 @@ fn replicas_are_compared_by_default_and_send_no_byte_more() {
     }
 }
 
-/// Three steps, in which `change` may do something to rank 1's model or optimizer; then a save, and whether anything was written.
+/// Three steps, in which `change` may modify rank 1's model or optimizer; then a save. Returns the error, and whether a file was
+/// written.
 fn saved(change: impl Fn(&mut DistributedOptimizer, Mlp) -> Mlp + Sync) -> Vec<(Option<Error>, bool)> {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
@@ -152,7 +153,7 @@ fn saved(change: impl Fn(&mut DistributedOptimizer, Mlp) -> Mlp + Sync) -> Vec<(
             model = change(&mut optim, model);
         }
         let error = optim.save(&model, directory, &BTreeMap::new()).err();
-        // Nothing was written, and the session is as good as before.
+        // No file was written, and the session is still usable.
         optim.synchronizer_mut().session().barrier()?;
         Ok((error, Checkpoint::any(directory)))
     })
@@ -165,7 +166,7 @@ fn a_save_of_unequal_replicas_is_refused_and_names_the_tensor() {
         assert!(!is_there);
     }
     for (error, is_there) in saved(|optim, model| {
-        // One step more of the optimizer alone: its state differs, the model does not.
+        // One more step of the optimizer alone: its state differs, the model does not.
         let gradients = grads(&model, &model.loss(1, 4));
         drop(optim.inner_mut().step(0.0, model.clone(), gradients));
         model
@@ -179,7 +180,7 @@ fn a_save_of_unequal_replicas_is_refused_and_names_the_tensor() {
         );
         assert!(!is_there);
     }
-    // One rank's has no state at all.
+    // One rank has no state at all.
     for (error, is_there) in saved(|optim, model| {
         *optim.inner_mut() = adam();
         model
@@ -193,7 +194,7 @@ fn a_save_of_unequal_replicas_is_refused_and_names_the_tensor() {
     }
 }
 
-/// The server steps for its workers, whose optimizers stay as they came.
+/// The server steps for its workers, whose optimizers stay unchanged.
 #[test]
 fn a_server_whose_optimizer_came_with_state_is_saved() {
     let (trained, state) = trained();

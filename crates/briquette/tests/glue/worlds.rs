@@ -23,7 +23,7 @@ fn train_and_save(world: usize, config: &Config, directory: &Path) {
     });
 }
 
-/// Loads into another world, saves at once, and trains on.
+/// Loads into another world, saves at once, and continues training.
 fn load_and_save(world: usize, config: &Config, from: &Path, to: &Path, change: WorldChange) {
     let replicas = ranks(world, |comm| {
         let rank = comm.rank();
@@ -39,7 +39,7 @@ fn load_and_save(world: usize, config: &Config, from: &Path, to: &Path, change: 
     assert!(replicas.iter().all(|replica| *replica == replicas[0]));
 }
 
-/// A saved vector of every rank.
+/// The saved vector of this name, for every rank.
 fn saved(directory: &Path, name: &str) -> Vec<Vec<f32>> {
     let checkpoint = Checkpoint::latest(directory).unwrap();
     let file = |rank| std::fs::read(checkpoint.path().join(format!("rank-{rank}.safetensors"))).unwrap();
@@ -141,7 +141,7 @@ fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
     }
 }
 
-/// The mean over machines, and of every step from here on what a new run that begins with it would do.
+/// The mean over machines, and at every later step the result of a new run that starts from it.
 #[test]
 fn two_levels_go_on_from_the_mean_with_other_machines() {
     for text in [
@@ -180,7 +180,7 @@ fn two_levels_go_on_from_the_mean_with_other_machines() {
     }
 }
 
-/// Whether a rank's file has what the next step's header repeats of the last exchange.
+/// Returns whether a rank's file contains the values of the last exchange that the next step's header repeats.
 fn has_last_exchange(directory: &Path) -> bool {
     let checkpoint = Checkpoint::latest(directory).unwrap();
     let bytes = std::fs::read(checkpoint.path().join("rank-1.safetensors")).unwrap();

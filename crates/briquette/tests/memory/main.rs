@@ -1,7 +1,7 @@
-//! Memory over long runs: every driver holds after 2 200 steps what it held after 200.
+//! Memory use of long runs: every driver holds the same number of bytes after 2 200 steps as after 200.
 //!
-//! One test: the counter counts every thread of the process. Bytes that are asked for and not given back are counted, and not what the system
-//! gives the process: a leak shows in them at once, and they do not depend on the allocator.
+//! There is one test, because the counter counts every thread of the process. It counts bytes that are allocated and not freed,
+//! instead of the memory that the system gives the process: this shows a leak at once, and does not depend on the allocator.
 //!
 //! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
 #![allow(unsafe_code)]
@@ -55,10 +55,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Steps after which what is held is compared.
+/// The step after which held bytes are compared.
 const WARM: u64 = 200;
 const END: u64 = 2200;
-/// A frame more or less on its way, and lists that have grown: 20 bytes a step. One gradient of the model is 4 400 bytes.
+/// Allowance for a frame in transit, and for lists that have grown: 20 bytes a step. One gradient of the model is 4 400 bytes.
 const MOST: i64 = 20 * (END - WARM) as i64;
 const HIDDEN: usize = 110;
 
@@ -67,7 +67,7 @@ const HIDDEN: usize = 110;
 struct Watch(Mutex<Vec<i64>>);
 
 impl Watch {
-    /// At a step, while the other ranks wait.
+    /// Measures at a step, while the other ranks wait.
     fn step(&self, step: u64, comm: &mut Session) -> Result<(), Error> {
         if [WARM, END].contains(&step) {
             comm.barrier()?;
@@ -91,7 +91,7 @@ impl Watch {
     }
 }
 
-/// A loop of one's own, with a checkpoint every 500 steps.
+/// A custom loop, with a checkpoint every 500 steps.
 fn custom_loop(driver: &str, config: &Config, during_backward: bool) {
     let (watch, directory) = (Watch::default(), tempfile::tempdir().unwrap());
     ranks(2, |comm| {
@@ -135,7 +135,7 @@ fn server(policy: &str) {
     watch.check(policy);
 }
 
-/// Ranks without data: none runs a backward pass, which would have Burn forget parameters that are gone.
+/// Ranks without data: none runs a backward pass, in which Burn would remove parameters that no longer exist.
 fn idle() {
     let watch = Watch::default();
     ranks(2, |comm| {
@@ -151,7 +151,7 @@ fn idle() {
     watch.check("ranks without data");
 }
 
-/// Batches that note what is held.
+/// Batches that record the held bytes.
 struct Watched {
     shard: learner::Shard,
     watch: Arc<Watch>,

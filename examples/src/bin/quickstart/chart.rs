@@ -1,16 +1,16 @@
-//! Curves as characters. Every curve has its own mark, so that the picture needs no colour; `textplots` tells curves apart by colour
-//! alone, and `rasciigraph` has no axis of its own for what is not evenly spaced.
+//! Text charts. Every curve has a separate mark, so that the chart needs no color; `textplots` distinguishes curves by
+//! color alone, and `rasciigraph` has no axis for unevenly spaced values.
 
 use std::fmt::Write as _;
 
 use crate::comparison::Curve;
 
-/// The marks of curves, in order; where two meet, the later is shown.
+/// Marks of the curves, in order; at intersections, the later one is shown.
 const MARKS: [char; 3] = ['•', '○', '×'];
-/// What a label of the vertical axis takes.
+/// Width of a label of the vertical axis.
 const LABEL: usize = 7;
 
-/// The curves over a horizontal axis that begins at 0, and a line for each below.
+/// Draws the curves over a horizontal axis that begins at 0, and a legend line for each below.
 pub(crate) fn draw(curves: &[Curve], unit: &str, columns: usize, rows: usize) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let end = points().map(|point| point.0).fold(0.0, f64::max);
@@ -45,7 +45,7 @@ pub(crate) fn draw(curves: &[Curve], unit: &str, columns: usize, rows: usize) ->
     text
 }
 
-/// The curve's value between two of its points; none before the first and after the last.
+/// Interpolates the curve between two of its points; `None` before the first and after the last.
 fn at(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let next = points.iter().position(|point| point.0 >= x)?;
     let (right, left) = (points[next], next.checked_sub(1).map(|before| points[before]));

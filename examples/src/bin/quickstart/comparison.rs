@@ -1,4 +1,4 @@
-//! Two runs side by side: what the terminal and the page both show.
+//! Comparison of two runs: the data shown on the terminal and on the page.
 
 use anyhow::{Context, Result};
 use briquette::core::files;
@@ -6,10 +6,10 @@ use briquette_cli::terminal::bytes;
 use briquette_examples::record::{StepRecord, Summary};
 use briquette_examples::settings::Settings;
 
-/// Steps whose losses are shown as their mean: single batches are small.
+/// Number of steps whose losses are averaged for display, since single batches are small.
 pub(crate) const SMOOTHED: usize = 8;
 
-/// The columns of the table.
+/// Columns of the table.
 pub(crate) const COLUMNS: [&str; 5] =
     ["what travels", "test accuracy", "bytes sent", "time on the simulated link", "time here"];
 
@@ -17,7 +17,7 @@ pub(crate) const COLUMNS: [&str; 5] =
 #[derive(Debug, Clone)]
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
-    /// In the order of the first number.
+    /// Points in the order of their first number.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Comparison {
 }
 
 impl Run {
-    /// A run that has ended, with the records from its folder.
+    /// Reads the records of a finished run from its folder.
     pub(crate) fn read(name: &'static str, settings: &Settings, summary: Summary) -> Result<Run> {
         let path = settings.out.join("metrics.jsonl");
         let text = files::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -47,7 +47,7 @@ impl Run {
         Ok(Run { name, summary, records: records.with_context(|| format!("in {}", path.display()))? })
     }
 
-    /// The row of the table.
+    /// Returns the row of the table.
     pub(crate) fn row(&self) -> [String; 5] {
         let Summary { final_test_accuracy, bytes_sent, simulated_seconds, wall_seconds, .. } = self.summary;
         [
@@ -59,7 +59,7 @@ impl Run {
         ]
     }
 
-    /// The loss on training samples over simulated seconds, each the mean of [`SMOOTHED`] steps.
+    /// Returns the loss on training samples over simulated seconds, each the mean of [`SMOOTHED`] steps.
     pub(crate) fn loss(&self) -> Curve {
         let points: Vec<(f64, f64)> = self.points(|record| Some((record.simulated_seconds?, record.loss?)));
         let smoothed = |window: &[(f64, f64)]| {
@@ -70,17 +70,17 @@ impl Run {
         Curve { name: self.name, points: points.windows(length).map(smoothed).collect() }
     }
 
-    /// What rank 0 sends a step.
+    /// Returns the bytes that rank 0 sends per step.
     pub(crate) fn bytes(&self) -> Curve {
         Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.bytes_sent as f64))) }
     }
 
-    /// The nominal compression ratio of each step.
+    /// Returns the nominal compression ratio of each step.
     pub(crate) fn ratios(&self) -> Curve {
         Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.factor?))) }
     }
 
-    /// The newest table of layers, of a step that was compressed where there is one.
+    /// Returns the newest table of layers, of a compressed step if there is one.
     pub(crate) fn layers(&self) -> Option<&StepRecord> {
         let mut tables = self.records.iter().rev().filter(|record| !record.slots.is_empty());
         let is_compressed = |record: &&StepRecord| record.factor.is_some_and(|factor| factor > 1.0);
@@ -97,7 +97,7 @@ impl Comparison {
         [&self.dense, &self.auto]
     }
 
-    /// What came of it, in a sentence.
+    /// Summarizes the comparison in a sentence.
     pub(crate) fn verdict(&self) -> String {
         let [dense, auto] = self.runs().map(|run| &run.summary);
         if dense.bytes_sent == 0 {

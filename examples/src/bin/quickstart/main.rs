@@ -1,5 +1,5 @@
-//! Less than a minute: four ranks train on generated images, dense and with the default, over a simulated 100 Mbit/s link. Ends with a
-//! table, a picture and a page.
+//! Quickstart of less than a minute: four ranks train on generated images, dense and with the default, over a simulated
+//! 100 Mbit/s link. Ends with a table, a picture and a page.
 
 mod chart;
 mod comparison;
@@ -64,7 +64,7 @@ struct Cli {
     /// Of weights, order of samples and random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the page is written: HTML in one file, with the charts in it [default: report.html in --out]
+    /// File for the page: HTML in one file, with the charts in it [default: report.html in --out]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// No page
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Both runs, and what is shown of them; false when interrupted.
+/// Executes both runs, and shows the results; returns false when interrupted.
 fn run(cli: &Cli, control: &Control) -> Result<bool> {
     let settings = [settings(cli, "dense", false)?, settings(cli, "auto", true)?];
     let report = (!cli.no_report).then(|| cli.report.clone().unwrap_or_else(|| cli.out.join("report.html")));
@@ -171,7 +171,7 @@ fn one(settings: &Settings, control: &Control) -> Result<Summary> {
     train(settings, &task, control)
 }
 
-/// The picture, the table and the sentence.
+/// Shows the picture, the table and the sentence.
 fn show(comparison: &Comparison, control: &Control) {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY);
@@ -185,7 +185,7 @@ fn show(comparison: &Comparison, control: &Control) {
     control.say(comparison.verdict());
 }
 
-/// Where and how the page was made.
+/// Returns the circumstances in which the page was made.
 fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let cores = std::thread::available_parallelism().map_or_else(|_| "unknown".to_owned(), |cores| cores.to_string());
     let program = std::env::args_os().next().unwrap_or_default();
@@ -204,7 +204,7 @@ fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// That there can be a page here, before the work.
+/// Checks before the runs that the page can be written here.
 fn check(path: &Path) -> Result<()> {
     if path.is_dir() {
         bail!("--report {}: this is a directory", path.display());

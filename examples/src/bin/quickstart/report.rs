@@ -1,4 +1,4 @@
-//! The comparison as one page: HTML that is XML too, with charts and style inside, and nothing from elsewhere.
+//! The comparison as one self-contained page: HTML that is also XML, with embedded charts and style.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use briquette_examples::record::{SlotRecord, StepRecord};
 use crate::comparison::{COLUMNS, Comparison, Curve, SMOOTHED};
 use crate::svg::{Chart, escaped, number};
 
-/// The page; `facts` are names and values of where and how it was made.
+/// Returns the page; `facts` are names and values of the circumstances.
 pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String {
     let Comparison { network, ranks, dense, auto } = comparison;
     let [loss, sent] = [[dense.loss(), auto.loss()], [dense.bytes(), auto.bytes()]];
@@ -51,7 +51,7 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
     )
 }
 
-/// The chart of ratios, and what the controller said.
+/// Returns the chart of ratios, with the controller's reasons.
 fn ratio(comparison: &Comparison) -> String {
     let records = &comparison.auto.records;
     let note = |record: &StepRecord| Some((record.step as f64, record.factor?, record.reason.clone()?));

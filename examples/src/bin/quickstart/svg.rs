@@ -1,5 +1,5 @@
-//! Line charts as SVG elements. Colours are those of the page's style sheet, so that one chart serves light and dark; `plotters` writes
-//! colours into each element.
+//! Line charts as SVG elements. Colors come from the page's style sheet, so that one chart serves light and dark mode;
+//! `plotters` writes colors into each element.
 
 use std::fmt::Write as _;
 
@@ -14,21 +14,21 @@ const BOTTOM: f64 = 40.0;
 
 /// A chart whose axes begin at 0.
 pub(crate) struct Chart<'a> {
-    /// What it shows, for those who do not see it.
+    /// Description for readers who cannot see the chart.
     pub(crate) title: &'a str,
-    /// Under the horizontal axis.
+    /// Label of the horizontal axis.
     pub(crate) x: &'a str,
     pub(crate) curves: &'a [Curve],
-    /// A value holds until the next one.
+    /// Set if a value holds until the next one.
     pub(crate) is_stepped: bool,
-    /// Points that say more where a pointer rests on them.
+    /// Points with a note that is shown when a pointer rests on them.
     pub(crate) notes: &'a [(f64, f64, String)],
-    /// A value of the vertical axis, for people.
+    /// Formats a value of the vertical axis.
     pub(crate) label: fn(f64) -> String,
 }
 
 impl Chart<'_> {
-    /// The element.
+    /// Returns the element.
     pub(crate) fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let (xs, ys) =
@@ -72,20 +72,20 @@ impl Chart<'_> {
     }
 }
 
-/// Text that is text in a page, too.
+/// Escapes text for a page.
 pub(crate) fn escaped(text: &str) -> String {
     // No page may have control characters, however they are written.
     let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A number without zeros that say nothing.
+/// Formats a number without insignificant zeros.
 pub(crate) fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Round numbers from 0 to the first that is not below `end`.
+/// Returns round numbers from 0 to the first that is not below `end`.
 fn ticks(end: f64) -> Vec<f64> {
     let end = if end > 0.0 { end } else { 1.0 };
     let power = 10f64.powf((end / 5.0).log10().floor());

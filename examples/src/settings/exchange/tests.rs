@@ -29,7 +29,7 @@ fn config(text: &str) -> Config {
     options.resolve().unwrap_or_else(|error| panic!("{text}: {error:#}")).config
 }
 
-/// Written in full, what is chosen is the default, whichever part of it is typed out, as a flag, as TOML or by --set.
+/// The default written out in full equals the default, whichever part of it is written, as a flag, as TOML or by --set.
 #[test]
 fn the_default_typed_out_is_the_default() {
     let auto = Config::auto();
@@ -131,7 +131,7 @@ fn every_choice_is_said_with_its_reason() {
     }
 }
 
-/// Their checkpoints have top-k.
+/// Checkpoints of such runs have top-k.
 #[test]
 fn a_run_of_an_older_version_without_such_a_flag_goes_on_with_top_k() {
     let directory = tempfile::tempdir().unwrap();

@@ -12,12 +12,13 @@ fn world(network: &str, milliseconds: &[u64]) -> Vec<Session> {
     Simulated::over(local, network.parse().unwrap(), compute)
 }
 
-/// Rank 0 receives one frame of every other rank; the senders in the order that it saw, and its milliseconds after each.
+/// Rank 0 receives one frame of every other rank. Returns the senders in order of arrival, and its milliseconds after
+/// each.
 fn order(world: Vec<Session>, lengths: &[usize]) -> Vec<(usize, f64)> {
     let results = run_ranks(world, |mut comm| {
         comm.begin_step(0);
         if comm.rank() > 0 {
-            // Later ranks are sooner here, on this machine's clock.
+            // On the real clock of this machine, later ranks send sooner.
             thread::sleep(Duration::from_millis(5 * (4 - comm.rank() as u64)));
             return comm.send(0, vec![0; lengths[comm.rank()]]).map(|()| Vec::new());
         }
@@ -39,7 +40,7 @@ fn the_first_frame_is_that_of_the_earliest_simulated_second_whichever_thread_was
     // At 1 Mbit/s 125 bytes take 1 ms. Rank 2 departs at 10 ms, rank 1 at 20 ms, rank 3 at 30 ms.
     let seen = order(world("1mbit,2ms", &[0, 20, 10, 30]), &[0, 125, 125, 125]);
     assert_eq!(seen, [(2, 13.0), (1, 23.0), (3, 33.0)]);
-    // The longest frame is the last although it departs first: 10 + 2 + 40 ms; the link is busy until 33 ms.
+    // The longest frame arrives last although it departs first: 10 + 2 + 40 ms; the link is busy until 33 ms.
     let seen = order(world("1mbit,2ms", &[0, 20, 10, 30]), &[0, 125, 5000, 125]);
     assert_eq!(seen, [(1, 23.0), (3, 33.0), (2, 73.0)]);
 }
@@ -52,14 +53,14 @@ fn of_frames_that_arrive_together_that_of_the_lowest_rank_is_first() {
     assert_eq!(seen, [(1, 7.0), (2, 10.0), (3, 12.0)]);
 }
 
-/// Ten rounds of a server that goes on with the first two of three workers, and what it adds up.
+/// Runs ten rounds of a server that continues with the first two of three workers, and returns its sums.
 fn backup_workers() -> Vec<(u64, u64)> {
     let results = run_ranks(world("3mbit,130us", &[0, 9, 11, 10]), |mut comm| {
         let (mut sum, mut late) = (0.0f64, [0; 4]);
         for round in 0..10u8 {
             (0..comm.rank() * usize::from(round) % 7).for_each(|_| thread::yield_now());
             comm.begin_step(u64::from(round));
-            // A frame of a round before is taken in this one.
+            // A frame of an earlier round is accepted in this one.
             comm.scope().step = 0;
             if comm.rank() > 0 {
                 comm.send(0, vec![round; 300 + 50 * (comm.rank() * usize::from(round) % 5)])?;
@@ -69,7 +70,7 @@ fn backup_workers() -> Vec<(u64, u64)> {
             let mut taken = Vec::new();
             while taken.len() < 2 {
                 let (from, frame) = comm.recv_any(&[1, 2, 3])?;
-                // What is left of a round before comes too late.
+                // The frames left of an earlier round come too late.
                 if frame[0] < round {
                     late[from] += 1;
                 } else {
@@ -151,7 +152,7 @@ fn an_abort_and_a_panic_end_a_wait_for_any_rank() {
     }
 }
 
-/// A clock that stands still.
+/// A constant clock.
 struct Noon;
 
 impl Clock for Noon {

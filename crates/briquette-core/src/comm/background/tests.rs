@@ -12,7 +12,7 @@ fn simulated(ranks: usize, network: &str) -> Vec<Session> {
     Simulated::over(local(ranks), network.parse().unwrap(), Compute::Fixed(Duration::from_millis(100)))
 }
 
-/// An all-reduce that moves its vector in and out.
+/// Returns an all-reduce that moves its vector in and out.
 fn reduce(len: usize) -> impl FnOnce(&mut Session) -> Result<Vec<f32>, CommError> + Send + 'static {
     let mut x = vec![1.0; len];
     move |comm| comm.all_reduce_sum(&mut x).map(|()| x)
@@ -20,7 +20,7 @@ fn reduce(len: usize) -> impl FnOnce(&mut Session) -> Result<Vec<f32>, CommError
 
 #[test]
 fn a_job_runs_beside_its_session() {
-    // The job ends only after this thread has done something that comes after its start.
+    // The job ends only after this thread has done an operation that follows its start.
     let results = run_ranks(local(3).build(), |mut comm| {
         let (meeting, own) = (Arc::new(Barrier::new(2)), comm.rank());
         let there = Arc::clone(&meeting);
@@ -91,7 +91,7 @@ fn simulated_time_is_the_later_of_both_ends() {
             pending.finish(&mut comm).1?;
             Ok::<_, CommError>(comm.now())
         });
-        // One step of 100 ms hides behind 162 ms, five hide the exchange.
+        // One step of 100 ms overlaps with part of 162 ms, five overlap with the whole exchange.
         for seconds in results {
             assert!((seconds.unwrap() - expected).abs() < 1e-9, "{steps} steps, expected {expected}");
         }
@@ -203,7 +203,7 @@ fn a_job_takes_over_the_seconds_of_compressing_and_the_network_of_the_session_th
     assert_eq!(comm.now(), 0.5);
 }
 
-/// A clock that stands still.
+/// A constant clock.
 struct Noon;
 
 impl Clock for Noon {
@@ -242,7 +242,7 @@ fn what_a_job_owns_comes_back_after_a_failure_at_every_call() {
         let ((owned, job), ended) = pending.finish(&mut comm);
         assert_eq!(owned, vec![comm.rank(); 3]);
         assert_eq!(ended.is_err(), job.is_err(), "{ended:?} and {job:?}");
-        // A rank may be through before another one fails; its next call then says so.
+        // A rank may be done before another one fails; its next call then reports the failure.
         front.and(job).and(ended).and_then(|()| comm.barrier()).map(|()| comm.calls())
     };
     let calls = run_ranks(local(3).build(), run);
@@ -289,7 +289,7 @@ fn a_session_that_goes_ends_its_jobs_first() {
     let results = run_ranks(local(2).build(), |mut comm| {
         let pending = comm.start(1, reduce(5000));
         drop(comm);
-        // The job has run, with the other rank's.
+        // The job has run, together with the other rank's.
         Ok::<_, CommError>(pending.result.recv().unwrap().0.unwrap()?[0])
     });
     assert_eq!(results, [Ok(2.0), Ok(2.0)]);

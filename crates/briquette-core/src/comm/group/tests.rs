@@ -8,7 +8,7 @@ fn local(ranks: usize) -> LocalBuilder {
     Local::builder(ranks).deadline(Duration::from_secs(20))
 }
 
-/// Inside every machine, between the first ranks of all, and inside again.
+/// Sums inside every machine, then between the first ranks of all machines, then inside again.
 fn hierarchical(comm: &mut Session, x: &mut [f32], per_machine: usize) -> Result<(), CommError> {
     let (rank, world) = (comm.rank(), comm.world());
     let first = rank / per_machine * per_machine;
@@ -50,7 +50,7 @@ fn a_hierarchical_all_reduce_is_the_flat_one() {
 
 #[test]
 fn machines_exchange_off_the_slow_link() {
-    // Four ranks, two a machine: the flat ring of 4 · 10 000 bytes crosses the link in every round.
+    // Four ranks, two per machine: the flat ring of 4 · 10 000 bytes crosses the link in every round.
     let seconds = |flat: bool| {
         let world = Simulated::over(local(4), "1mbit,1ms,2".parse().unwrap(), Compute::Fixed(Duration::ZERO));
         let run = run_ranks(world, |mut comm| {

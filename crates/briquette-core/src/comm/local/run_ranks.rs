@@ -1,4 +1,4 @@
-//! One thread a rank.
+//! Runs one thread per rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,14 +7,15 @@ use std::thread::{self, ScopedJoinHandle};
 use crate::comm::{Scope, Session};
 use crate::error::CommError;
 
-/// Runs `body` once per rank, each in a thread of its own (`rank 0`, `rank 1`, …), and returns the results in order.
+/// Runs `body` once per rank, each in a separate thread (`rank 0`, `rank 1`, …), and returns the results in order.
 ///
-/// A panic becomes [`CommError::Aborted`] with the rank's number and the panic's message; the other ranks are stopped
-/// as its session is dropped. A rank that returns early leaves, so ranks that wait for it fail instead of hanging;
-/// [`abort`](Session::abort) first to give them a better reason. Use
-/// `.into_iter().collect::<Result<Vec<_>, _>>()` where one failure is the failure of all.
+/// A panic becomes [`CommError::Aborted`] with the rank's number and the panic's message; the drop of its session stops
+/// the other ranks. A rank that returns early leaves the world, so ranks that wait for it fail instead of hanging. Call
+/// [`abort`](Session::abort) first to give them a better reason. Use `.into_iter().collect::<Result<Vec<_>, _>>()` if
+/// one failure is the failure of all.
 ///
-/// Where the system starts no more threads, that rank's result is [`CommError::Aborted`], and the others are stopped with it.
+/// If the system cannot start another thread, that rank's result is [`CommError::Aborted`], and the other ranks are
+/// stopped.
 pub fn run_ranks<S, T, E>(world: Vec<S>, body: impl Fn(Session) -> Result<T, E> + Sync) -> Vec<Result<T, E>>
 where
     S: Into<Session>,
@@ -28,7 +29,7 @@ where
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let reason = text.map_or("panicked".to_owned(), |text| format!("panicked: {text}"));
-            // The session was dropped with the panic, and the transport kept what the rank was doing.
+            // The panic dropped the session, and the transport kept the rank's operation.
             let during = match abort_cause() {
                 Some(CommError::Aborted { by: first, during, .. }) if first == by => during,
                 _ => before,
@@ -41,7 +42,7 @@ where
             let comm: Session = comm.into();
             let (by, during) = (comm.rank(), Scope { operation: "start", ..Scope::default() });
             let thread = thread::Builder::new().name(format!("rank {by}"));
-            // Shared with the thread, so that it is still there to stop the others where no thread begins.
+            // Shared with the thread, so that it can stop the other ranks even if the thread does not start.
             let comm = Arc::new(Mutex::new(Some(comm)));
             let own = Arc::clone(&comm);
             let take = |comm: &Mutex<Option<Session>>| comm.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -7,8 +7,8 @@ use crate::reduce::{AgreedStep, Reducer, Round};
 const STEPS: u64 = 7;
 const COMPUTE: Compute = Compute::Fixed(Duration::from_millis(3));
 
-/// Trains nothing in a world of `ranks`: exchanges, with a header before and an evaluation after some steps. Each rank's
-/// recording, and its seconds after every step.
+/// Runs exchanges without training in a world of `ranks`, with a header before each exchange and an evaluation after
+/// some steps. Returns each rank's recording, and its seconds after every step.
 fn run(exchange: &Exchange, ranks: usize, network: &str) -> (Vec<Vec<Event>>, Vec<Vec<f64>>) {
     run_compressing(exchange, ranks, network, None)
 }
@@ -23,7 +23,7 @@ fn run_compressing(
     let body = |mut comm: Session| {
         let mut reducer = exchange.build_reducer(&layout, comm.world()).unwrap();
         seconds.cloned().into_iter().for_each(|seconds| comm.set_compress_seconds(seconds));
-        // Joining is outside of simulated time.
+        // Rendezvous is outside of simulated time.
         comm.barrier()?;
         comm.set_clock(0.0);
         comm.record();
@@ -180,7 +180,7 @@ fn a_network_that_is_set_in_the_middle_is_refused_also_while_the_clock_is_held()
         let error = replay(&[recording], Network::unlimited(), &COMPUTE).unwrap_err().to_string();
         assert!(error.contains("another order or other seconds"), "{error}");
     }
-    // A link that is not simulated stays what it is.
+    // A link that is not simulated is unchanged.
     let mut comm = super::super::Local::world(1).remove(0);
     comm.record();
     comm.set_network(Network::unlimited());
@@ -194,7 +194,7 @@ fn a_link_is_idle_after_work_outside_of_simulated_time() {
         comm.record();
         comm.begin_step(0);
         match comm.rank() {
-            // 8 ms, of which the next step does not wait for more than 3.
+            // 8 ms, of which the next step waits for at most 3.
             0 => comm.send(1, vec![0; 100_000])?,
             1 => drop(comm.recv(0)?),
             _ => {}

@@ -1,4 +1,4 @@
-//! A session's seconds: whose they are, and when a rank's turn to compute is.
+//! A session's clock: time accounting, and turns of measured compute.
 
 use std::time::Duration;
 
@@ -9,49 +9,49 @@ use crate::comm::Network;
 use crate::error::CommError;
 use crate::trace::phase;
 
-/// When a session was used, on its clock.
+/// Time that a session was used, on its clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spent {
     /// Seconds inside its calls.
     pub inside: f64,
-    /// When the first of them began; `None` without any.
+    /// Start of the first call; `None` without calls.
     pub first: Option<f64>,
-    /// Seconds of [waiting](Session::idle) for what was to be exchanged.
+    /// Seconds of [waiting](Session::idle) for the data to be exchanged.
     pub idle: f64,
 }
 
 impl Session {
-    /// Seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
+    /// Returns the seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
     pub fn now(&self) -> f64 {
         self.call.time.now()
     }
 
-    /// Whether there is a clock: else seconds are always 0.
+    /// Returns whether there is a clock: without one, seconds are always 0.
     pub fn has_clock(&self) -> bool {
         !matches!(self.call.time, Time::Clock(None))
     }
 
-    /// Sets a simulated clock, and the links idle: how a resumed run continues at the second it was saved, and how work
-    /// outside of training is left out. Clocks that are not simulated ignore it.
+    /// Sets a simulated clock, and marks the links as idle. A resumed run thus continues at the saved second, and the
+    /// time of work outside of training is excluded. Clocks that are not simulated ignore the call.
     pub fn set_clock(&mut self, seconds: f64) {
         self.call.time.set(seconds);
         self.note_set_clock();
     }
 
-    /// From now on a simulated link of this rank is another one; any other link stays what it is. Every rank has to set it.
-    /// Jobs in the background that have been [started](Self::start) keep the link they started on.
+    /// Replaces this rank's simulated link from now on; without a simulated network, it has no effect. Every rank has
+    /// to call it. Background jobs that have been [started](Self::start) keep their link.
     pub fn set_network(&mut self, network: Network) {
         if self.call.time.with_network(|simulated| simulated.set_network(network)).is_some() {
             self.note_set_network();
         }
     }
 
-    /// The network that is simulated, if one is.
+    /// Returns the simulated network, if there is one.
     pub fn network(&self) -> Option<Network> {
         self.call.time.network()
     }
 
-    /// Called once at the start of every step's exchange, when the rank has finished computing.
+    /// Marks the end of the rank's computation. Call it once at the start of every step's exchange.
     pub fn begin_step(&mut self, step: u64) {
         self.call.scope = Scope { step, ..Scope::default() };
         self.call.time.begin_step(step);
@@ -60,7 +60,7 @@ impl Session {
         drop(self.take_turn());
     }
 
-    /// What `body` returns, and when it used the session.
+    /// Returns the result of `body`, and the time for which it used the session.
     ///
     /// ```
     /// use briquette_core::comm::{Local, Spent};
@@ -78,28 +78,28 @@ impl Session {
         (out, inner)
     }
 
-    /// In a job that began with a step: this rank has computed so much of the step, of 1, in so much time since then. A simulated clock is
-    /// at least at that second then.
+    /// Reports the progress of this rank's computation, in a job that began with a step: it has computed the fraction
+    /// `share` of the step, in the time `elapsed` since the start. A simulated clock advances at least to that second.
     pub fn computed(&mut self, share: f64, elapsed: Duration) {
         let start = self.now();
         self.call.time.computed(self.call.scope.step, share, elapsed.as_secs_f64());
         self.spent.idle += self.now() - start;
     }
 
-    /// What `wait` returns, which waits for this rank's own computing: its seconds are neither those of an exchange nor of compressing.
-    /// Where ranks compute in turns, this thread's turn ends.
+    /// Runs `wait`, which waits for this rank's own computation, and returns its result. These seconds count neither as
+    /// exchange nor as compression. If ranks compute in turns, this thread's turn ends.
     pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let _arrive = phase!("arrive");
         let start = self.now();
         self.call.time.end_turn();
         let out = wait();
-        // As for `begin_step`.
+        // A failure is reported by the next call, as in `begin_step`.
         drop(self.take_turn());
         self.spent.idle += self.now() - start;
         out
     }
 
-    /// A call, unless it is part of one: its seconds count.
+    /// Runs `body` as a timed call, unless it is nested in one.
     pub(in crate::comm) fn timed<T>(&mut self, body: impl FnOnce(&mut Session) -> T) -> T {
         if self.busy {
             return body(self);
@@ -123,7 +123,7 @@ impl Session {
         out
     }
 
-    /// Waits for this rank's turn to compute, where ranks take turns.
+    /// Waits for this rank's turn to compute, if ranks take turns.
     pub(in crate::comm) fn take_turn(&mut self) -> Result<(), CommError> {
         self.call.time.take_turn().map_err(|(holder, seconds)| {
             let (rank, during) = (self.transport.rank(), self.call.scope);

@@ -9,7 +9,7 @@ fn local(ranks: usize) -> Vec<Local> {
     Local::builder(ranks).deadline(Duration::from_secs(20)).endpoints()
 }
 
-/// A clock that moves by a second at every frame.
+/// A clock that advances by a second at every frame.
 #[derive(Default)]
 struct Frames(AtomicU64);
 
@@ -19,7 +19,7 @@ impl Clock for Frames {
     }
 }
 
-/// Keeps frames back until it is flushed, as sockets may.
+/// Buffers frames until a flush, as sockets may.
 struct Queued {
     inner: Local,
     queue: Vec<(usize, Frame)>,
@@ -74,7 +74,7 @@ fn what_is_sent_leaves_at_the_end_of_every_collective() {
         let inner = other.remove(0);
         let mut other = Session::from(other.remove(0));
         let mut comm = Session::from(Queued { inner, queue: Vec::new(), frames: Arc::default() });
-        // The other rank has sent its part and waits for this one's.
+        // The other rank has sent its part and waits for this rank's part.
         other.scope().operation = operation;
         other.send(0, vec![2]).unwrap();
         comm.spent_in(exchange).0.unwrap();
@@ -84,7 +84,7 @@ fn what_is_sent_leaves_at_the_end_of_every_collective() {
 
 #[test]
 fn seconds_inside_calls_are_counted_once_and_by_every_measurement_around_them() {
-    // Four frames a gather in a world of three, whose frames leave before any is needed.
+    // Four frames per gather in a world of three, whose frames leave before any is needed.
     let spent = run_ranks(Queued::world(3), |mut comm| {
         let gather = |comm: &mut Session| {
             (1..3).try_for_each(|ahead| comm.send((comm.rank() + ahead) % 3, vec![]))?;

@@ -17,7 +17,7 @@ fn still(ranks: usize, network: &str) -> Vec<Session> {
     world(ranks, network, Compute::Fixed(Duration::ZERO))
 }
 
-/// A clock that moves when told to.
+/// A manually advanced clock.
 #[derive(Default)]
 struct Hand(Mutex<f64>);
 
@@ -33,7 +33,7 @@ impl Clock for Hand {
     }
 }
 
-/// Every rank's simulated seconds after `body`.
+/// Returns every rank's simulated seconds after `body`.
 fn seconds(world: Vec<Session>, body: impl Fn(&mut Session) -> Result<(), CommError> + Sync) -> Vec<f64> {
     let run = |mut comm: Session| body(&mut comm).map(|()| comm.now());
     run_ranks(world, run).into_iter().map(Result::unwrap).collect()
@@ -128,7 +128,7 @@ fn an_unlimited_network_leaves_only_the_fixed_compute() {
 fn fixed_compute_gives_the_same_seconds_in_every_run() {
     let steps = |comm: &mut Session, run: usize| {
         for step in 0..20 {
-            // Other interleavings of the threads in every run.
+            // The threads interleave differently in every run.
             (0..(comm.rank() * 31 + run * 17 + step) % 7).for_each(|_| thread::yield_now());
             comm.begin_step(step as u64);
             comm.all_gather(&vec![0; 100 * comm.rank() + step], &mut Vec::new())?;
@@ -205,7 +205,7 @@ fn turns_that_go_on_elsewhere_prolong_a_wait() {
     let compute = Compute::Measured(Arc::new(Hand::default()));
     let results = run_ranks(Simulated::over(local, Network::unlimited(), compute), |mut comm| match comm.rank() {
         0 => comm.recv(1),
-        // The other two hand the turn to each other for longer than the deadline.
+        // The other two ranks hand the turn to each other for longer than the deadline.
         rank => {
             let other = 3 - rank;
             for _ in 0..25 {
@@ -213,7 +213,7 @@ fn turns_that_go_on_elsewhere_prolong_a_wait() {
                 comm.recv(other)?;
                 thread::sleep(Duration::from_millis(20));
             }
-            // Rank 0 leaves when it has one.
+            // Rank 0 leaves when it has a turn.
             if rank == 1 {
                 comm.send(0, vec![5])?;
             }
@@ -237,7 +237,8 @@ fn a_slow_path_holds_its_frames_and_not_the_links() {
         _ => comm.recv(0).map(drop),
     });
     assert_near(&got, &[0.0, 0.165, 0.017]);
-    // Received in the other order, a frame on a slow path does not keep the link from one that came meanwhile.
+    // Received in the other order, a frame on a slow path does not keep the link from a frame that arrived in the
+    // meantime.
     let got = seconds(still(3, "1mbit,1ms;0/1=100kbit,5ms"), |comm| match comm.rank() {
         1 => {
             comm.recv(0)?;

@@ -14,8 +14,8 @@ fn both(bits: u8, bucket: usize) -> [Qsgd; 2] {
 
 #[test]
 fn codes_by_hand() {
-    // L2 of (3, −4) is 5; s = 3: a = 1.8 and 2.4. Up to level 2 where u < 0.8, and to 3 where u < 0.4; a level is
-    // worth 5/3. The first two lanes of this key give both u.
+    // L2 of (3, −4) is 5; s = 3: a = 1.8 and 2.4. Up to level 2 if u < 0.8, and to 3 if u < 0.4; a level is worth 5/3. The first two lanes
+    // of this key give both u.
     let mut random = [0; 2];
     Key::new(9).lanes(0).halves(&mut random);
     let below = |i: usize, chance: f64| f32::from(f64::from(random[i]) < chance * 65_536.0);
@@ -84,13 +84,13 @@ fn constants_by_hand() {
     assert_eq!([16, 1000].map(|len| omega(16, 64, Norm::L2, len)), [0.0625, 0.25]);
     // L1 of 8 values: 8/1 (not 8²/4); 8²/(4·16²) = 1/16 (not 8/16).
     assert_eq!([1, 16].map(|s| omega(s, 8, Norm::L1, 8)), [8.0, 0.0625]);
-    // Max of 2 values, one level: t = √2 − 1, and t(1 − t)/(1 + t²) = t/2. Of one value nothing is lost.
+    // Max of 2 values, one level: t = √2 − 1, and t(1 − t)/(1 + t²) = t/2. A single value loses nothing.
     assert!((omega(1, 2, Norm::Max, 2) - (2_f64.sqrt() - 1.0) / 2.0).abs() < 1e-15);
     assert_eq!(omega(1, 1, Norm::Max, 9), 0.0);
 }
 
-/// Of values of at least a level of the scale, of which there are at most `s²`, none becomes zero; the others are kept with
-/// probability `a`, and `Σ a ≤ s·√n`.
+/// At most `s²` values are at least one level of the scale, and none of them becomes zero. The others are kept with probability `a`, and
+/// `Σ a ≤ s·√n`.
 #[test]
 fn few_levels_of_the_l2_norm_are_not_zero() {
     let (n, draws) = (4096, 100);
@@ -108,7 +108,7 @@ fn few_levels_of_the_l2_norm_are_not_zero() {
         assert!((mean - expected).abs() <= 5.5 * (variance / draws as f64).sqrt(), "{levels}: {mean}, not {expected}");
         let bound = s * (s + (n as f64).sqrt());
         assert!(expected <= bound, "{levels} levels: {expected} above {bound}");
-        // Equal values come as near as 64 to 65.
+        // Equal values reach 64 of the bound of 65.
         assert!(x[0] != 0.7 || levels != 1 || expected > 0.98 * bound, "{expected} of {bound}");
     }
 }
@@ -138,7 +138,7 @@ fn elias_codes_of_as_many_levels_as_the_root_take_three_bits() {
     let bits = 8.0 * message.encoded_len() as f64;
     // P(0) = 0.369 at 1 bit, P(1) + P(2) = 0.60 at 4, the rest at 7 and more.
     assert!((2.9..3.0).contains(&(bits / n as f64)), "{bits}");
-    // Equal values are all on level 1: 4 bits each, the most there is.
+    // Equal values are all on level 1: 4 bits each, the maximum.
     qsgd.compress_into(&vec![0.5; n], Key::new(1), &mut message);
     assert_eq!(message.encoded_len(), 17 + 4 + n * 4 / 8);
     assert_eq!(decoded(qsgd, &x, Key::new(1)), decoded(Qsgd { coding: Coding::Fixed, ..qsgd }, &x, Key::new(1)));

@@ -15,7 +15,7 @@ fn decoded(mut random_k: RandomK, x: &[f32], key: Key) -> Vec<f32> {
 
 #[test]
 fn two_of_four_by_hand() {
-    // Position i is taken when u·(positions left) < (still missing); the first four uniforms of this key decide.
+    // Position i is taken if u·(positions left) < (still missing); the first four uniforms of this key decide.
     let mut rng = Key::new(5).block(0);
     let (mut missing, mut expected) = (2.0, [0.0; 4]);
     let x = [3.0, -4.0, -0.0, 7.0];
@@ -29,7 +29,7 @@ fn two_of_four_by_hand() {
     assert_eq!(kept(fraction(0.5), &x, Key::new(5)).len(), 2);
 }
 
-/// The naive twin of few among many: a set, drawn into one by one.
+/// Checks the draw of few positions against a naive reference that adds them to a set one by one.
 #[test]
 fn few_positions_are_the_first_that_differ() {
     for (len, k) in [(16, 1), (32, 2), (400, 25), (70_000, 4375), (1 << 20, 300)] {
@@ -106,7 +106,7 @@ fn ranks_and_steps_draw_for_themselves() {
     assert!(draw(0, 0) != draw(1, 0) && draw(0, 0) != draw(0, 1));
 }
 
-/// Mean, and the variance, which the closed form gives exactly: `(d/k − 1)·xᵢ²` a coordinate.
+/// Checks the mean, and the variance against its exact closed form: `(d/k − 1)·xᵢ²` per coordinate.
 #[test]
 fn scaled_draws_are_unbiased_with_the_exact_variance() {
     const DRAWS: u64 = 10_000;
@@ -129,7 +129,7 @@ fn scaled_draws_are_unbiased_with_the_exact_variance() {
         }
         let (energy, sd) = crate::math::mean_and_deviation(&energies);
         let exact = omega * norm2(&x);
-        // The coordinates together: what is off in the same direction everywhere.
+        // Checks the coordinates together, for a bias in the same direction everywhere.
         let off: f64 = x.iter().zip(&mean).map(|(x, m)| (f64::from(*x) - m).powi(2)).sum();
         let spread = norm2(&x).powi(2) / x.iter().map(|x| f64::from(*x).powi(4)).sum::<f64>();
         if spread >= 20.0 {

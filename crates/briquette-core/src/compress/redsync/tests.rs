@@ -31,7 +31,7 @@ fn picks_lie_between_k_and_2k_and_fall_short_only_for_heavy_tails() {
             assert!((k..2 * k).contains(&n), "{name} {share}: {n}");
         }
     }
-    // One value lifts the mean beyond all but itself.
+    // One value raises the mean above all others.
     let mut x = noise("gauss", 50_000, 1);
     x[77] = 1e7;
     assert_eq!(kept(fraction(0.01), &x, Key::new(0)), [77]);

@@ -18,12 +18,12 @@ fn one_stage_by_hand() {
     let x = [1.0, -4.0, 2.0, 3.0];
     assert_eq!(fit(&x, 1), (floor_of(2.5 * 4_f64.ln()), 1));
     assert_eq!(kept(fraction(0.25), &x, Key::new(0)), [1]);
-    // Two stages for k = 1 of 8 (ln 8/ln 4 = 1.5): mean 36/8 = 4.5, half of ln 8 is 1.0397, threshold 4.679. Beyond
-    // it 5 to 8: mean 6.5, excess 1.821, ln(4/1) = 1.386, threshold 7.204: one value.
+    // Two stages for k = 1 of 8 (ln 8/ln 4 = 1.5): mean 36/8 = 4.5, half of ln 8 is 1.0397, threshold 4.679. Above it are 5 to 8: mean 6.5,
+    // excess 1.821, ln(4/1) = 1.386, threshold 7.204: one value.
     let x = [-8.0, 1.0, 2.0, -3.0, 4.0, 5.0, 6.0, -7.0];
     let first = 4.5 * 8_f64.ln() / 2.0;
     assert_eq!(fit(&x, 1), (floor_of(first + (6.5 - first) * 4_f64.ln()), 1));
-    // Six equal: no threshold passes 2, so the first two of the largest go.
+    // Six equal values: no threshold passes 2, so the first two of the largest are sent.
     assert_eq!(kept(fraction(0.25), &[3.0, 3.0, -9.0, 3.0, 3.0, 3.0, 3.0, 0.0], Key::new(0)), [0, 2]);
 }
 
@@ -53,7 +53,7 @@ fn picks_are_within_a_fifth_on_every_tail() {
     assert!(enough(kept_count(fraction(0.01), &x), 500), "one huge value");
 }
 
-/// Of ten, from 8 to 12; of one, one.
+/// For ten, from 8 to 12; for one, one.
 #[test]
 fn enough_is_eight_to_twelve_tenths() {
     assert_eq!([7, 8, 12, 13].map(|n| enough(n, 10)), [false, true, true, false]);

@@ -5,7 +5,7 @@ use crate::{CompressionFactor, Key};
 use proptest::prelude::*;
 use rand::Rng;
 
-/// Ties, zeros of both signs, denormals, extremes.
+/// Values that include ties, zeros of both signs, denormals and extremes.
 pub(in crate::compress) fn awkward() -> impl Strategy<Value = f32> {
     prop_oneof![
         (-3..4_i32).prop_map(|v| v as f32),
@@ -14,14 +14,14 @@ pub(in crate::compress) fn awkward() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// What every sparsifier is tried on: its message must decode to `x` there and 0 elsewhere, finite.
+/// Returns the inputs on which every sparsifier is tested: its message must decode to `x` at the kept indices and 0 elsewhere, finite.
 pub(in crate::compress) fn edges() -> Vec<Vec<f32>> {
     let extremes = vec![f32::MAX, -f32::MAX, f32::MAX, 1.0, -0.0, 1e-45];
     let denormals = (1..60).map(|i| f32::from_bits(i) * if i % 2 == 0 { -1.0 } else { 1.0 }).collect();
     vec![vec![], vec![-7.5], vec![0.0; 9], vec![-0.0; 9], vec![2.0; 90], vec![-f32::MAX; 40], extremes, denormals]
 }
 
-/// Compresses, and checks that what is kept is bit-exact; returns the kept indices.
+/// Compresses, and checks that kept values are bit-exact; returns the kept indices.
 pub(in crate::compress) fn kept(mut compressor: impl Compressor, x: &[f32], key: Key) -> Vec<u32> {
     let mut message = Message::default();
     compressor.compress_into(x, key, &mut message);
@@ -34,7 +34,7 @@ pub(in crate::compress) fn kept(mut compressor: impl Compressor, x: &[f32], key:
     indices
 }
 
-/// The naive twin of what keeps the largest: a sort, and as many as the class declares.
+/// Checks a compressor that keeps the largest values against a sort, and the count against the declared error bound.
 pub(in crate::compress) fn keeps_the_largest_as_declared(compressor: impl Compressor, x: &[f32]) {
     let ErrorBound::Contractive { delta } = compressor.error_bound(x) else { panic!("not contractive") };
     let indices = kept(compressor, x, Key::new(0));
@@ -47,7 +47,7 @@ pub(in crate::compress) fn keeps_the_largest_as_declared(compressor: impl Compre
     assert_eq!(indices, order);
 }
 
-/// Multi-level compression is direct compression: a message made of a coarser one is the one made of the vector.
+/// Checks that multi-level compression equals direct compression: refining a coarser message gives the message of the vector.
 pub(in crate::compress) fn refining_equals_starting_over(
     mut compressor: impl Compressor,
     x: &[f32],
@@ -63,7 +63,7 @@ pub(in crate::compress) fn refining_equals_starting_over(
     assert_eq!(refined, direct, "{factors:?}");
 }
 
-/// One of the distributions that thresholds are fitted to, by name.
+/// Returns noise of one of the distributions that thresholds are fitted to, by name.
 pub(in crate::compress) fn noise(name: &str, len: usize, seed: u64) -> Vec<f32> {
     let mut rng = Key::new(seed).purpose(name).block(0);
     let mut uniform = || 1.0 - rng.random::<f64>();
@@ -116,7 +116,7 @@ fn a_floor_far_too_low_still_gives_the_largest_in_bounded_room() {
             let mut cut = Cut::find(x.iter().map(|&v| magnitude(v)), k);
             let exact: Vec<u32> = (0..60_000).filter(|&i| cut.keeps(magnitude(x[i as usize]))).collect();
             assert_eq!(few, exact);
-            // Two numbers a pick.
+            // Two numbers per pick.
             assert!(few.capacity() < 4 * (4 * (k + k / 3) + 1024 + BLOCK), "{}", few.capacity());
         }
     }

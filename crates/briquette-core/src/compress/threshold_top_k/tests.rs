@@ -10,15 +10,15 @@ fn fraction(share: f64) -> ThresholdTopK {
 fn picks_by_hand() {
     // k = 2 of 5, exactly.
     assert_eq!(kept(fraction(0.4), &[1.0, -5.0, 2.0, 3.0, -0.0], Key::new(0)), [1, 3]);
-    // k = 400 of 40 000, where some are 5 and the others 0: 380 and 500 are within 280..=520 and all go; of 600 the
-    // first 400.
+    // k = 400 of 40 000, some of which are 5 and the others 0: 380 and 500 are within 280..=520 and all are sent; of 600 the first 400 are
+    // sent.
     for (fives, sent) in [(380, 380), (500, 500), (600, 400)] {
         let mut x = vec![0.0; 40_000];
         (0..fives).for_each(|i| x[i * 61] = -5.0);
         let expected: Vec<u32> = (0..sent).map(|i| i as u32 * 61).collect();
         assert_eq!(kept(fraction(0.01), &x, Key::new(3)), expected);
     }
-    // All equal: every one passes every threshold.
+    // All equal: every value passes every threshold.
     assert_eq!(kept(fraction(0.01), &[0.3; 40_000], Key::new(0)), (0..400).collect::<Vec<u32>>());
 }
 
@@ -36,7 +36,7 @@ fn density_is_within_thirty_percent_and_nothing_larger_is_dropped() {
             let density = indices.len() as f64 / target;
             assert!((0.7..=1.3).contains(&density), "{name} {len} {share}: {density}");
             (lowest, highest) = (lowest.min(density), highest.max(density));
-            // The naive twin: as many of all magnitudes, sorted.
+            // The naive reference: as many of all magnitudes, sorted.
             let smallest = indices.iter().map(|&i| x[i as usize].abs()).fold(f32::MAX, f32::min);
             assert_eq!(x.iter().filter(|v| v.abs() >= smallest).count(), indices.len(), "{name} {len} {share}");
         }
@@ -95,7 +95,7 @@ fn refining_long_vectors_equals_starting_over() {
     for x in noises.into_iter().chain([vec![0.3; 40_000], few]) {
         for factors in [[10.0, 20.0], [10.0, 1000.0], [10.0, 12.0], [100.0, 10.0], [1.0, 3.0], [4.0, 4.0]] {
             refining_equals_starting_over(fraction(1.0), &x, factors);
-            // Of few samples, so that thresholds miss.
+            // With few samples, so that thresholds miss.
             refining_equals_starting_over(fraction(1.0).with_sample(1e-6).unwrap(), &x, factors);
         }
     }

@@ -15,7 +15,7 @@ fn decoded(message: &Message) -> Vec<f32> {
     out
 }
 
-/// Sorts everything by magnitude, then by index.
+/// Sorts all values by magnitude, then by index.
 fn naive(x: &[f32], k: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize] != 0.0).collect();
     order.sort_by(|&a, &b| x[b as usize].abs().total_cmp(&x[a as usize].abs()).then(a.cmp(&b)));
@@ -44,7 +44,7 @@ fn three_of_eight_by_hand() {
 
 #[test]
 fn constants_by_hand() {
-    // 3 of 8 are kept; with short values a little of them is lost. Equal magnitudes lose no less than 5 of 8.
+    // 3 of 8 are kept; short value formats lose a little of them. Equal magnitudes lose at least 5 of 8.
     let (top, x) = (factor(8.0 / 3.0), [-2.0, 2.0, 2.0, -2.0, 2.0, 2.0, 2.0, 2.0]);
     let delta = |values, x: &[f32]| match top.with_values(values).error_bound(x) {
         ErrorBound::Contractive { delta } => delta,
@@ -55,7 +55,7 @@ fn constants_by_hand() {
     // (1 − 2⁻²³)² = 1 − 2⁻²² + 2⁻⁴⁶; 249 of 250.
     assert!((delta(ValueKind::F16, &x) / 0.375 - (1.0 - 2_f64.powi(-23)).powi(2)).abs() < 1e-12);
     assert!((delta(ValueKind::Q8, &x) / 0.375 - 0.996).abs() < 1e-12);
-    // 9 values: round(9·3/8) = 3 of them. At least one of two; nothing is lost of nothing.
+    // 9 values: round(9·3/8) = 3 of them. At least one of two; an empty vector loses nothing.
     assert_eq!([9, 2].map(|n| delta(ValueKind::F32, &vec![1.0; n])), [3.0 / 9.0, 0.5]);
     assert_eq!(delta(ValueKind::F32, &[]), 1.0);
 }

@@ -1,4 +1,4 @@
-//! The knobs of Accordion and what they may be.
+//! Settings of Accordion, and their valid ranges.
 
 use super::Detector;
 use crate::CompressionFactor;
@@ -10,19 +10,19 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accordion {
-    /// The ratio where gradients change.
+    /// The ratio while gradients change.
     pub low: CompressionFactor,
-    /// The ratio where they do not.
+    /// The ratio while they do not change.
     pub high: CompressionFactor,
-    /// Steps from one check to the next.
+    /// Number of steps from one check to the next.
     pub interval: u64,
-    /// Steps measured for a check, the first of each interval.
+    /// Number of steps measured for a check, the first of each interval.
     pub window: u64,
-    /// The relative change of a norm that is critical.
+    /// The relative change of a norm from which a slot is critical.
     pub change: f64,
-    /// Share of its highest at which the learning rate has fallen.
+    /// Share of its highest value at which the learning rate counts as fallen.
     pub drop: f64,
-    /// Whether each slot has a ratio of its own.
+    /// Set if each slot has its own ratio.
     pub per_slot: bool,
 }
 
@@ -69,7 +69,7 @@ impl ControllerSettings for Accordion {
 }
 
 impl Accordion {
-    /// The controller.
+    /// Creates the controller.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting outside its range.

@@ -1,14 +1,14 @@
-//! Two ratios: the low one where gradients change from one interval to the next, the high one where they do not.
+//! Accordion: switches between two compression ratios, the low one while gradients change from one interval to the next, the high one otherwise.
 //!
-//! **Why.** What compression loses hurts in critical regimes, in which gradients change fast: the beginning, and after the learning
-//! rate falls. Elsewhere high ratios cost nothing. For slots that settle at different times there is a regime for each.
-//! **Why not.** Two ratios must be known. A regime is seen an interval late. It knows neither the network nor what compression loses.
+//! **Why.** Compression loses accuracy in critical regimes, in which gradients change fast: at the start, and after the learning rate
+//! falls. In other regimes high ratios cost nothing. Slots that settle at different times each have their own regime. **Why not.** Two
+//! ratios must be known. A regime is detected an interval late. The controller knows neither the network nor the compression error.
 //!
-//! **Method.** In the first `window` steps of every `interval` the energies of slots are agreed. After them, the root mean square
-//! of each slot's norms is compared with that of the window before: the slot is critical where the relative change
-//! `|before − now|/before` is at least `change`, and is sent at `low` then, else at `high`, until the next check. All are critical
-//! until the second check, and from the step at which the learning rate falls to `drop` times its highest since the last such
-//! step, until the next check.
+//! **Method.** In the first `window` steps of every `interval` the ranks agree on the energies of slots. After them, the root mean
+//! square of each slot's norms is compared with that of the previous window. The slot is critical if the relative change
+//! `|before − now|/before` is at least `change`. Until the next check, a critical slot is sent at `low`, any other at `high`. All
+//! slots are critical until the second check. When the learning rate falls to `drop` times its highest value since the last such
+//! step, all slots are critical from that step to the next check.
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,21 +17,21 @@
 //! | 10 epochs between checks, one epoch accumulated | `interval`, `window` |
 //! | `‖Δ_prev‖`, `‖Δ_curr‖` | root mean squares of the norms in two windows |
 //!
-//! **On the wire.** In the steps of windows one f64 a slot, or one for the whole vector ([`Probing`](crate::wrapper::Probing)).
+//! **On the wire.** In the steps of windows one f64 per slot, or one for the whole vector ([`Probing`](crate::wrapper::Probing)).
 //!
 //! **Knobs.** `low` and `high`, default 10x and 100x (the paper's are ranks 2 and 1 of PowerSGD, or 99 % and 10 % of values).
 //! `interval`, steps between checks, default 1000, and `window`, 1 to `interval`, default 100. `change`, above 0, default 0.5, the
-//! paper's. `drop`, above 0 and below 1, default 0.5. `per_slot`, default true as in the paper: it needs a reducer that compresses
-//! each slot by itself; false makes one decision for the whole vector.
+//! paper's. `drop`, above 0 and below 1, default 0.5. `per_slot`, default true as in the paper, needs a reducer that compresses each
+//! slot separately; false makes one decision for the whole vector.
 //!
-//! **Bad numbers.** A window with an energy that is not finite has no norm: at its end, and at that of the next, the slot is
-//! critical. From 0 to 0 is no change; from 0 to anything else is. A window is what was measured of it, so steps may be missing,
-//! repeat or go back; other slots than before start anew. A learning rate that is unknown, not finite or not above 0 is not seen.
+//! **Bad numbers.** A window with an energy that is not finite has no norm: at its end, and at that of the next, the slot is critical.
+//! From 0 to 0 is no change; from 0 to anything else is. A window consists of the measured steps, so steps may be missing, repeat or
+//! go back. If the slots change, everything restarts. A learning rate that is unknown, not finite or not above 0 is ignored.
 //!
-//! **Deviations.** The authors' program accumulates the gradients themselves, those of rank 0, over an epoch: one more
-//! vector on every rank. Here norms are, of all ranks, and of what is about to be sent: with error feedback with its residual. There any fall of
-//! the learning rate counts; here one by `drop`, as a rate that falls a little at every step would be critical for good. Ranks must
-//! have the same learning rate, which strategies that exchange gradients check.
+//! **Deviations.** The authors' program accumulates the gradients of rank 0 over an epoch, which needs one more vector on every rank.
+//! Here norms are accumulated, over all ranks, of the vector about to be sent: with error feedback it includes the residual. There any
+//! fall of the learning rate counts. Here it must fall to `drop`, since a rate that falls a little at every step would be critical for
+//! good. Ranks must have the same learning rate, which strategies that exchange gradients check.
 //!
 //! **Reference.** S. Agarwal, H. Wang, K. Lee, S. Venkataraman, D. Papailiopoulos, *Accordion: Adaptive Gradient Communication via
 //! Critical Learning Regime Identification*, MLSys 2021 (arXiv 2010.16248), algorithm 1, and its program, `main.py`.
@@ -65,7 +65,7 @@ use crate::error::StateError;
 use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
 
-/// An energy, or a norm, that is not known. (NaN does not survive every file.)
+/// An unknown energy or norm. (NaN cannot be stored in every file format.)
 const UNKNOWN: f64 = -1.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,7 +73,7 @@ struct Regime {
     critical: bool,
     /// Energies of the window, summed over its steps.
     sum: f64,
-    /// The norm of the window before.
+    /// The norm of the previous window.
     before: f64,
 }
 
@@ -86,7 +86,7 @@ impl Regime {
         self.sum = if known { sum } else { UNKNOWN };
     }
 
-    /// The end of a window of `steps` steps.
+    /// Ends a window of `steps` steps.
     fn check(&mut self, steps: u64, change: f64) {
         let now = if self.sum == UNKNOWN { UNKNOWN } else { (self.sum / steps as f64).sqrt() };
         let before = std::mem::replace(&mut self.before, now);
@@ -102,16 +102,16 @@ impl Regime {
 #[derive(Debug)]
 struct Detector {
     settings: Accordion,
-    /// Of each slot, or one; empty before the first decision.
+    /// Regime of each slot, or one for the whole vector; empty before the first decision.
     regimes: Vec<Regime>,
-    /// Steps measured of this window, and its number.
+    /// Number of steps measured in this window, and the number of the window.
     measured: u64,
     window: u64,
-    /// The highest learning rate since it fell; 0 before it is known.
+    /// The highest learning rate since the last fall; 0 while unknown.
     rate: f64,
-    /// Whether this step is in a window; after the decision, the next one.
+    /// Set if this step is in a window; after the decision, if the next one is.
     is_measured: bool,
-    /// Derived: what is sent, and why it changed.
+    /// Derived: the ratios sent, and the reason for the last change.
     factors: Vec<CompressionFactor>,
     reason: Option<String>,
 }
@@ -122,7 +122,7 @@ impl Detector {
         Detector { settings, regimes, measured: 0, window: 0, rate: 0.0, is_measured: true, factors, reason }
     }
 
-    /// The end of a window, if it is over.
+    /// Ends the window, if it is over.
     fn check(&mut self, window: u64, is_in_it: bool) {
         if self.measured == 0 || is_in_it && window == self.window {
             return;
@@ -145,7 +145,7 @@ impl Detector {
         self.regimes.iter().map(|regime| regime.critical).collect()
     }
 
-    /// Everything is critical from the step at which the learning rate falls.
+    /// Makes all slots critical at a step at which the learning rate falls.
     fn see_rate(&mut self, rate: f64) {
         let (Accordion { low, drop, .. }, highest) = (self.settings, self.rate);
         self.rate = highest.max(rate);
@@ -216,7 +216,7 @@ impl Controller for Detector {
             self.regimes.iter_mut().enumerate().for_each(|(slot, regime)| regime.measure(norm2(slot)));
             self.measured += 1;
         }
-        // What the next step needs can be measured of this one.
+        // The inputs of the next step can be measured at this step.
         let Accordion { interval, window, .. } = self.settings;
         self.is_measured = agreed.agreed_step.step.saturating_add(1) % interval < window;
         self.factors.clear();

@@ -8,7 +8,7 @@ fn settings() -> Accordion {
     Accordion { low, high, interval: 4, window: 2, ..Accordion::default() }
 }
 
-/// One step with these norms of slots, if they are measured: the ratios, and why.
+/// Runs one step with these norms of slots, if they are measured. Returns the ratios, and the reason.
 fn step(
     controller: &mut impl Controller,
     (step, learning_rate): (u64, Option<f64>),
@@ -33,7 +33,7 @@ fn step(
     (ratios, decision.reason)
 }
 
-/// Two slots; windows are the first two steps of four. By hand, `r` the root mean square of the norms measured:
+/// Two slots; windows are the first two steps of four. By hand, with `r` the root mean square of the measured norms:
 ///
 /// | steps | norms of a | r | change | norms of b | r | change | from the step after on |
 /// |---|---|---|---|---|---|---|---|
@@ -49,7 +49,7 @@ fn golden_regimes_of_two_slots() {
     let mut controller = settings().controller().unwrap();
     let (mut ratios, mut reasons) = (Vec::new(), Vec::new());
     for t in 0..20 {
-        // What is not measured must not matter.
+        // Steps that are not measured must not matter.
         let norms = if t % 4 < 2 { [a[t / 4 * 2 + t % 4], b[t / 4 * 2 + t % 4]] } else { [f64::NAN; 2] };
         let (ratio, reason) = step(&mut controller, (t as u64, None), &norms);
         ratios.push([ratio[0], ratio[1]]);
@@ -71,7 +71,7 @@ fn golden_regimes_of_two_slots() {
 fn the_whole_vector_is_one_slot_and_is_measured_in_windows_only() {
     let mut controller = Accordion { per_slot: false, ..settings() }.controller().unwrap();
     assert!(!controller.per_slot());
-    // Of the first step, and after each the next one's.
+    // The needs of the first step, and after each step those of the next.
     let norm = Needs { norm: true, ..Needs::default() };
     let mut needed = vec![controller.needs() == norm];
     for t in 0..9 {
@@ -86,11 +86,11 @@ fn the_whole_vector_is_one_slot_and_is_measured_in_windows_only() {
     assert_eq!(needed, [true, true, false, false, true, true, false, false, true, true]);
 }
 
-/// Norms never change: only the rate makes slots critical, from that step to the next check.
+/// Norms never change: only the learning rate makes slots critical, from that step to the next check.
 #[test]
 fn a_fall_of_the_learning_rate_makes_all_slots_critical_until_the_next_check() {
     let mut controller = settings().controller().unwrap();
-    // .1 to .06 is no fall by half, .1 to .05 is; then .05 to .03 is none.
+    // .1 to .06 is less than a fall by half, .1 to .05 is one; then .05 to .03 is less again.
     let rate = |t| [0.1, 0.06, 0.05, 0.03][[8, 11, 21].iter().filter(|from| t >= **from).count()];
     let mut low = Vec::new();
     for t in 0..32 {
@@ -112,7 +112,7 @@ fn a_learning_rate_that_is_no_number_is_not_seen() {
     }
 }
 
-/// From everything that was measured, anew at each step.
+/// Recomputes the decision at each step from the complete history.
 #[test]
 fn regimes_equal_those_of_a_twin_that_remembers_every_norm() {
     use rand::Rng;
@@ -135,7 +135,7 @@ fn regimes_equal_those_of_a_twin_that_remembers_every_norm() {
             };
             assert_eq!(ratios, if critical { [4.0] } else { [16.0] }, "seed {seed}, step {t}");
             all.extend((t % 4 < 2).then_some((t / 4, norm)));
-            // Exchanges need not come at every step.
+            // Exchanges need not take place at every step.
             t += rng.random_range(1..4_u64);
         }
     }

@@ -1,4 +1,4 @@
-//! Settings of [`CostAware`], and how they are built.
+//! Settings of [`CostAware`], and their construction.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ use crate::reduce::LadderConfig;
 pub struct CostAwareConfig {
     /// The highest ratio.
     pub max: CompressionFactor,
-    /// By how much a step may be slower than the fastest reachable one, as a share of it; in [0, 1].
+    /// Share by which a step may be slower than the fastest reachable one; in [0, 1].
     pub tolerance: f64,
-    /// Steps for which a level is timed, 1 to 5.
+    /// Number of steps for which a level is timed, 1 to 5.
     pub samples: usize,
-    /// Steps from one look at the next lower level to the next look, at least 1.
+    /// Number of steps from one look at the next lower level to the next look, at least 1.
     pub look: u64,
-    /// What sets the limit below `max`; [`NoController`](crate::control::NoController) for none.
+    /// The controller that sets a limit below `max`; [`NoController`](crate::control::NoController) for no limit.
     pub limit: Box<ControllerConfig>,
 }
 

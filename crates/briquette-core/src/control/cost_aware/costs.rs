@@ -1,23 +1,23 @@
-//! What the levels of a [`CostAware`](super::CostAware) take: measured where they were sent, predicted where not.
+//! Cost model of the levels of a [`CostAware`](super::CostAware): measured for levels that were sent, predicted for the others.
 
 use crate::CompressionFactor;
 use crate::error::StateError;
 use crate::reduce::LastExchange;
 use crate::state::State;
 
-/// Numbers of which the median counts.
+/// Number of samples in a median.
 const RECENT: usize = 5;
 
-/// What a level takes.
+/// The cost of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Cost {
-    /// Bytes of an exchange, all ranks together.
+    /// Bytes of an exchange, summed over ranks.
     bytes: f64,
     /// Seconds to compress and decompress.
     compress: f64,
-    /// Seconds of the exchange, as last measured.
+    /// Seconds of the exchange in the last measurement.
     exchange: f64,
-    /// The same when the level was last timed and believed.
+    /// Seconds of the exchange in the last accepted timing of the level.
     expected: Option<f64>,
 }
 
@@ -35,16 +35,16 @@ struct Sample {
 pub(super) struct Costs {
     factors: Vec<f64>,
     world: usize,
-    /// Bytes of a dense exchange, all ranks together.
+    /// Bytes of a dense exchange, summed over ranks.
     dense_bytes: f64,
     levels: Vec<Option<Cost>>,
-    /// The link: seconds, and seconds a byte.
+    /// The link: seconds, and seconds per byte.
     latency: f64,
     per_byte: f64,
     compute: f64,
-    /// The last steps at the present level, oldest first.
+    /// The last samples at the present level, oldest first.
     recent: Vec<Sample>,
-    /// Steps at the present level, measured or not.
+    /// Number of steps at the present level, measured or not.
     tried: u64,
     at: usize,
 }
@@ -62,12 +62,12 @@ impl Costs {
         self.world == 1
     }
 
-    /// From how long the vector is: a ring moves it `2·(W − 1)` times.
+    /// Computes the dense bytes from the length of the vector: a ring moves it `2·(W − 1)` times.
     pub(super) fn set_values(&mut self, values: usize) {
         self.dense_bytes = 8.0 * self.world.saturating_sub(1) as f64 * values as f64;
     }
 
-    /// From the next step on this level is sent.
+    /// Switches to this level from the next step on.
     pub(super) fn begin(&mut self, level: usize) {
         self.at = level;
         self.restart();
@@ -78,24 +78,24 @@ impl Costs {
         self.tried = 0;
     }
 
-    /// Steps measured at the present level, at most five.
+    /// Returns the number of samples at the present level, at most five.
     pub(super) fn samples(&self) -> usize {
         self.recent.len()
     }
 
-    /// Whether the present level has been measured at this many steps, or cannot be: five times as many were tried in vain.
+    /// Returns whether the present level has this many samples, or cannot be measured: five times as many steps gave too few samples.
     pub(super) fn is_timed(&self, samples: usize) -> bool {
         self.recent.len() >= samples || self.tried >= 5 * samples as u64
     }
 
-    /// The lower median of a number of the recent steps; 0 without any.
+    /// Returns the lower median of a number over the recent samples; 0 without samples.
     fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
         let mut numbers: Vec<f64> = self.recent.iter().map(of).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or_default()
     }
 
-    /// A step at the present level is known. Seconds that are none are no measurement.
+    /// Records a step at the present level. Invalid times are not a sample.
     pub(super) fn learn(&mut self, last: &LastExchange) {
         let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } =
             *last;
@@ -117,12 +117,13 @@ impl Costs {
         self.latency + self.per_byte * bytes
     }
 
-    /// Whether `level` was measured.
+    /// Returns whether `level` was measured.
     pub(super) fn is_known(&self, level: usize) -> bool {
         self.levels[level].is_some()
     }
 
-    /// Predicted seconds of the exchange at `level`: as last measured. One never sent has as few bytes as it can have.
+    /// Returns the predicted seconds of the exchange at `level`: the last measurement. A level that was never sent is predicted from
+    /// its minimum number of bytes.
     fn exchange(&self, level: usize) -> f64 {
         match &self.levels[level] {
             Some(cost) => cost.exchange,
@@ -130,25 +131,25 @@ impl Costs {
         }
     }
 
-    /// Predicted seconds to compress at `level`.
+    /// Returns the predicted seconds of compression at `level`.
     fn compress(&self, level: usize) -> f64 {
         let known = |at: usize| self.levels[at].map(|cost| cost.compress);
-        // One never sent compresses as the nearest one does; dense not at all.
+        // A level that was never sent has the compression time of the nearest measured one. For dense it is 0.
         let nearest = || (level..self.levels.len()).chain((0..level).rev()).find_map(known).unwrap_or_default();
         known(level).unwrap_or_else(|| if self.factors[level] == 1.0 { 0.0 } else { nearest() })
     }
 
-    /// Predicted seconds of a step at `level`.
+    /// Returns the predicted seconds of a step at `level`.
     pub(super) fn step(&self, level: usize) -> f64 {
         self.compute + self.compress(level) + self.exchange(level)
     }
 
-    /// Of these, seconds to compress and exchange.
+    /// Returns the part of this time for compression and exchange.
     pub(super) fn overhead(&self, level: usize) -> f64 {
         self.compress(level) + self.exchange(level)
     }
 
-    /// Whether a level never sent is predicted to take more than `most` times as long as the best that was.
+    /// Returns whether a level that was never sent is predicted to take more than `most` times as long as the best measured one.
     pub(super) fn is_hopeless(&self, level: usize, most: f64) -> bool {
         let timed: Vec<f64> =
             (0..self.levels.len()).filter(|at| self.levels[*at].is_some()).map(|at| self.step(at)).collect();
@@ -156,34 +157,34 @@ impl Costs {
         timed.len() > 1 && self.levels[level].is_none() && self.step(level) > most * best
     }
 
-    /// Draws the line of the link through the smallest and the largest exchange that was timed.
+    /// Fits the line of the link through the smallest and the largest timed exchange.
     pub(super) fn draw_line(&mut self) {
         let points = || self.levels.iter().flatten().map(|cost| (cost.bytes, cost.exchange));
         let by_bytes = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
         let (Some(few), Some(many)) = (points().min_by(by_bytes), points().max_by(by_bytes)) else { return };
-        // Times that do not grow with the bytes are latency alone, and none is negative.
+        // Times that do not grow with the bytes are latency only. Neither value is negative.
         let slope = if many.0 > few.0 { ((many.1 - few.1) / (many.0 - few.0)).max(0.0) } else { 0.0 };
         (self.latency, self.per_byte) = ((few.1 - slope * few.0).max(0.0), slope);
     }
 
-    /// Whether nothing is expected yet of the level that is sent.
+    /// Returns whether the level that is sent has no expected time yet.
     pub(super) fn is_new(&self) -> bool {
         self.levels[self.at].is_some_and(|cost| cost.expected.is_none())
     }
 
-    /// What was measured at `level` is what is expected from now on.
+    /// Accepts the measurement at `level` as its expected time.
     pub(super) fn believe(&mut self, level: usize) {
         self.levels[level].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
     }
 
-    /// What was measured, for timing anew.
+    /// Discards the measurements before a new timing.
     pub(super) fn forget(&mut self) {
         self.levels.fill(None);
         self.restart();
     }
 
-    /// Whether the exchange at the present level was expected to take something else: more than `most` times as long or as short,
-    /// and by more than this share of the step.
+    /// Returns whether the exchange time at the present level differs from its expected time by more than the factor `most`, and by
+    /// more than this share of the step.
     pub(super) fn surprise(&self, most: f64, share: f64) -> bool {
         let Some(cost) = self.levels[self.at] else { return false };
         let Some(expected) = cost.expected else { return false };

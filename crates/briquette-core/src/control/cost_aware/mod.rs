@@ -1,45 +1,46 @@
-//! Chooses the least compression whose step is predicted to take hardly longer than the fastest one.
+//! Cost-aware controller: chooses the lowest compression ratio whose predicted step time is close to the fastest.
 //!
-//! **Why.** Whether compression saves time depends on the link, the model and the machine: on a fast link encoding costs more than
-//! it saves, on a slow one more compression stops paying where the exchange is short beside the computation. Beyond that *knee* more
-//! compression risks accuracy and saves nothing. This controller measures what each level costs here and now, dense included.
-//! **Why not.** It knows seconds only: what a ratio costs in accuracy is for the controller inside it, which sets the limit
-//! ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and where the exchange takes no time, it sends dense. In a
-//! world of one rank nothing is exchanged: it sends dense there, and times nothing.
+//! **Why.** Whether compression saves time depends on the link, the model and the machine. On a fast link encoding costs more than it
+//! saves. On a slow link more compression no longer pays once the exchange is short compared to the compute time. Beyond that *knee*
+//! more compression risks accuracy and saves nothing. This controller measures the cost of each level at run time, dense included.
+//! **Why not.** It only knows times. The accuracy lost at a ratio is the responsibility of the controller inside it, which sets the
+//! limit ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and if the exchange takes no time, it sends
+//! dense. In a world of one rank, which exchanges nothing, it sends dense and times nothing.
 //!
-//! **Method.** With `b` the bytes of an exchange, a step at level `l` takes
+//! **Method.** With `b` the bytes of an exchange, the time of a step at level `l` is
 //!
 //! ```text
 //! step(l) = compute + compress(l) + exchange(l),   exchange(l) ≈ α + β·b(l)
 //! ```
 //!
-//! all of them as the [last exchanges](crate::reduce::LastExchange) took them, which all ranks agree on; each number is the median of
-//! the last five steps at the level. First every level is timed for `samples` steps, the most compressed first. `α` and `β`, the
-//! link's latency and the seconds a byte takes, follow from the smallest and the largest exchange so far; a level that they predict to
-//! take more than twice the best is left out. Then:
+//! All times are those of the [last exchanges](crate::reduce::LastExchange), on which all ranks agree. Each number is the median of
+//! the last five steps at the level. First every level is timed for `samples` steps, starting with the highest ratio. `α` and `β`, the
+//! link's latency and seconds per byte, follow from the smallest and the largest exchange so far. A level that is predicted to take
+//! more than twice as long as the best is skipped. Then:
 //!
-//! - `fastest` is the least `step(l)`; the level sent is the smallest ratio with `step(l) ≤ (1 + tolerance)·fastest`. Between two
-//!   timings of all levels a lower ratio replaces it only within half of the tolerance, so that noise does not move it to and fro;
-//! - where the limit rises to a level that was never timed, that is timed;
-//! - every `look` steps the next lower level is timed for `samples` steps. When the exchange there, or of the level sent, takes a
-//!   quarter more or less than it did, and that is more than `tolerance` of the step, the link has changed, and all levels are timed anew.
+//! - `fastest` is the smallest `step(l)`. The level sent is the lowest ratio with `step(l) ≤ (1 + tolerance)·fastest`. Between two
+//!   timings of all levels, a lower ratio must be within half of the tolerance to replace the level, so that noise does not make it
+//!   alternate;
+//! - if the limit rises to a level that was never timed, this level is timed;
+//! - every `look` steps the next lower level is timed for `samples` steps. If the exchange time of that level, or of the level sent,
+//!   has changed by a quarter, and the difference exceeds `tolerance` of the step, the link has changed, and all levels are timed again.
 //!
 //! | symbol | here |
 //! |---|---|
 //! | levels | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
-//! Where a controller around this one sends less, nothing is learnt of the step, and no more is tried for `look` steps.
+//! If a controller around this one sends less, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
 //!
-//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` is the reaction time to a link that became *faster*;
-//! one look costs `samples` steps at the next lower level. The most it can take of a run is bounded: looks come at most as often as
-//! that their predicted cost stays below 1 % of the time between them.
+//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` is the reaction time to a link that became *faster*.
+//! Each look costs `samples` steps at the next lower level. The total cost is bounded: the interval between looks is at least so long
+//! that their predicted cost stays below 1 % of it.
 //!
-//! **Not numbers.** Seconds that are negative or not finite (a clock that went backwards) are no measurement: the level is timed once
-//! more, up to five times `samples` steps. Where no level can be measured dense is sent. A step that took 0 s is a measurement.
+//! **Bad numbers.** Times that are negative or not finite (a clock that went backwards) are no measurement. The level is then timed
+//! again, up to five times `samples` steps. If no level can be measured, dense is sent. A step time of 0 s is a measurement.
 //!
 //! **Source.** The cost model is the usual one of latency and bandwidth (R. Hockney, *The communication challenge for MPP*, Parallel
-//! Computing 20, 1994); the rule of the knee is this project's.
+//! Computing 20, 1994). The knee rule is this project's.
 //!
 //! ```
 //! use briquette_core::control::{Agreed, Constant, Controller, CostAware, CostAwareConfig};
@@ -77,47 +78,47 @@ use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
 use costs::Costs;
 
-/// Levels that are tried, as far as they are below the highest ratio.
+/// Levels that are tried if they are below the highest ratio.
 const LEVELS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
-/// What may be sent where the highest ratio is `max`.
+/// Returns the levels for the highest ratio `max`.
 pub(super) fn levels(max: CompressionFactor) -> Vec<CompressionFactor> {
     LEVELS.into_iter().map(CompressionFactor::constant).filter(|level| *level < max).chain([max]).collect()
 }
 
-/// A level that is predicted to take longer than the best by more than this is not timed at the start.
+/// Factor of the best step time above which a level's predicted time excludes it from the initial timing.
 const HOPELESS: f64 = 2.0;
-/// The share of the time that looks may take.
+/// Maximum share of the time spent on looks.
 const LOOKING: f64 = 0.01;
-/// From when on the exchange is not what was predicted.
+/// Factor by which an exchange time must differ from its prediction to count as a change.
 const SURPRISE: f64 = 1.25;
 
-/// Chooses the knee of the step time, at most what `K` decides; see the [module](self).
+/// Chooses the knee of the step time, limited by the decision of `K`; see the [module](self).
 #[derive(Debug)]
 pub struct CostAware<K> {
     settings: CostAwareConfig,
     limit: K,
     levels: Vec<CompressionFactor>,
     costs: Costs,
-    /// The level that is sent apart from timing others.
+    /// The level that is sent while no other level is timed.
     chosen: usize,
     /// Set if `chosen` was chosen after the last timing of all levels.
     is_chosen: bool,
     /// The level of the last decision.
     sent: Option<usize>,
-    /// Levels that are still to be timed, the next one last.
+    /// Levels that are still to be timed. The last one is next.
     to_time: Vec<usize>,
-    /// Steps until the next lower level is looked at.
+    /// Number of steps until the next look at the next lower level.
     until_look: u64,
-    /// Whether all levels have been through the timing at the start.
+    /// Set if the initial timing of all levels is complete.
     has_started: bool,
-    /// Levels that the limit kept from being timed when it was their turn.
+    /// Levels that the limit excluded from timing at their turn.
     passed_over: Vec<bool>,
-    /// What was sent instead of a level, and for how many steps no more is tried.
+    /// The ratio that was sent instead of a level, and the number of steps for which no higher one is tried.
     overruled: Option<(CompressionFactor, u64)>,
 }
 
 impl<K: Controller> CostAware<K> {
-    /// With `limit` inside, in a world of this many ranks.
+    /// Creates the controller around `limit`, in a world of this many ranks.
     ///
     /// # Errors
     /// [`ConfigError`] for settings out of range, and for a `limit` that decides for each slot.
@@ -148,20 +149,20 @@ impl<K: Controller> CostAware<K> {
         })
     }
 
-    /// The lower of both limits, where there are.
+    /// Returns the lower of both limits, if there are any.
     fn limit(&mut self, inner: Option<CompressionFactor>) -> Option<CompressionFactor> {
         self.overruled = self.overruled.filter(|(_, left)| *left > 0).map(|(ratio, left)| (ratio, left - 1));
         let outer = self.overruled.map(|(ratio, _)| ratio);
         inner.into_iter().chain(outer).min_by(|a, b| a.get().total_cmp(&b.get()))
     }
 
-    /// How many levels may be sent.
+    /// Returns the number of levels that may be sent.
     fn within(&self, limit: Option<CompressionFactor>) -> usize {
         let is_within = |level: &&CompressionFactor| limit.is_none_or(|limit| **level <= limit);
         self.levels.iter().filter(is_within).count().max(1)
     }
 
-    /// Goes on with timing: the level to be sent next, if one is still to be timed.
+    /// Continues the timing. Returns the level to be sent next, if one is still to be timed.
     fn next_to_time(&mut self, allowed: usize) -> Option<usize> {
         while let Some(level) = self.to_time.last().copied() {
             let is_timed = self.sent == Some(level) && self.costs.is_timed(self.settings.samples);
@@ -182,27 +183,27 @@ impl<K: Controller> CostAware<K> {
         None
     }
 
-    /// Whether the exchange takes something else than it did, and so that it may change what is chosen.
+    /// Returns whether the exchange time has changed by enough to affect the choice.
     fn is_surprised(&self) -> bool {
         self.costs.surprise(SURPRISE, self.settings.tolerance.max(LOOKING))
     }
 
-    /// The link is no longer what it was.
+    /// Starts the timing of all levels again after a change of the link.
     fn time_all(&mut self) {
         self.costs.forget();
-        // The most compressed is popped first.
+        // The highest ratio is popped first.
         self.to_time = (0..self.levels.len()).collect();
         (self.has_started, self.is_chosen, self.until_look) = (false, false, self.settings.look);
     }
 
-    /// The knee among the allowed levels.
+    /// Returns the knee among the allowed levels.
     fn knee(&self, allowed: usize) -> usize {
         let fastest = (0..allowed).map(|level| self.costs.step(level)).fold(f64::INFINITY, f64::min);
         let within = |level: usize, tolerance: f64| self.costs.step(level) <= (1.0 + tolerance) * fastest;
         let tolerance = self.settings.tolerance;
         let least = |tolerance| (0..allowed).find(|level| within(*level, tolerance)).unwrap_or(0);
-        // Not to and fro between two levels that take the same time: to a lower ratio only where it is well within. The level
-        // of before all were timed is no reason to stay.
+        // Avoids alternating between two levels with the same time: a lower ratio must be well within the tolerance. A level chosen
+        // before the last timing of all levels has no such preference.
         match self.chosen {
             chosen if self.is_chosen && chosen < allowed && within(chosen, tolerance) => {
                 least(tolerance / 2.0).min(chosen)
@@ -211,7 +212,7 @@ impl<K: Controller> CostAware<K> {
         }
     }
 
-    /// Has levels timed where that is due: all where the present one is not what it was, else now and then the next lower one.
+    /// Schedules due timings: all levels if the cost of the present one has changed, otherwise occasionally the next lower one.
     fn look(&mut self) {
         let is_known = self.costs.samples() >= self.settings.samples.max(3);
         if self.costs.is_new() && is_known {
@@ -273,12 +274,12 @@ impl<K: Controller> Controller for CostAware<K> {
         }
         let mut timing = self.next_to_time(allowed);
         if timing.is_none() && self.sent == Some(self.chosen) {
-            // What no longer holds must not choose.
+            // Outdated measurements must not decide.
             self.look();
             timing = self.next_to_time(allowed);
         }
         let is_open = self.chosen >= allowed || self.sent != Some(self.chosen);
-        // What was measured of other levels on another link chooses nothing, while it is not sure yet that it is another.
+        // Measurements of other levels may be from another link. They must not decide until a change of the link is ruled out.
         let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
         if timing.is_none() && (is_open || is_settled) {
             (self.chosen, self.is_chosen) = (self.knee(allowed), true);
@@ -337,7 +338,7 @@ impl<K: Controller> Stateful for CostAware<K> {
         state.put("until_look", self.until_look);
         state.put("has_started", u64::from(self.has_started));
         state.put("is_chosen", u64::from(self.is_chosen));
-        // Counted from 1: 0 is none.
+        // Counted from 1. 0 stands for none.
         state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
         let overruled = self.overruled.map(|(ratio, left)| vec![ratio.get(), left as f64]);
         state.put("overruled", overruled.unwrap_or_default());
@@ -356,7 +357,7 @@ impl<K: Controller> Stateful for CostAware<K> {
         let to_time = state.f64s("to_time")?.iter().map(|level| valid("to_time", *level as u64));
         let to_time = to_time.collect::<Result<_, _>>()?;
         let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
-        // A state without it is of a version that always kept what it had chosen.
+        // A state without this entry is from a version that always kept its choice.
         let is_chosen = if state.contains("is_chosen") { state.u64("is_chosen")? != 0 } else { has_started };
         let overruled = match state.f64s("overruled")? {
             &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),

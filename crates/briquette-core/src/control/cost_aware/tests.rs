@@ -8,12 +8,12 @@ fn factor(factor: f64) -> CompressionFactor {
     CompressionFactor::new(factor).unwrap()
 }
 
-/// A model of `values` on four ranks: rings down to 4x, all-gathers of 8-bit values and their places above.
+/// A model of `values` on four ranks: rings down to 4x, above that all-gathers of 8-bit values and their positions.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     values: f64,
     compute: f64,
-    /// Seconds a value to compress, at every level but dense.
+    /// Seconds per value to compress, at every level except dense.
     compress: f64,
     latency: f64,
     bits_a_second: f64,
@@ -43,7 +43,7 @@ impl Machine {
 const MACHINE: Machine =
     Machine { values: 78_000.0, compute: 0.050, compress: 5e-9, latency: 1e-3, bits_a_second: 100e6 };
 
-/// Runs a controller on `machine(step)`, and returns the factors and the seconds of all steps.
+/// Runs a controller on `machine(step)`, and returns the factors of all steps and the total of their seconds.
 fn run<K: Controller>(controller: &mut CostAware<K>, steps: u64, machine: impl Fn(u64) -> Machine) -> (Vec<f64>, f64) {
     let (mut previous, mut seconds, mut sent) = (None, 0.0, Vec::new());
     for step in 0..steps {
@@ -62,8 +62,8 @@ fn controller(limit: f64) -> CostAware<Constant> {
     CostAware::new(CostAwareConfig::default(), Constant(factor(limit)), 4).unwrap()
 }
 
-/// By hand, in ms: 50 to compute, .39 to compress from 2x on; exchanges 43.4 (1x), 24.7 (2x), 15.4 (4x), 5.1 (10x), 3.1 (20x),
-/// 1.8 (50x), 1.4 (100x). Fastest 51.8; within 3 % of it is what takes at most 53.4: 20x takes 53.4(5), 50x 52.2.
+/// By hand, in ms: 50 for compute, .39 to compress from 2x on; exchanges 43.4 (1x), 24.7 (2x), 15.4 (4x), 5.1 (10x), 3.1 (20x), 1.8
+/// (50x), 1.4 (100x). The fastest step is 51.8. Within 3 % of it are steps of at most 53.4: 20x takes 53.4(5), 50x 52.2.
 #[test]
 fn golden_levels_are_timed_downwards_and_the_knee_is_sent() {
     let (sent, _) = run(&mut controller(100.0), 24, |_| MACHINE);
@@ -74,14 +74,14 @@ fn golden_levels_are_timed_downwards_and_the_knee_is_sent() {
     assert_eq!(sent[14..], [knee; 10], "{:?}", LEVELS.map(|level| MACHINE.step(level)));
 }
 
-/// The least ratio within the tolerance of the fastest, by definition.
+/// Returns the lowest ratio within the tolerance of the fastest, by definition.
 fn knee(machine: Machine, max: f64) -> f64 {
     let levels = || LEVELS.into_iter().filter(move |level| *level <= max);
     let fastest = levels().map(|level| machine.step(level)).fold(f64::INFINITY, f64::min);
     levels().find(|level| machine.step(*level) <= 1.03 * fastest).unwrap()
 }
 
-/// From 1 Mbit/s to 10 Gbit/s.
+/// Links from 1 Mbit/s to 10 Gbit/s.
 fn links() -> impl Iterator<Item = Machine> {
     (0..120).map(|link| Machine { bits_a_second: 1e6 * 1.08_f64.powi(link), ..MACHINE })
 }
@@ -109,7 +109,7 @@ fn the_first_choice_after_a_link_has_changed_has_the_whole_tolerance() {
         let [was, is] = [before, after].map(|link| link.last(knee(before, 100.0)).exchange_seconds);
         if was > 1.25 * is && was - is > 0.03 * after.step(knee(before, 100.0)) {
             let held = sent[80..].iter().filter(|level| **level == knee(after, 100.0)).count();
-            // The others are looks at the next lower level.
+            // The other steps are looks at the next lower level.
             assert!(held >= 26, "{after:?}: {sent:?}");
             felt += 1;
         }
@@ -117,8 +117,8 @@ fn the_first_choice_after_a_link_has_changed_has_the_whole_tolerance() {
     assert!(felt > 30, "{felt}");
 }
 
-/// A step at 20x takes 1.65 ms longer than one at 100x: by turns a little more and a little less than 3 % of it, as computing takes 51
-/// or 54 ms. Once it was more, 20x is left, and taken again where it is within half of the tolerance only.
+/// A step at 20x takes 1.65 ms longer than one at 100x: alternately a little more and a little less than 3 % of it, as the compute
+/// time is 51 or 54 ms. Once it exceeds 3 %, 20x is left, and is chosen again only if it is within half of the tolerance.
 #[test]
 fn levels_that_take_the_same_time_do_not_alternate() {
     let [above, below, half] = [51e-3, 54e-3, 110e-3].map(|compute| Machine { compute, ..MACHINE });
@@ -149,7 +149,7 @@ fn an_unlimited_network_gets_dense_and_a_slow_one_the_limit() {
     assert!(sent.iter().all(|level| *level <= 30.0) && sent[15..27] == [20.0; 12], "{sent:?}");
 }
 
-/// Beside the best level in hindsight, timing and looks included.
+/// Compares with the best level in hindsight, including timing and looks.
 #[test]
 fn a_run_takes_at_most_a_twentieth_longer_than_the_best_level_on_every_link() {
     for bits_a_second in [1e6, 1e7, 1e8, 1e9, 1e10, f64::INFINITY] {
@@ -180,7 +180,7 @@ fn a_bandwidth_that_changes_is_followed_within_50_steps() {
     }
 }
 
-/// Whenever it comes, also when the level that is sent has just been returned to.
+/// Holds for any step of the change, including directly after a return to the level that is sent.
 #[test]
 fn a_slower_link_is_not_answered_by_a_lower_level_that_was_timed_before() {
     let machine = |bits_a_second| Machine { values: 1_300_000.0, bits_a_second, latency: 1e-4, ..MACHINE };
@@ -203,7 +203,7 @@ fn seconds_that_are_none_are_no_measurement() {
         broken.observe(&agreed_step);
         let level = broken.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
         let last = MACHINE.last(level);
-        // Every other step nothing can be known of.
+        // The times of every other step are invalid.
         let seconds = [f64::NAN, f64::INFINITY, -1.0][step as usize % 3];
         previous = Some(if step % 2 == 0 { last } else { LastExchange { exchange_seconds: seconds, ..last } });
         sent.push(level);
@@ -225,14 +225,14 @@ fn where_no_second_is_one_dense_is_sent() {
         previous = Some(LastExchange { exchange_seconds: f64::NAN, ..MACHINE.last(level) });
         sent.push(level);
     }
-    // Ten tries at each of seven levels.
+    // Ten attempts at each of seven levels.
     assert_eq!(sent[70..], [1.0; 30], "{sent:?}");
 }
 
-/// Compressing takes half as long at 20x as at 10x, which is not known before it is sent: predicted by 10x, 20x would not pay.
+/// Compression takes half as long at 20x as at 10x, which is not known before 20x is sent: predicted from 10x, 20x would not pay.
 #[test]
 fn a_level_that_a_rising_limit_allows_is_timed() {
-    // The limit of a step, the link's bits a second, and how many samples are taken of a level.
+    // Arguments: the limit of a step, the link's bits per second, and the number of samples of a level.
     let sent = |limit: fn(u64) -> f64, bits: fn(u64) -> f64, samples| {
         let settings = CostAwareConfig { samples, ..CostAwareConfig::default() };
         let mut controller = CostAware::new(settings, Limits(limit), 4).unwrap();
@@ -250,10 +250,10 @@ fn a_level_that_a_rising_limit_allows_is_timed() {
     };
     let found = sent(|step| if step < 30 { 10.0 } else { 20.0 }, |_| 1e9, 2);
     assert_eq!((found[29], &found[30..34]), (10.0, &[20.0; 4][..]), "{found:?}");
-    // While others are timed.
+    // The limit rises while other levels are timed.
     let found = sent(|step| if step < 12 { 10.0 } else { 20.0 }, |_| 1e9, 5);
     assert_eq!(found[60..64], [20.0; 4], "{found:?}");
-    // The link has changed under a lower limit: what 20x took before is forgotten.
+    // The link has changed under a lower limit, so the earlier measurement of 20x is discarded.
     let limit = |step| if (30..60).contains(&step) { 4.0 } else { 20.0 };
     let found = sent(limit, |step| if step < 35 { 1e9 } else { 5e8 }, 2);
     assert_eq!((found[59], &found[60..64]), (2.0, &[20.0; 4][..]), "{found:?}");
@@ -268,7 +268,7 @@ impl<F: FnMut(u64) -> f64 + Send> Controller for Limits<F> {
     }
 }
 
-/// The limit is one from the step on at which it is lowered, whatever has been measured.
+/// A lowered limit applies from its step on, independent of the measurements.
 #[test]
 fn a_limit_that_falls_holds_at_once() {
     let slow = Machine { bits_a_second: 40e6, ..MACHINE };
@@ -284,8 +284,7 @@ fn a_limit_that_falls_holds_at_once() {
     }
 }
 
-/// A controller around this one sends at most 10x for some steps: what these took is not booked as what 100x takes, and the knee
-/// below is found.
+/// A controller around this one sends at most 10x for some steps. Their times do not count for 100x, and the knee below is found.
 #[test]
 fn what_is_sent_instead_is_not_learnt_and_limits_for_a_while() {
     let slow = Machine { bits_a_second: 10e6, ..MACHINE };
@@ -305,7 +304,7 @@ fn what_is_sent_instead_is_not_learnt_and_limits_for_a_while() {
     assert_eq!(decided[..3], [100.0, 10.0, 10.0]);
     let tries = decided[..100].iter().filter(|level| **level > 10.0).count();
     assert!((2..=4).contains(&tries), "{decided:?}");
-    // But for looks at 50x.
+    // The other steps are looks at 50x.
     assert!(decided[180..].iter().filter(|level| **level == 100.0).count() >= 18, "{decided:?}");
     assert_eq!(controller.costs.step(controller.levels.len() - 1), slow.step(100.0));
 }
@@ -348,7 +347,7 @@ fn impossible_settings_are_refused() {
     assert!(error.contains("must not decide for each slot"), "{error}");
 }
 
-/// Nothing is exchanged there, so that a level costs its compression alone, and buys nothing.
+/// In a world of one rank nothing is exchanged, so that a level costs its compression and saves nothing.
 #[test]
 fn a_world_of_one_sends_dense_at_every_step() {
     let steps = |world| {

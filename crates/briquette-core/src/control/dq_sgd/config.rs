@@ -1,4 +1,4 @@
-//! The knobs of DQ-SGD and what they may be.
+//! Settings of DQ-SGD, and their valid ranges.
 
 use super::plan::{Budget, Dual};
 use super::trend::Trend;
@@ -12,19 +12,19 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DqSgd {
-    /// Mean bits a value over the run; 4 where neither this nor `error` is given.
+    /// Mean bits per value over the run; 4 if neither this nor `error` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<f64>,
-    /// Optimizer steps of the run, where known.
+    /// Number of optimizer steps of the run, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// `α`: what a step leaves of the squared distance to the minimum. 1 is the rule for deep networks.
+    /// `α`: the share that a step leaves of the squared distance to the minimum. 1 is the rule for deep networks.
     pub contraction: f64,
-    /// The fewest bits a value.
+    /// Minimum bits per value.
     pub min: u8,
-    /// The most bits a value.
+    /// Maximum bits per value.
     pub max: u8,
-    /// `ε_Q`: what quantization may add to the final loss, in place of `bits`.
+    /// `ε_Q`: the loss that quantization may add to the final loss, in place of `bits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
     /// `L`, the largest curvature of the loss.
@@ -33,7 +33,7 @@ pub struct DqSgd {
     /// `η`, the learning rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Values that share a scale in the quantizer.
+    /// Number of values that share a scale in the quantizer.
     pub bucket: u64,
 }
 
@@ -86,7 +86,7 @@ impl ControllerSettings for DqSgd {
 }
 
 impl DqSgd {
-    /// The controller of one of `world` ranks.
+    /// Creates the controller of one of `world` ranks.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting outside its range, and for settings that need others or exclude them.
@@ -105,7 +105,7 @@ impl DqSgd {
         Ok(Planner { goal, ranks, min, max, spent: [0.0; 2], norms: [0.0; 2], trend: Trend::default(), last: 0 })
     }
 
-    /// Bits a step that are spent in the mean; 4 where they may be.
+    /// Returns the mean bits per step to be spent. The default is 4, limited to the allowed range.
     fn mean(&self) -> f64 {
         self.bits.unwrap_or(4.0_f64.max(self.min.into()).min(self.max.into()))
     }

@@ -1,61 +1,63 @@
-//! Bits a value from the gradient's norm and the steps that remain, within a budget of bits or of error.
+//! DQ-SGD: chooses the bits per value from the gradient's norm and the remaining steps, within a budget of bits or of error.
 //!
-//! **Why.** What quantization adds to the final loss is a sum over steps, of `‖g‖²/s²` times what later steps leave of it. For a given
-//! number of bits that sum is smallest where every step adds the same: `s` is proportional to the norm, and grows towards the end
-//! where the steps contract. **Why not.** A norm is agreed at every step. Where norms shrink as fast as the steps contract, the rule
-//! for convex problems is a constant number of bits; where they are flat, so is that for deep networks.
+//! **Why.** Quantization adds to the final loss a sum over steps, of `‖g‖²/s²` times the share that later steps leave of it. For a
+//! given number of bits that sum is smallest if every step adds the same: `s` is proportional to the norm, and grows towards the end
+//! if the steps contract. **Why not.** A norm is agreed at every step. If norms shrink as fast as the steps contract, the rule for
+//! convex problems gives a constant number of bits; if norms are flat, so does the rule for deep networks.
 //!
-//! **Method.** With `s = 2^(bits−1) − 1` levels beside zero, step `n` of `N` at norm `‖g‖` has
+//! **Method.** With `s = 2^(bits−1) − 1` levels besides zero, step `n` of `N` at norm `‖g‖` has
 //!
 //! - `bits = log₂(k·α^((N−n)/2)·‖g‖ + 1) + 1`, eq. (18), for strongly convex problems: `contraction` `α` below 1;
-//! - `bits = log₂(t·‖g‖ + 1) + 1`, eq. (20), for deep networks: `contraction` 1, which leaves the same formula;
+//! - `bits = log₂(t·‖g‖ + 1) + 1`, eq. (20), for deep networks: `contraction` 1, for which the formulas coincide;
 //!
-//! rounded to the nearest whole number, within `min` and `max`. The norm is the root of the mean of `‖x‖²` over ranks. The
-//! constant depends on norms to come, and is found at every step anew: it is the one with which the steps that remain would spend what
-//! remains of `bits·steps`, were their norms what is expected of them.
+//! rounded to the nearest whole number, within `min` and `max`. The norm is the root of the mean of `‖x‖²` over ranks. The constant
+//! depends on future norms, and is recomputed at every step: with it the remaining steps would spend the rest of `bits·steps` if their
+//! norms were as expected.
 //!
-//! *Expected norms.* With `steps`, the present level: a geometric mean in which the last norm has a weight of 2/5. Where the logarithms
-//! of all norms clearly fall with the logarithm of time (by a regression, at three standard errors), half of that: the present step gets
-//! one bit more, and later ones pay for it, until the steps that remain have an eighth of a bit less than `bits` each. Where they clearly
-//! rise, twice that, in the same way. The first hundredth of the steps counts as falling, as most runs begin so (eq. (20) only).
-//! Without `steps`, the geometric mean of all norms so far; what was spent above or below `bits` is made up for over an eighth of the
-//! steps taken, and at least 100. The last also holds where a run is longer than `steps`.
+//! *Expected norms.* With `steps`, the expected norm is the present level: a geometric mean in which the last norm has a weight of
+//! 2/5. If the logarithms of all norms clearly fall with the logarithm of time (by a regression, at three standard errors), it is half
+//! of that. The present step then gets one bit more, for which later ones pay, until the remaining steps have an eighth of a bit less
+//! than `bits` each. If they clearly rise, it is twice that, with the same limit. The first hundredth of the steps counts as falling,
+//! as most runs begin so (eq. (20) only). Without `steps`, the expected norm is the geometric mean of all norms so far. The difference
+//! between the bits spent and `bits` is made up for over an eighth of the steps taken, and at least 100. This rule also holds if a run
+//! is longer than `steps`.
 //!
-//! *Error.* `Σ ‖g‖²/s²` relative to constant bits of the same mean, 4, over 300 steps: .72 where norms fall 20-fold, .61 for `1/√n`, .98
-//! where they drop tenfold after 30 steps, .82 where they rise 20-fold. With the best constant of the whole run, which is known afterwards, it is
-//! .39, .52, .09 and .39. Flat norms cost 1.04: three of the first steps have a bit more, and three of the last ones a bit less. No rule
-//! that knows only the past is below 1 at the drop and at 1 on flat norms. A tenfold rise within one step costs up to 2.2 (ADR 46).
+//! *Error.* `Σ ‖g‖²/s²` relative to constant bits of the same mean, 4, over 300 steps: 0.72 if norms fall 20-fold, 0.61 for `1/√n`,
+//! 0.98 if they drop tenfold after 30 steps, 0.82 if they rise 20-fold. With the best constant of the whole run, which is only known
+//! afterward, it is 0.39, 0.52, 0.09 and 0.39. Flat norms cost 1.04: three of the first steps have a bit more, and three of the last
+//! ones a bit less. No rule that knows only the past is below 1 at the drop and at 1 on flat norms. A tenfold rise within one step
+//! costs up to 2.2 (ADR 46).
 //!
-//! With `error`, the dual: the fewest bits whose term of theorem 1, `(L·d·η²/12)·Σ α^(N−1−n)·‖g‖²/s²/ranks`, is at most
+//! With `error`, the dual problem: the fewest bits whose term of theorem 1, `(L·d·η²/12)·Σ α^(N−1−n)·‖g‖²/s²/ranks`, is at most
 //! `error`. Every step may add an equal share: `s = √(N·L·d·η²/(12·error·ranks))·α^((N−1−n)/2)·‖g‖`, and bits are rounded up.
 //!
 //! | paper | here |
 //! |---|---|
 //! | `B_n`, `s_n` | bits, `2^(bits−1) − 1` |
-//! | `α = 1 − 2μη + Lμη²` | `contraction`: what a step leaves of the distance to the minimum, squared |
+//! | `α = 1 − 2μη + Lμη²` | `contraction`: the share that a step leaves of the squared distance to the minimum |
 //! | `N`, `L`, `η`, `ε_Q` | `steps`, `smoothness`, `rate`, `error` (in units of the loss) |
-//! | `d` | values that share a scale: `bucket`, or the whole vector where it is shorter |
+//! | `d` | values that share a scale: `bucket`, or the whole vector if it is shorter |
 //!
-//! Bits are the [ratio](CompressionFactor::of_bits) `32/bits`, which [`Qsgd`](crate::compress::Qsgd) takes as bits; a sparsifier
-//! takes it as a ratio, for which the rules were not made.
+//! A number of bits is the [ratio](CompressionFactor::of_bits) `32/bits`, which [`Qsgd`](crate::compress::Qsgd) converts back to bits.
+//! A sparsifier uses it as a ratio, for which the rules were not made.
 //!
-//! **On the wire.** At every step one f64 ([`Probing`](crate::wrapper::Probing)). Bits travel in the messages' own headers.
+//! **On the wire.** At every step one f64 ([`Probing`](crate::wrapper::Probing)). Each message states its bits in its header.
 //!
 //! **Knobs.** `bits`, the mean to be spent, from `min` to `max`, default 4. `steps`, optimizer steps of the run, default unknown.
 //! `contraction`, above 0 and at most 1, default 1; below 1 it needs `steps`. `min` and `max`, 2 to 8, default 2 and 8. `error` in
 //! place of `bits`, above 0; it needs `steps`, `smoothness` and `rate`, each above 0. `bucket`, default 512, is the quantizer's, and
 //! only `error` uses it.
 //!
-//! Where another controller sends something else, what was sent is what was spent.
+//! If another controller overrules a decision, the bits sent count as spent.
 //!
-//! **Bad numbers.** A norm that is not finite is not averaged, and `max` bits are sent; at a norm of 0, `min`. Where `error`
-//! needs more bits than `max`, `max` are sent. The reason states each. Steps may repeat, leap or go back.
+//! **Bad numbers.** A norm that is not finite is not averaged, and `max` bits are sent; at a norm of 0, `min`. If `error` needs more
+//! bits than `max`, `max` are sent. The reason states each case. Steps may repeat, skip or go back.
 //!
-//! **Deviations.** The arXiv text was not at hand; the rules are those of its predecessor (submitted to ICLR 2021, *DQSGD: Dynamic
-//! Quantized SGD*), the dual is derived from its theorem 1. Not known from it, and ours: how bits are rounded and bounded, how `k` and
-//! `t` are found (they depend on norms to come), one number of bits for all ranks, the norm (2, of the whole vector; the quantizer
-//! has its own, a bucket), division by ranks, which round independently. `d/6s²` is the mean over values spread evenly between
-//! levels; at 2 bits (`s = 1`) the error is smaller than that by far, so `error` is kept with room.
+//! **Deviations.** The arXiv text was not available. The rules are those of its predecessor (submitted to ICLR 2021, *DQSGD: Dynamic
+//! Quantized SGD*), and the dual is derived from its theorem 1. Our own choices are: the rounding and bounds of bits, the computation
+//! of `k` and `t` (they depend on future norms), one number of bits for all ranks, the norm (2, of the whole vector; the quantizer has
+//! its own per bucket), and the division by ranks, which round independently. `d/6s²` is the mean over values spread evenly between
+//! levels. At 2 bits (`s = 1`) the error is far smaller than that, so that it stays well below `error`.
 //!
 //! **Reference.** G. Yan, S.-L. Huang, T. Lan, L. Song, *DQ-SGD: Dynamic Quantization in SGD for Communication-Efficient Distributed
 //! Learning*, IEEE MASS 2021 (arXiv 2107.14575).
@@ -89,7 +91,7 @@ use crate::state::{State, Stateful};
 use plan::{Budget, Dual, bits_of};
 use trend::Trend;
 
-/// What the constant of the rule comes from.
+/// Source of the constant of the rule.
 #[derive(Debug, Clone, Copy)]
 enum Goal {
     Mean(Budget),
@@ -102,17 +104,17 @@ struct Planner {
     ranks: f64,
     min: u8,
     max: u8,
-    /// How many decisions, and the sum of their bits.
+    /// Number of decisions, and the sum of their bits.
     spent: [f64; 2],
-    /// How many norms, and the sum of their logarithms.
+    /// Number of norms, and the sum of their logarithms.
     norms: [f64; 2],
     trend: Trend,
-    /// 0 before the first decision.
+    /// Bits of the last decision; 0 before the first.
     last: u8,
 }
 
 impl Planner {
-    /// Bits, and what to say of them.
+    /// Returns the bits of this step, and the text for the reason.
     fn bits(&mut self, agreed: &Agreed<'_>) -> (u8, String) {
         let (norm, step) = ((agreed.norm2 / self.ranks).sqrt(), agreed.agreed_step.step);
         let (min, max) = (f64::from(self.min), f64::from(self.max));

@@ -6,7 +6,7 @@ use crate::reduce::AgreedStep;
 
 const F: fn(f64) -> CompressionFactor = CompressionFactor::constant;
 
-/// One decision at a norm: bits, and why.
+/// Returns the bits of one decision at a norm, and the reason.
 fn decide(controller: &mut impl Controller, step: u64, norm: f64) -> (f64, Option<String>) {
     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
     controller.observe(&agreed_step);
@@ -35,8 +35,8 @@ fn golden_bits_of_the_formulas() {
     assert_eq!([f64::NEG_INFINITY, -2000.0, 2000.0].map(bits_of), [1.0, 1.0, 2001.0]);
 }
 
-/// Norms 1, 4, 1, ¼, 0, 2 with 3 bits (s = 3) in the mean over ten steps. `m` is the base-2 logarithm of the present level, in which the
-/// last norm has a half at the second step and 2/5 afterwards.
+/// Norms 1, 4, 1, ¼, 0, 2 with 3 bits (s = 3) in the mean over ten steps. `m` is the base-2 logarithm of the present level, in which
+/// the last norm has a weight of 1/2 at the second step and of 2/5 afterward.
 ///
 /// | step | norm | m | bits so far | left a step | s = (2^(left − 1) − 1)·norm/2^m | log₂(s + 1) + 1 | bits |
 /// |---|---|---|---|---|---|---|---|
@@ -62,7 +62,7 @@ fn golden_bits_follow_norm_and_budget() {
     );
 }
 
-/// The mean square over ranks: four ranks of which each has norm 3 are as one rank of norm 3.
+/// The mean square over ranks counts: four ranks with norm 3 each are equivalent to one rank with norm 3.
 #[test]
 fn bits_do_not_depend_on_how_many_ranks_have_the_same_norm() {
     let settings = DqSgd { steps: Some(50), ..DqSgd::default() };
@@ -73,7 +73,7 @@ fn bits_do_not_depend_on_how_many_ranks_have_the_same_norm() {
     }
 }
 
-/// The level and the trend from all levels so far, by the formulas of a textbook.
+/// Returns the level and the trend from all levels so far, by textbook formulas.
 fn expected(levels: &[f64]) -> (f64, f64) {
     let level = levels.iter().enumerate().fold(0.0, |level, (i, next)| {
         let gain = if i == 0 { 1.0 } else { 0.4_f64.max(1.0 / (i + 1) as f64) };
@@ -91,7 +91,7 @@ fn expected(levels: &[f64]) -> (f64, f64) {
     (level, if is_clear { slope.signum() } else { 0.0 })
 }
 
-/// The constant found by trying all on a fine grid, from everything that was seen.
+/// Finds the constant by trying a fine grid of values, from the complete history.
 #[test]
 fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
     let mut leans = [0; 3];
@@ -110,13 +110,13 @@ fn bits_equal_those_of_a_twin_that_remembers_everything_and_tries_constants() {
             let (level, trend) = expected(&levels);
             let left = target * steps as f64 - sent.iter().sum::<f64>();
             let saved = left / (steps - step) as f64 - target;
-            // The first hundredth.
+            // The first hundredth of the steps counts as falling.
             let trend = if contraction == 1.0 && step < steps / 100 { -1.0 } else { trend };
             let lean = if trend * saved < 0.125 { trend } else { 0.0 };
             leans[(lean + 1.0) as usize] += 1;
             let spends = |k: f64| (step..steps).map(|later| rule(k, later, (level + lean).exp2())).sum::<f64>();
             let mut constants = (-8000..12_000).map(|i| (f64::from(i) / 400.0).exp2());
-            // More than there is to spend it on is spent as far as it can be.
+            // If there is more than can be spent, as much as possible is spent.
             let k = constants.find(|k| spends(*k) >= left).unwrap_or(f64::MAX);
             let wanted = rule(k, step, norm);
             let got = decide(&mut controller, step, norm).0;
@@ -147,8 +147,7 @@ fn mean_bits_meet_the_target() {
     }
 }
 
-/// A run that goes on after `steps`, in which `bits` are still the mean.
-/// A tenth of the steps is sent at 8 bits: the others get what is left of a mean of 5.
+/// A tenth of the steps is sent at 8 bits. The others get the rest of a mean of 5.
 #[test]
 fn bits_sent_instead_are_spent() {
     let settings = DqSgd { bits: Some(5.0), steps: Some(400), ..DqSgd::default() };
@@ -164,6 +163,7 @@ fn bits_sent_instead_are_spent() {
     assert!((mean - 5.0).abs() < 0.05, "{mean}");
 }
 
+/// A run that continues after `steps`, in which `bits` are still the mean.
 #[test]
 fn a_run_longer_than_its_steps_goes_on_at_the_mean() {
     let settings = DqSgd { bits: Some(5.0), steps: Some(100), contraction: 0.95, ..DqSgd::default() };
@@ -172,7 +172,7 @@ fn a_run_longer_than_its_steps_goes_on_at_the_mean() {
     assert!(bits[120..].iter().all(|bits| *bits == 5.0), "{:?}", &bits[100..]);
 }
 
-/// On flat norms rule (18) grows by `−log₂(α)/2` bits a step where levels are many.
+/// On flat norms rule (18) grows by `−log₂(α)/2` bits per step if there are many levels.
 #[test]
 fn contraction_moves_bits_to_the_end_and_large_norms_get_more_without_it() {
     let convex = DqSgd { bits: Some(5.0), steps: Some(40), contraction: 0.9, ..DqSgd::default() };
@@ -180,14 +180,14 @@ fn contraction_moves_bits_to_the_end_and_large_norms_get_more_without_it() {
     assert!(bits.is_sorted() && bits[0] == 4.0 && bits[39] == 6.0, "{bits:?}");
     let deep = DqSgd { contraction: 1.0, ..convex };
     assert!(run(deep, vec![7.0; 40]).iter().all(|bits| *bits == 5.0));
-    // A norm that falls as fast as the steps contract leaves the convex rule nothing to move.
+    // If the norm falls as fast as the steps contract, the convex rule has nothing to move.
     let falls = |n: u64| 0.9_f64.powf(n as f64 / 2.0);
     let fixed = Budget { mean: 5.0, steps: Some(40), decay: 0.9_f64.log2() / 2.0 };
     let levels = (0..40).map(|n| fixed.exponent(n) + falls(n).log2());
     assert!(levels.clone().all(|level| (level - fixed.exponent(0)).abs() < 1e-9));
 }
 
-/// Theorem 1's term with `s_n` put in is `error` again: `(L·d·η²/12)·Σ α^(N−1−n)·‖g_n‖²/s_n²/ranks`.
+/// Inserting `s_n` into theorem 1's term gives `error` again: `(L·d·η²/12)·Σ α^(N−1−n)·‖g_n‖²/s_n²/ranks`.
 #[test]
 fn the_dual_spends_the_error_exactly() {
     let (steps, smoothness, rate, error, alpha, ranks) = (40_u64, 3.0, 0.05, 0.02, 0.93_f64, 4.0);
@@ -236,7 +236,7 @@ fn norms_that_are_not_finite_get_the_most_bits_and_are_forgotten() {
     assert_eq!(decide(&mut controller, 21, f64::INFINITY).0, 8.0);
     assert_eq!(decide(&mut controller, 22, 0.0).0, 2.0);
     (23..40).for_each(|step| assert_eq!(decide(&mut controller, step, 1.0).0, 4.0, "step {step}"));
-    // The largest that f32 gradients can have, and the smallest.
+    // The largest and the smallest norm that f32 gradients can have.
     assert_eq!(decide(&mut controller, 40, 1e45).0, 8.0);
     assert_eq!(decide(&mut controller, 41, 1e-60).0, 2.0);
 }
@@ -264,7 +264,7 @@ fn impossible_settings_are_refused() {
     for wrong in bits.iter().chain(&range).chain(&contraction).chain(&error).chain(&others) {
         assert!(wrong.controller(2).map(drop).unwrap_err().to_string().contains("dqsgd"), "{wrong:?}");
     }
-    // The default lies within what is allowed, whatever that is.
+    // The default is limited to any allowed range.
     assert_eq!(run(DqSgd { min: 6, ..DqSgd::default() }, [1.0; 3]), [6.0; 3]);
 }
 

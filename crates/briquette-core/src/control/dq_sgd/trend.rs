@@ -1,12 +1,12 @@
-//! The level and the trend of the norms so far: what the steps that remain are expected to need.
+//! Level and trend of the norms so far, from which the norms of the remaining steps are expected.
 
 /// The level of the logarithms of the norms, and their direction: falling or rising.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Trend {
     count: f64,
-    /// The mean that forgets: the last norm has two fifths of it.
+    /// Moving mean, in which the last norm has a weight of two fifths.
     level: f64,
-    /// Means of `ln(number of the norm)` and of the levels, and their sums of squares and of products about them.
+    /// Means of `ln(number of the norm)` and of the levels, and the sums of squares and of products of their deviations.
     mean: [f64; 2],
     squares: [f64; 2],
     products: f64,
@@ -14,13 +14,13 @@ pub(super) struct Trend {
 
 /// Weight of the last level in the moving mean.
 const GAIN: f64 = 0.4;
-/// Standard errors that a slope must exceed, where there are many norms.
+/// Number of standard errors that a slope must exceed, if there are many norms.
 const CLEAR: f64 = 3.0;
-/// As if two norms had been off by a fifth of a bit: three norms on a line by chance are no trend.
+/// Variance added as if two norms had deviated by a fifth of a bit: three norms that lie on a line by chance are no trend.
 const NOISE: f64 = 2.0 * 0.2 * 0.2;
 
 impl Trend {
-    /// Takes in the logarithm of one more norm. Equal ones leave a slope of exactly 0.
+    /// Adds the logarithm of a norm. Equal ones leave a slope of exactly 0.
     pub(super) fn add(&mut self, level: f64) {
         self.count += 1.0;
         self.level += (level - self.level) * GAIN.max(1.0 / self.count);
@@ -36,13 +36,13 @@ impl Trend {
         self.level
     }
 
-    /// -1 where norms clearly fall with the logarithm of time, 1 where they clearly rise, else 0.
+    /// Returns -1 if norms clearly fall with the logarithm of time, 1 if they clearly rise, else 0.
     pub(super) fn direction(&self) -> f64 {
         let degrees = self.count - 2.0;
         if degrees < 1.0 {
             return 0.0;
         }
-        // The regression's sum of squares, and what it leaves.
+        // The regression's sum of squares, and its remainder.
         let explained = self.products * self.products / self.squares[0];
         let left = (self.squares[1] - explained).max(0.0) + NOISE;
         let is_clear = explained > CLEAR * CLEAR * (1.0 + 8.0 / degrees) * left / self.count;

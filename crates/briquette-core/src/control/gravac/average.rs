@@ -1,6 +1,7 @@
-//! Averages over steps.
+//! Moving averages over steps.
 
-/// The mean of the first `1/smoothing` samples, then moving by `smoothing`: no sample weighs more than one after it by being first.
+/// Moving average: the mean of the first `1/smoothing` samples, then an exponential average with weight `smoothing`. The first sample
+/// never weighs more than a later one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Average {
     pub(super) value: f64,
@@ -27,12 +28,12 @@ impl Average {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gain {
     average: Average,
-    /// What is compared with `epsilon`: the average; until it has settled, the newest gain where that is smaller.
+    /// The gain to be compared with `epsilon`: the average. Until the average has settled, the newest gain if that is smaller.
     pub(super) counts: f64,
 }
 
 impl Gain {
-    /// Adds a gain; one that is NaN counts as 0, as it would stay in the average.
+    /// Adds a gain. NaN counts as 0, since it would otherwise stay in the average.
     pub(super) fn add(before: Option<Gain>, gain: f64, smoothing: f64) -> Self {
         let newest = if gain.is_nan() { 0.0 } else { gain.clamp(0.0, 1.0) };
         let mut average = before.map_or(Average { value: 0.0, samples: 0 }, |before| before.average);
@@ -62,7 +63,7 @@ mod tests {
             average.add(sample, 0.3);
             assert!((average.value - value).abs() < 1e-12, "{average:?}");
         }
-        // A weight of 1 keeps nothing.
+        // A weight of 1 discards all earlier samples.
         average.add(0.25, 1.0);
         assert_eq!(average.value, 0.25);
     }

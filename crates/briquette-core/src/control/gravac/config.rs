@@ -1,4 +1,4 @@
-//! The knobs of GraVAC and what they may be.
+//! Settings of GraVAC, and their valid ranges.
 
 use super::{GraVac, Policy};
 use crate::CompressionFactor;
@@ -22,31 +22,30 @@ pub struct GraVacConfig {
     pub min: CompressionFactor,
     /// The largest factor ever sent, `θmax`; at least `min`. Default 1000.
     pub max: CompressionFactor,
-    /// How candidates grow from `min` to `max`. Default exponential.
+    /// Growth of candidates from `min` to `max`. Default exponential.
     pub policy: Policy,
-    /// `ε`, the smallest averaged gain at which a factor is sent; 0 sends every candidate, above 1 is always dense.
-    /// Default 0.7.
+    /// `ε`, the smallest averaged gain at which a factor is sent; 0 sends every candidate, a value above 1 always sends dense. Default 0.7.
     pub epsilon: f64,
-    /// `ω`, the relative difference below which two gains, or two throughputs, count as equal; in `[0, 1)`. Default 0.01.
+    /// `ω`, the relative difference up to which two gains, or two throughputs, count as equal; in `[0, 1)`. Default 0.01.
     pub saturation: f64,
-    /// Steps between two window checks, at least 1. Default 500.
+    /// Number of steps between two window checks, at least 1. Default 500.
     pub window: u64,
-    /// Weight of the newest gain and throughput in their averages, in `(0, 1]`; the first `1/smoothing` samples weigh the same.
+    /// Weight of the newest gain and throughput in their averages, in `(0, 1]`; the first `1/smoothing` samples have equal weight.
     /// Default `world/100` within `[0.05, 1]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
-    /// Windows after which what was given up is tried again, at least 1: compression that was switched off, a candidate whose
-    /// gain was too small, the one above a held factor. Default 10.
+    /// Number of windows after which an abandoned choice is tried again, at least 1: compression that was switched off, a candidate
+    /// whose gain was too small, or the candidate above a held factor. Default 10.
     pub reprobe_windows: u64,
-    /// Windows after which the throughput of a factor that was not sent is forgotten, at least 2. Default 10.
+    /// Number of windows after which the throughput of a factor that was not sent is dropped, at least 2. Default 10.
     pub stale_windows: u64,
-    /// Share of its throughput that a held factor may lose before the search starts again, in `(0, 1]`. Default 0.2.
+    /// Share of its throughput that a held factor may lose before the search restarts, in `(0, 1]`. Default 0.2.
     pub hold_tolerance: f64,
-    /// Steps sent dense at the start, and whenever dense's throughput has been forgotten (`stale_windows`), to compare with.
-    /// Default 0, as in the paper: dense is then only known from steps at which no gain reached `epsilon`.
+    /// Number of dense steps for comparison, at the start and whenever dense's throughput has been dropped (`stale_windows`). Default
+    /// 0, as in the paper: dense is then only measured at steps in which no gain reached `epsilon`.
     pub dense_steps: u64,
-    /// When all candidates were tried and none saturated, hold the one with the best throughput. Default `false`, as in
-    /// the paper: stay at the largest (but dense, where it was best, is held all the same).
+    /// Set to hold the candidate with the best throughput when all candidates were tried and none saturated. Default `false`, as in
+    /// the paper: the largest is kept (dense is held in any case if it was best).
     pub settle: bool,
 }
 
@@ -70,16 +69,16 @@ impl Default for GraVacConfig {
 }
 
 impl GraVacConfig {
-    /// The paper's geometric setting: 10x to 2000x by doubling, a window of 2000 steps.
+    /// The paper's geometric setting: 10x to 2000x by doubling, with windows of 2000 steps.
     pub fn geometric() -> Self {
         let policy = Policy::Geometric { ratio: 2.0 };
         GraVacConfig { max: known(2000.0), policy, window: 2000, ..GraVacConfig::default() }
     }
 
-    /// For models of up to a few million parameters: safe at 10x, up to 100x, `ε = 0.4`, windows of 25 steps.
+    /// Settings for models of up to a few million parameters: safe at 10x, up to 100x, `ε = 0.4`, windows of 25 steps.
     ///
-    /// Tuned on a ResNet-8 of 78 000 parameters on CIFAR-10, 390 steps, four ranks, over momentum correction. There the gain
-    /// of a vector with its residual is near 0.55 at 10x: the paper's `ε = 0.7` would send dense most of the time.
+    /// Tuned on a ResNet-8 of 78 000 parameters on CIFAR-10, 390 steps, four ranks, under momentum correction. There the gain of a
+    /// vector with its residual is near 0.55 at 10x: the paper's `ε = 0.7` would send dense most of the time.
     ///
     /// ```
     /// use briquette_core::{config::ControllerConfig, control::GraVacConfig};
@@ -91,7 +90,7 @@ impl GraVacConfig {
         GraVacConfig { max: known(100.0), epsilon: 0.4, window: 25, ..GraVacConfig::default() }
     }
 
-    /// The controller of one of `world` ranks.
+    /// Creates the controller of one of `world` ranks.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting outside its range, or `min` above `max`.
@@ -100,7 +99,7 @@ impl GraVacConfig {
             return Err(ConfigError::range("world", "at least 1", world));
         }
         if self.min.is_dense() {
-            // Dense is the last resort already; as the safe factor it would be probed at every step for nothing.
+            // Dense is the last resort already. As the safe factor it would be probed at every step without benefit.
             return Err(ConfigError::range("gravac min", "above 1x", self.min));
         }
         let candidates = self.policy.candidates(self.min, self.max)?;
@@ -124,7 +123,7 @@ fn count(what: &'static str, range: &'static str, got: u64, least: u64) -> Resul
     if got >= least { Ok(()) } else { Err(ConfigError::range(what, range, got)) }
 }
 
-/// For the constants above.
+/// Creates a factor from a valid constant.
 fn known(factor: f64) -> CompressionFactor {
     CompressionFactor::new(factor).unwrap_or(CompressionFactor::DENSE)
 }
@@ -135,11 +134,11 @@ impl Described for GraVacConfig {
     const HELP: &'static str = "GraVAC, the largest ratio whose gain is enough (10x to 1000x, 0.7, 500)";
 
     fn check(&self) -> Result<(), ConfigError> {
-        // The only setting that depends on the world has a range of its own.
+        // Only `smoothing` has a default that depends on the number of ranks, and this default is always in its range.
         GraVacConfig::build(self, 1).map(drop)
     }
 
-    /// Where the gain swings about `epsilon`: dense, safe and bold by turns, and bolder after a window.
+    /// The gain varies around `epsilon`, so that dense, safe and bold alternate, with a bolder candidate after a window.
     fn representatives() -> Vec<Self> {
         let (min, max) = (known(4.0), known(16.0));
         vec![GraVacConfig { min, max, epsilon: 0.75, smoothing: Some(0.9), window: 4, ..GraVacConfig::default() }]

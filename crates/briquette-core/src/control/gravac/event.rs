@@ -1,4 +1,4 @@
-//! What a window's check did, kept until the next decision gives it as its reason.
+//! Result of a window's check, kept until the next decision reports it as its reason.
 
 use crate::CompressionFactor;
 
@@ -6,24 +6,24 @@ use crate::CompressionFactor;
 pub(super) enum Event {
     /// The next candidate is tried.
     Next,
-    /// The two best differ by no more than the tolerance.
+    /// The two best throughputs differ by at most the tolerance.
     Saturated(CompressionFactor, CompressionFactor),
     /// Every candidate was tried.
     Best,
-    /// The held factor's gain fell, or the safe one's.
+    /// The gain of the held factor, or of the safe one, fell.
     GainFell,
-    /// The held factor's throughput fell.
+    /// The throughput of the held factor fell.
     ThroughputFell,
     /// Dense was timed.
     Timed,
     /// The gain of a bolder candidate is too small.
     Back,
-    /// Dense's throughput has been forgotten.
+    /// The throughput of dense was dropped.
     Forgotten,
 }
 
 impl Event {
-    /// Why `factor` is sent now.
+    /// Returns the reason that `factor` is sent now.
     pub(super) fn explain(self, factor: CompressionFactor) -> String {
         let hold = if factor.is_dense() { "compression off".to_owned() } else { format!("holding {factor}") };
         match self {
@@ -51,7 +51,7 @@ impl Event {
         }
     }
 
-    /// `None` when [`to_numbers`](Self::to_numbers) cannot have written it.
+    /// Returns `None` if [`to_numbers`](Self::to_numbers) cannot have written the numbers.
     pub(super) fn from_numbers([kind, low, high]: [f64; 3]) -> Option<Self> {
         let factor = |value| CompressionFactor::new(value).ok();
         Some(match kind {

@@ -1,24 +1,23 @@
-//! Tries bolder compression factors while the gradient keeps its energy, and stops where it no longer pays.
+//! GraVAC: raises the compression ratio while the gradient keeps its energy, and stops when throughput no longer improves.
 //!
-//! **Why.** The right factor depends on the model, the phase of training and the network. GraVAC watches two numbers: the
-//! share of the vector's energy that survives (the gain), and samples per second times that share. It falls back to a
-//! safe factor, then to dense, whenever the gain is too small, and may find that dense is best.
-//! **Why not.** It probes at every step (three numbers in the header and one compression, whose message is then
-//! sent); small models lose so much energy that `ε ≈ 0.7` sends dense by turns (below). With a known model and
-//! network a [`Constant`](super::Constant) found once is cheaper.
+//! **Why.** The best factor depends on the model, the phase of training and the network. GraVAC measures two numbers: the share of the
+//! vector's energy that survives (the gain), and the samples per second times that share. If the gain is too small it falls back to a
+//! safe factor, then to dense, and it may find that dense is best. **Why not.** It probes at every step (three numbers in the header
+//! and one compression, whose message is then sent). Small models lose so much energy that `ε ≈ 0.7` often falls back to dense
+//! (below). If model and network are known, a [`Constant`](super::Constant) that was found once is cheaper.
 //!
-//! **Method.** Per step, with all gains over all ranks, `Σ‖C(x)‖²/Σ‖x‖²`, and averaged over steps:
-//! send `bold` if its gain reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` ← average of
-//! `samples/t · gain`. Every `window` steps: if the gains of `safe` and `bold` differ by no more than `ω`, `safe` becomes
-//! `bold`; if the two best entries of `T` differ by no more than `ω`, the lower factor of the two is held (dense: compression
-//! is off); else `bold` becomes the next candidate, or the one before where its gain is below `ε`. After a hold or a step back
-//! the search rests for `reprobe_windows` windows before it tries a bolder candidate.
+//! **Method.** All gains are over all ranks, `Σ‖C(x)‖²/Σ‖x‖²`, and averaged over steps. At each step, `bold` is sent if its gain
+//! reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` becomes the average of `samples/t · gain`. Every `window`
+//! steps the search is checked. If the gains of `safe` and `bold` differ by at most `ω`, `safe` becomes `bold`. If the two best
+//! entries of `T` differ by at most `ω`, the lower factor of the two is held (if it is dense, compression is off). Otherwise `bold`
+//! becomes the next candidate, or the previous one if its gain is below `ε`. After a hold or a step back the search rests for
+//! `reprobe_windows` windows before it tries a bolder candidate.
 //!
-//! Compression is multi-level: the message of `bold` is made of the message of `safe`
-//! ([`refine_into`](crate::compress::Compressor::refine_into)). Of [`TopK`](crate::compress::TopK),
+//! Compression is multi-level: the message of `bold` is made from the message of `safe`
+//! ([`refine_into`](crate::compress::Compressor::refine_into)). For [`TopK`](crate::compress::TopK),
 //! [`ThresholdTopK`](crate::compress::ThresholdTopK) (DGC's threshold) and [`Redsync`](crate::compress::Redsync) it is bit for bit the
-//! message made of the vector, of [`RandomK`](crate::compress::RandomK) one of the same distribution. Each may be layer-wise, as in
-//! the paper (gather with `per_slot`), or of the whole vector; gains are those of the whole vector in both.
+//! message made from the vector. For [`RandomK`](crate::compress::RandomK) it has the same distribution. Each may be layer-wise, as in
+//! the paper (gather with `per_slot`), or over the whole vector. Gains are those of the whole vector in both cases.
 //!
 //! | paper | here |
 //! |---|---|
@@ -31,55 +30,52 @@
 //! | `t_o`, `t_compress`, `t_s` | `compute_seconds`, `compress_seconds`, `exchange_seconds` of [`LastExchange`](crate::reduce::LastExchange) |
 //! | ScalingPolicy | [`Policy`] |
 //!
-//! **Time.** The check of a window belongs to the end of its last step: it runs when what came of that step is known, before
-//! the next gains are asked for. Where that is not known, it runs at the end of the next step instead. A step
-//! of unknown duration (no clock, no samples) leaves `T` as it is; with no clock at all nothing ever saturates, and the
-//! candidates are walked by gain alone.
+//! **Time.** The check of a window belongs to the end of its last step. It runs once the measurements of that step are known, before
+//! the next gains are requested. If they are unknown, it runs at the end of the next step instead. A step of unknown duration (no
+//! clock, no samples) leaves `T` unchanged. Without any clock nothing ever saturates, and the candidates are tried by gain alone.
 //!
-//! **Knobs.** [`GraVacConfig`], each with unit, range and default. The defaults are the paper's, tuned there for ResNet101,
-//! VGG16 and an LSTM of 170 to 530 MB on 32 ranks. A window too small exhausts the candidates early, an `ε` too small
-//! costs accuracy. They are the same in code, TOML and flags. *Small models*: the gain of a vector with its residual is far below that of a fresh gradient (a ResNet-8
-//! under top-k 10x: 0.55 against 0.80; under 100x: 0.07 against 0.5), so `ε = 0.7` keeps falling back to dense;
-//! [`GraVacConfig::small_model`], `gravac:10x,max=100x,epsilon=0.4,window=25`, starts lower. *Fast networks*: `T` knows dense only
-//! from steps that fell back to it; set `dense_steps` to time it at the start, and again whenever `T` has forgotten it.
+//! **Knobs.** [`GraVacConfig`], each with unit, range and default. The defaults are the paper's, tuned there for ResNet101, VGG16 and
+//! an LSTM of 170 to 530 MB on 32 ranks. A window that is too small exhausts the candidates early, an `ε` that is too small costs
+//! accuracy. They are the same in code, TOML and flags. *Small models*: the gain of a vector with its residual is far below that of a
+//! fresh gradient (a ResNet-8 under top-k 10x: 0.55 against 0.80; under 100x: 0.07 against 0.5), so `ε = 0.7` keeps falling back to
+//! dense. [`GraVacConfig::small_model`], `gravac:10x,max=100x,epsilon=0.4,window=25`, starts lower. *Fast networks*: `T` contains
+//! dense only from steps that fell back to it. Set `dense_steps` to time dense at the start, and again whenever `T` has dropped it.
 //!
 //! # Deviations from the paper
 //!
-//! Its Alg. 1 leaves open, or contradicts its text in, the following; our choices:
+//! The paper's Alg. 1 leaves the following points open, or contradicts its text. Our choices:
 //!
-//! - **a** Gains there are each rank's own, so ranks may choose different payloads: here they are agreed, times too.
-//! - **b** Line 33 moves `θs` before line 35 uses it, so `θmin` would jump to a factor never measured: `safe` becomes the
-//!   factor that was measured, and takes its averaged gain over.
-//! - **c** `θs` relative to a moving `θmin`: candidates are absolute, made once from the first `θmin`.
-//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few: clamped to `[0.05, 1]`, settable. Where an
-//!   average starts is not said. Begun with its first sample it would give that one 29 % of a window of 25 steps at four
-//!   ranks, and first gains are high, as the residual is still empty: an average is the mean of its samples until it has
-//!   `1/smoothing` of them, and so long the newest gain must reach `ε` as well.
-//! - **e** Line 38 takes the factor of the second largest throughput, the text the lower factor: the lower factor. (The
-//!   literal rule may flip between two factors every window.)
-//! - **f** No stop state: a factor found by saturation is held until its gain falls below `ε`, or its throughput by more
-//!   than `hold_tolerance`; the search then starts again from the first candidate, with the first `θmin`. A `safe` that had
-//!   moved and no longer reaches `ε` starts it again, too. After `reprobe_windows` windows a held factor is compared with the
-//!   next candidate.
-//! - **g** Per layer or over all: over the whole vector.
-//! - **h** For unbiased compressors `‖C(x)‖²` exceeds `‖x‖²`: gains are `1 − ‖x − C(x)‖²/‖x‖²`, clamped to `[0, 1]`.
-//! - **i** Its ratios of floats leave indices out: the factor here is nominal too; traffic is reported in bytes beside it.
-//! - **j** The initial `θs` is not stated: the first candidate is `2·min` (exponential) or `ratio·min` (geometric).
-//! - **k** A dense step flushes the residual: kept; it is error feedback's, and exactly zero then.
-//! - **l** `T` entries go stale: those not refreshed for `stale_windows` windows are forgotten.
-//! - **m** (Two figures are cited wrongly; nothing to choose.)
-//! - **n** Line 33 moves on whatever the gain, so the search ends at `θmax` for good, and a gain that recovers at a lower factor is
-//!   never seen. A bolder message keeps less: a candidate below `ε` at the end of its window rules out those above it, and
-//!   the one below is tried instead, until after `reprobe_windows` windows its neighbour is tried again.
+//! - **a** Gains there are rank-local, so ranks may choose different payloads. Here ranks agree on gains, and on times.
+//! - **b** Line 33 moves `θs` before line 35 uses it, so `θmin` would jump to a factor that was never measured. Here `safe` becomes
+//!   the factor that was measured, with its averaged gain.
+//! - **c** `θs` is relative to a moving `θmin`. Here candidates are absolute, and computed once from the first `θmin`.
+//! - **d** Smoothing `N/100` is above 1 for more than 100 ranks and very slow for few. Here it is clamped to `[0.05, 1]`, and can be
+//!   set. The start of an average is not specified. If it started with its first sample, that sample would have a weight of 29 % in a
+//!   window of 25 steps at four ranks, and first gains are high, as the residual is still empty. Here an average is the mean of its
+//!   samples until it has `1/smoothing` of them, and during that time the newest gain must reach `ε` as well.
+//! - **e** Line 38 takes the factor of the second largest throughput, the text the lower factor. Here it is the lower factor. (The
+//!   literal rule may alternate between two factors every window.)
+//! - **f** There is no stop state. Here a factor found by saturation is held until its gain falls below `ε`, or its throughput falls
+//!   by more than `hold_tolerance`. The search then restarts from the first candidate, with the first `θmin`. It also restarts if
+//!   `safe` has moved and no longer reaches `ε`. After `reprobe_windows` windows a held factor is compared with the next candidate.
+//! - **g** Gains per layer or over the whole vector: over the whole vector.
+//! - **h** For unbiased compressors `‖C(x)‖²` exceeds `‖x‖²`. Here gains are `1 − ‖x − C(x)‖²/‖x‖²`, clamped to `[0, 1]`.
+//! - **i** The paper's ratios of floats leave indices out. The factor here is nominal too; traffic is reported in bytes in addition.
+//! - **j** The initial `θs` is not stated. Here the first candidate is `2·min` (exponential) or `ratio·min` (geometric).
+//! - **k** A dense step flushes the residual. This is kept: the residual belongs to error feedback, and is then exactly zero.
+//! - **l** `T` entries go stale. Here those not refreshed for `stale_windows` windows are dropped.
+//! - **m** (Two figures are cited wrongly; there is nothing to choose.)
+//! - **n** Line 33 moves on regardless of the gain, so the search ends at `θmax` for good, and a gain that recovers at a lower factor
+//!   is never detected. A bolder message keeps less. Here a candidate below `ε` at the end of its window rules out those above it, and
+//!   the one below is tried instead. After `reprobe_windows` windows its neighbor is tried again.
 //!
-//! Further, found by simulation: the average of `bold`'s gain restarts when `bold` changes (else steps at an untried
-//! factor slip through on the old factor's gain); the gain of a zero vector is 1, and one that is NaN counts as 0, so
-//! that it cannot stay in the average; `T` is averaged with the same smoothing, not overwritten. Dense may win:
-//! compression is then off and nothing is probed for `reprobe_windows` windows, in the last of which probing resumes
-//! while dense is still sent, so that `T` compares today's dense; then the search starts anew. A dense step's time leaves
-//! probing out (Alg. 1, line 25). When the candidates are exhausted without saturation (the last one was tried, or one
-//! failed), or while the search rests, and dense has the best throughput, compression is off as well; when they are exhausted,
-//! `settle` extends this to every factor.
+//! The following choices come from simulation. The average of `bold`'s gain restarts when `bold` changes (otherwise steps at an
+//! untried factor pass on the old factor's gain). The gain of a zero vector is 1. A gain that is NaN counts as 0, so that it cannot
+//! stay in the average. `T` is averaged with the same smoothing, not overwritten. If dense wins, compression is off and nothing is
+//! probed for `reprobe_windows` windows. In the last of these windows probing resumes while dense is still sent, so that `T` compares
+//! with the current cost of dense. Then the search restarts. The time of a dense step excludes probing (Alg. 1, line 25). Compression
+//! is also off if dense has the best throughput when the candidates are exhausted without saturation (the last one was tried, or one
+//! failed), or while the search rests. `settle` extends this to every factor when the candidates are exhausted.
 //!
 //! **Reference.** S. Tyagi, M. Swany, *GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training*,
 //! IEEE CLOUD 2023, pp. 319–329, <https://arxiv.org/abs/2305.12201>, Algorithm 1.
@@ -121,7 +117,7 @@ use event::Event;
 use search::Search;
 use throughput::samples_per_second;
 
-/// The controller; made by [`GraVacConfig::build`], described in the [module](self).
+/// The GraVAC controller, made by [`GraVacConfig::build`]; see the [module](self).
 #[derive(Debug, Clone, PartialEq)]
 pub struct GraVac {
     config: GraVacConfig,
@@ -139,7 +135,7 @@ struct Sent {
 }
 
 impl GraVac {
-    /// The settings are valid and `candidates` is not empty: [`GraVacConfig::build`] has seen to it.
+    /// Creates the controller. [`GraVacConfig::build`] has checked that the settings are valid and `candidates` is not empty.
     fn new(config: GraVacConfig, smoothing: f64, candidates: Vec<CompressionFactor>) -> Self {
         let search = Search::start(config.min, candidates[0], config.dense_steps);
         let mut controller = GraVac { config, smoothing, candidates, search, probes: Vec::new() };
@@ -147,14 +143,14 @@ impl GraVac {
         controller
     }
 
-    /// The factors that are tried one after the other, from the smallest to the largest.
+    /// Returns the factors that are tried in turn, from the smallest to the largest.
     pub fn candidates(&self) -> &[CompressionFactor] {
         &self.candidates
     }
 
     fn list_probes(&mut self) {
         self.probes.clear();
-        // Off: only the last window's dense steps are measured, to compare with.
+        // While compression is off, only the last window's dense steps are measured, for comparison.
         if self.search.dense_left <= self.config.window {
             self.probes.push(self.search.safe);
             if self.search.bold != self.search.safe {
@@ -175,12 +171,12 @@ impl GraVac {
                 search.safe_gain = average(search.safe_gain, safe);
                 search.bold_gain = average(search.bold_gain, bold);
             }
-            // Nothing was needed, or the caller measured something else: without a gain, dense is sent.
+            // Nothing was needed, or the caller measured something else. Without a gain, dense is sent.
             _ => {}
         }
     }
 
-    /// The boldest factor that keeps enough.
+    /// Returns the boldest factor with a sufficient gain.
     fn choose(&self) -> Sent {
         let search = &self.search;
         let counts = |gain: Option<Gain>| gain.map(|gain| gain.counts);
@@ -191,7 +187,7 @@ impl GraVac {
             .unwrap_or(Sent { factor: CompressionFactor::DENSE, gain: 1.0 })
     }
 
-    /// A step that is dense by plan.
+    /// Plans a dense step.
     fn plan_dense(&mut self) -> Sent {
         self.search.dense_left -= 1;
         Sent { factor: CompressionFactor::DENSE, gain: 1.0 }
@@ -229,7 +225,7 @@ impl GraVac {
 
 impl Controller for GraVac {
     fn observe(&mut self, agreed_step: &AgreedStep) {
-        // Nothing was measured, or nothing is known of the step before.
+        // Without a measurement or a previous step there is nothing to record.
         if let (Some(sent), Some(previous)) = (self.search.sent, &agreed_step.previous) {
             self.search.sent = None;
             if let Some(rate) = samples_per_second(previous, sent.factor) {
@@ -247,7 +243,7 @@ impl Controller for GraVac {
     }
 
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-        // Nothing was known of a window's last step: its check has to do without.
+        // The last step of a window was not recorded, so its check runs without it.
         let late = std::mem::take(&mut self.search.check_due);
         let note = self.search.note.take();
         self.average_gains(agreed.gains);
@@ -269,7 +265,7 @@ impl Controller for GraVac {
         Decision::all(sent.factor, reason)
     }
 
-    /// The seconds of what is sent instead say nothing of what was decided.
+    /// Ignores the time of this step, since another level was sent than was decided.
     fn overruled(&mut self, _levels: Levels<'_>) {
         self.search.sent = None;
     }

@@ -1,4 +1,4 @@
-//! Which compression factors are candidates.
+//! Scaling policies: the candidate compression factors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::CompressionFactor;
 use crate::error::ConfigError;
 use crate::text::serde_as_text;
 
-/// How candidates grow from the safe factor to the largest; as text, `exponential` or `geometric:RATIO`.
+/// Growth of candidates from the safe factor to the largest; as text, `exponential` or `geometric:RATIO`.
 ///
 /// ```
 /// use briquette_core::CompressionFactor;
@@ -63,7 +63,7 @@ impl FromStr for Policy {
 
 serde_as_text!(Policy);
 
-/// From its text, or from the table `{ geometric = { ratio = 2.0 } }`.
+/// Reads a policy from its text, or from the table `{ geometric = { ratio = 2.0 } }`.
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Policy {
 }
 
 impl Policy {
-    /// Strictly increasing, above `min` (unless `min` is `max`), the last one `max`.
+    /// Returns the candidates: strictly increasing, above `min` (unless `min` is `max`), the last one `max`.
     ///
     /// # Errors
     /// [`ConfigError`] when the ratio is below 1.01 or `min` above `max`.
@@ -129,7 +129,7 @@ impl Policy {
         }
     }
 
-    /// The factor after `factor`, which was reached by `step`, and the step to it.
+    /// Returns the factor after `factor`, which was reached by `step`, and the step to it.
     fn advance(&self, min: f64, factor: f64, step: f64) -> (f64, f64) {
         match self {
             Policy::Exponential => (min * (step * step), step * step),

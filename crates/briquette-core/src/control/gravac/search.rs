@@ -1,4 +1,4 @@
-//! The search for a factor: what the check at a window's end does.
+//! Search for a factor: the check at the end of a window.
 
 use super::average::Gain;
 use super::event::Event;
@@ -6,7 +6,7 @@ use super::throughput::{Entry, Throughput};
 use super::{GraVac, Sent};
 use crate::CompressionFactor;
 
-/// Everything that changes.
+/// State of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Search {
     pub(super) safe: CompressionFactor,
@@ -15,17 +15,17 @@ pub(super) struct Search {
     pub(super) bold_gain: Option<Gain>,
     pub(super) throughput: Throughput,
     pub(super) steps_in_window: u64,
-    /// A window has ended and its check has not run yet.
+    /// Set if a window has ended and its check has not run yet.
     pub(super) check_due: bool,
-    /// Steps that are sent dense whatever the gains: to time dense, and while compression is off.
+    /// Number of steps that are sent dense regardless of the gains: to time dense, and while compression is off.
     pub(super) dense_left: u64,
-    /// The throughput with which `bold` was found best; the search rests.
+    /// The throughput of `bold` when it was found best; the search then rests.
     pub(super) held: Option<f64>,
-    /// Windows until a bolder candidate is tried.
+    /// Number of windows until a bolder candidate is tried.
     pub(super) rest: u64,
-    /// What the last decision was.
+    /// The factor of the last decision.
     pub(super) last: Option<CompressionFactor>,
-    /// What the next outcome is about, where gains were measured.
+    /// The factor that the next measurement belongs to, if gains were measured.
     pub(super) sent: Option<Sent>,
     pub(super) note: Option<Event>,
 }
@@ -49,7 +49,7 @@ impl Search {
         }
     }
 
-    /// Where it stands, in words.
+    /// Describes the state as text.
     pub(super) fn describe(&self, window: u64) -> String {
         let Search { safe, bold, rest, steps_in_window: step, .. } = self;
         let left = rest.saturating_mul(window).saturating_sub(*step);
@@ -63,7 +63,7 @@ impl Search {
         }
     }
 
-    /// Changes the factor to be tried; its gain is not known yet.
+    /// Changes the factor to be tried. Its gain is not known yet.
     fn try_factor(&mut self, factor: CompressionFactor) {
         if factor != self.bold {
             self.bold = factor;
@@ -71,7 +71,7 @@ impl Search {
         }
     }
 
-    /// Dense, where it was timed and `bold` does not beat it.
+    /// Returns dense, if it was timed and its throughput is at least that of `bold`.
     fn better_dense(&self) -> Option<Entry> {
         let (dense, bold) = (self.throughput.get(CompressionFactor::DENSE)?, self.throughput.get(self.bold)?);
         (dense.value() >= bold.value()).then_some(dense)
@@ -94,7 +94,7 @@ impl GraVac {
         gain.is_some_and(|gain| gain.counts < self.config.epsilon)
     }
 
-    /// Why the search must start again.
+    /// Returns the reason for a restart of the search, if there is one.
     fn fallen(&self) -> Option<Event> {
         let search = &self.search;
         let moved = search.safe > self.config.min;
@@ -116,7 +116,7 @@ impl GraVac {
         search.note = Some(fallen);
     }
 
-    /// `safe` becomes `bold` when it loses next to nothing more.
+    /// Raises `safe` to `bold` if `bold` loses hardly more energy.
     fn raise_safe(&mut self) {
         let search = &mut self.search;
         if let (Some(safe), Some(bold)) = (search.safe_gain, search.bold_gain)
@@ -128,7 +128,7 @@ impl GraVac {
         }
     }
 
-    /// Holds where throughput saturates, goes back where the gain is too small, else tries the next candidate.
+    /// Holds a factor if throughput saturates, steps back if the gain is too small, and otherwise tries the next candidate.
     fn move_on(&mut self) {
         let (failed, bold) = (self.lost(self.search.bold_gain), self.search.bold);
         let above = self.candidates.iter().find(|c| **c > bold).copied();
@@ -140,7 +140,7 @@ impl GraVac {
             if !failed && (self.search.rest > 0 || above.is_none()) {
                 return;
             }
-            // What else was timed is as old as the rest: it would saturate again unseen.
+            // The other timings are as old as the rest, and would saturate again without a new measurement.
             self.search.held = None;
             self.search.throughput.keep_dense_and(Some(bold));
         }
@@ -160,7 +160,7 @@ impl GraVac {
         }
     }
 
-    /// There is nothing bolder to try: `bold` is the largest, or it failed, and so would any bolder one.
+    /// Ends the search without a bolder candidate: `bold` is the largest, or it failed, and so would any bolder one.
     fn exhaust(&mut self, best: Option<Entry>, failed: bool) {
         let (safe, bold) = (self.search.safe, self.search.bold);
         let settles = |best: &Entry| self.config.settle && !(failed && best.factor == bold);
@@ -184,7 +184,7 @@ impl GraVac {
                 Search::start(self.config.min, self.candidates[0], windows.saturating_mul(self.config.window));
             (self.search.last, self.search.note) = (last, Some(note));
         } else {
-            // `safe` may have been raised above what was found.
+            // `safe` may have been raised above the factor found.
             let raised = self.search.safe > found.factor;
             let factor = if raised { self.search.safe } else { found.factor };
             self.search.note = Some(note).filter(|_| !raised);
@@ -194,7 +194,7 @@ impl GraVac {
         }
     }
 
-    /// Dense that was timed once and has been forgotten since is timed again: what is sent must beat what dense takes now.
+    /// Times dense again if its measurement was dropped: the factor sent must be compared with the current cost of dense.
     fn time_dense_again(&mut self) {
         let search = &mut self.search;
         let forgotten = !search.throughput.is_empty() && search.throughput.get(CompressionFactor::DENSE).is_none();

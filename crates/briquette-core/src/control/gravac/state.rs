@@ -1,4 +1,4 @@
-//! What a resumed run needs of GraVAC: all of it, to the bit.
+//! Saved state of GraVAC: the complete state, to the bit, for a resumed run.
 
 use super::average::Gain;
 use super::event::Event;
@@ -12,7 +12,7 @@ use crate::state::{State, Stateful};
 impl Stateful for GraVac {
     fn save(&self, state: &mut State) {
         let search = &self.search;
-        // Not needed to continue, but another configuration's state is recognised by it.
+        // Not needed to resume, but it identifies the state of another configuration.
         state.put("candidates", self.candidates.iter().map(|f| f.get()).collect::<Vec<f64>>());
         state.put("safe", search.safe.get());
         state.put("bold", search.bold.get());
@@ -75,7 +75,7 @@ fn note(state: &State) -> Result<Option<Event>, StateError> {
     Event::from_numbers(saved).map(Some).ok_or_else(|| mismatch("note", "a known kind", &saved))
 }
 
-/// The numbers of an entry that may be absent.
+/// Returns the numbers of an entry, which may be absent.
 fn numbers<const N: usize>(state: &State, name: &str) -> Result<Option<[f64; N]>, StateError> {
     if !state.contains(name) {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! GraVAC against the paper's numbers, driven as the wrapper `Adaptive` drives it. Golden traces that need vectors or ranks
-//! are in `tests/gravac.rs`.
+//! Tests of GraVAC against the paper's numbers, with the calls of the wrapper `Adaptive`. Golden traces that need vectors or ranks are
+//! in `tests/gravac.rs`.
 
 mod recovery;
 mod resume;
@@ -15,7 +15,7 @@ fn two() -> Policy {
     Policy::Geometric { ratio: 2.0 }
 }
 
-/// Takes steps as [`Adaptive`](crate::wrapper::Adaptive) does: `observe`, `needs`, `decide`.
+/// Runs steps as [`Adaptive`](crate::wrapper::Adaptive) does: `observe`, `needs`, `decide`.
 #[derive(Clone)]
 struct Driver {
     controller: GraVac,
@@ -23,7 +23,7 @@ struct Driver {
     last: Option<LastExchange>,
 }
 
-/// What a step decided.
+/// The decision of a step.
 #[derive(Debug, PartialEq)]
 struct Decided {
     factor: CompressionFactor,
@@ -35,7 +35,7 @@ impl Driver {
         Driver { controller: config.build(32).unwrap(), step: 0, last: None }
     }
 
-    /// One step, in a world where a factor has this gain and a step at a factor takes these seconds.
+    /// Runs one step. A factor has the gain `gain`, and a step at a factor takes `seconds`.
     fn step(&mut self, gain: &dyn Fn(f64) -> f64, seconds: &dyn Fn(f64) -> f64) -> Decided {
         self.observe();
         let gains: Vec<f64> = self.controller.needs().gains.iter().map(|f| gain(f.get())).collect();
@@ -49,13 +49,13 @@ impl Driver {
         decided
     }
 
-    /// What is known of the step before, once.
+    /// Passes the measurements of the previous step to the controller, once.
     fn observe(&mut self) {
         let agreed_step = AgreedStep { step: self.step, previous: self.last.take(), ..AgreedStep::default() };
         self.controller.observe(&agreed_step);
     }
 
-    /// The factors of the next `steps` steps as (factor, how often in a row), and the reasons given.
+    /// Returns the factors of the next `steps` steps as (factor, number in a row), and the reasons given.
     fn run(
         &mut self,
         steps: u64,
@@ -120,7 +120,7 @@ fn golden_6_geometric_walk_saturates_at_1280_and_holds() {
     let (runs, reasons) = Driver::new(&GraVacConfig::geometric()).run(40_000, &table(&gains), &seconds);
     let walk = [20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2000.0].map(|f| (f, 2000));
     assert_eq!(runs[..8], walk);
-    // After ten windows it is compared again, with the same result.
+    // After ten windows the held factor is compared again, with the same result.
     assert_eq!(runs[8..], [(1280.0, 20_000), (2000.0, 2000), (1280.0, 2000)]);
     assert_eq!(reasons[0], "gain 0.97 at 20x reaches 0.70: sending 20x");
     assert_eq!(reasons[1], "window over: trying 40x");
@@ -130,14 +130,14 @@ fn golden_6_geometric_walk_saturates_at_1280_and_holds() {
 #[test]
 fn golden_7_exponential_walk_falls_back_to_the_safe_factor_then_to_the_boldest_that_passes() {
     let gains = [(10.0, 0.95), (20.0, 0.93), (40.0, 0.91), (160.0, 0.85), (1000.0, 0.75)];
-    // Faster when smaller, never within 1 %.
+    // Times fall with the size, and differ by more than 1 %.
     let seconds = |f: f64| 1.0 + 10.0 / f;
     let mut driver = Driver::new(&GraVacConfig { epsilon: 0.9, ..GraVacConfig::default() });
     let (runs, reasons) = driver.run(1500, &table(&gains), &seconds);
     assert_eq!(runs, [(20.0, 500), (40.0, 500), (10.0, 500)]);
     assert_eq!(driver.controller.needs().gains, [factor(10.0), factor(160.0)]);
     assert_eq!(reasons[2], "gain 0.85 at 160x below 0.90: sending 10x");
-    // The paper goes on to 1000x, and stays at 10x for good. Here 1000x is not tried while 160x fails.
+    // The paper continues to 1000x, and stays at 10x for good. Here 1000x is not tried while 160x fails.
     let (runs, reasons) = driver.run(11_000, &table(&gains), &seconds);
     assert_eq!(runs, [(40.0, 5000), (10.0, 500), (40.0, 5000), (10.0, 500)]);
     assert_eq!(reasons[0], "gain of the bolder candidate too small: back to 40x");
@@ -170,7 +170,7 @@ fn safe_at_the_largest_factor_is_probed_once() {
     assert_eq!(Driver::new(&only).run(50, &|_| 0.9, &no_clock).0, [(10.0, 50)]);
 }
 
-/// A network so fast that compressing only costs gain: `T` is 1000 dense and 1000·gain otherwise.
+/// A network so fast that compression only costs gain: `T` is 1000 for dense and 1000·gain otherwise.
 fn fast(_: f64) -> f64 {
     1.0
 }
@@ -184,17 +184,17 @@ fn dense_wins_on_a_fast_network_and_is_measured_again_before_the_next_search() {
     let (runs, reasons) = driver.run(5 + 10, &table(&gains), &fast);
     assert_eq!(runs, [(1.0, 5), (20.0, 10)]);
     assert_eq!(reasons, ["timing dense before compression is tried", "dense timed: sending 20x"]);
-    // Meanwhile, in the last of the three windows, the network gets slow.
+    // In the last of the three windows, the network becomes slow.
     let slow = |f: f64| 1.0 + 10.0 / f;
     for step in 0..30 {
         let decision = driver.step(&table(&gains), if step < 20 { &fast } else { &slow });
         assert_eq!(decision.factor.get(), 1.0, "step {step}");
         let told = (step == 0).then_some("throughput best at 1x of all tried: compression off");
         assert_eq!(decision.reason.as_deref(), told);
-        // Listed now for the step after: off for two windows, measured in the third.
+        // The probes are those of the following step: none for two windows, measured in the third.
         assert_eq!(driver.controller.needs().gains.is_empty(), step < 19, "step {step}");
     }
-    // So compression pays now, and stays, also when dense is timed again.
+    // Compression is now faster, and stays on, also when dense is timed again.
     let (runs, reasons) = driver.run(200, &table(&gains), &slow);
     let expected = vec![(20.0, 110), (1.0, 5), (20.0, 85)];
     assert_eq!((runs, &reasons[0][..]), (expected, "dense timed: sending 20x"));
@@ -202,7 +202,7 @@ fn dense_wins_on_a_fast_network_and_is_measured_again_before_the_next_search() {
 
 #[test]
 fn saturation_between_dense_and_a_factor_turns_compression_off() {
-    // Dense .001 faster than 20x·gain: within ω, and the lower factor of the two is dense.
+    // Dense is .001 faster than 20x·gain: within ω, and the lower factor of the two is dense.
     let gains = [(10.0, 0.9), (20.0, 0.8), (40.0, 0.75)];
     let seconds = |f: f64| if f == 1.0 { 1.0 } else { 0.8005 };
     let config = GraVacConfig { max: factor(40.0), window: 10, dense_steps: 5, ..GraVacConfig::default() };
@@ -239,7 +239,7 @@ fn risen_safe_factor_returns_when_it_no_longer_keeps_enough() {
     let mut driver = Driver::new(&config);
     driver.run(11, &|_| 0.9, &no_clock);
     assert_eq!(driver.controller.search.safe, factor(20.0));
-    // Later only 10x keeps enough.
+    // From here on only 10x has a sufficient gain.
     let (runs, _) = driver.run(60, &|f| if f > 10.0 { 0.3 } else { 0.8 }, &no_clock);
     assert_eq!(runs.last().unwrap().0, 10.0);
     assert_eq!(driver.controller.search.safe, factor(10.0));
@@ -295,20 +295,20 @@ fn a_nan_gain_counts_as_zero_and_does_not_stay() {
     let mut driver = Driver::new(&GraVacConfig::default());
     assert_eq!(driver.step(&|_| f64::NAN, &no_clock).factor.get(), 1.0);
     assert_eq!(driver.run(50, &|_| 0.9, &no_clock).0.last().unwrap().0, 20.0);
-    // Without any gain nothing but dense is known to be safe, whatever ε.
+    // Without any gain, only dense is known to be safe for any ε.
     let mut blind = GraVacConfig { epsilon: 0.0, ..GraVacConfig::default() }.build(2).unwrap();
     let agreed_step = AgreedStep::default();
     assert_eq!(blind.decide(&Agreed::new(&agreed_step, &[])).factor(), Some(CompressionFactor::DENSE));
 }
 
-/// A fifth less is allowed: a step that takes 1.1 times as long is not, one of twice as long is a fall.
+/// A loss of a fifth is tolerated. A step time 1.1 times as long is within it, a step time twice as long is not.
 #[test]
 fn a_hold_ends_where_throughput_falls_by_more_than_its_tolerance() {
     let config = GraVacConfig { epsilon: 0.5, window: 2, reprobe_windows: 1000, ..GraVacConfig::default() };
     let mut driver = Driver::new(&config);
     let mut run = |slower: f64, steps| {
         let gain = |factor: f64| 1.0 - 0.02 * factor.log2();
-        // 40x and 160x are as fast, and 40x is held.
+        // 40x and 160x are equally fast, and 40x is held.
         let seconds = |factor: f64| gain(factor) * slower * if factor < 40.0 { 2.0 } else { 1.0 };
         let reasons = driver.run(steps, &gain, &seconds).1;
         ["saturated", "throughput fell"].map(|words| reasons.iter().any(|reason| reason.contains(words)))

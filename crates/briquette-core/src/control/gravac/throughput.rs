@@ -4,12 +4,12 @@ use super::average::Average;
 use crate::CompressionFactor;
 use crate::reduce::LastExchange;
 
-/// Samples per second times gain, of one factor.
+/// Throughput of one factor: samples per second times gain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry {
     pub(super) factor: CompressionFactor,
     average: Average,
-    /// Window checks since it was last updated.
+    /// Number of window checks since the last update.
     age: u64,
 }
 
@@ -19,14 +19,14 @@ impl Entry {
     }
 }
 
-/// One entry per factor that was sent lately, from the smallest factor to the largest.
+/// Table of the factors that were sent recently, from the smallest factor to the largest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Throughput {
     entries: Vec<Entry>,
 }
 
 impl Throughput {
-    /// Averages `value` into the entry of `factor`; the first one initialises.
+    /// Averages `value` into the entry of `factor`. The first value initializes it.
     pub(super) fn record(&mut self, factor: CompressionFactor, value: f64, smoothing: f64) {
         let index = self.entries.partition_point(|e| e.factor < factor);
         match self.entries.get_mut(index).filter(|e| e.factor == factor) {
@@ -42,20 +42,20 @@ impl Throughput {
         self.entries.iter().find(|e| e.factor == factor).copied()
     }
 
-    /// The best entry and the second best; of equals the smaller factor is the better one.
+    /// Returns the best entry and the second best. Of two equal entries, the one with the smaller factor is better.
     pub(super) fn best_two(&self) -> Option<(Entry, Entry)> {
         let mut sorted = self.entries.clone();
         sorted.sort_by(|a, b| b.value().total_cmp(&a.value())); // stable
         Some((*sorted.first()?, *sorted.get(1)?))
     }
 
-    /// A window is over: forgets what was not sent for `stale` windows.
+    /// Ends a window: drops entries that were not sent for `stale` windows.
     pub(super) fn drop_stale(&mut self, stale: u64) {
         self.entries.retain(|e| e.age < stale);
         self.entries.iter_mut().for_each(|e| e.age += 1);
     }
 
-    /// Forgets every factor but dense and this one.
+    /// Drops all entries except dense and this factor.
     pub(super) fn keep_dense_and(&mut self, factor: Option<CompressionFactor>) {
         self.entries.retain(|e| e.factor.is_dense() || Some(e.factor) == factor);
     }
@@ -64,13 +64,13 @@ impl Throughput {
         self.entries.is_empty()
     }
 
-    /// Factor, value, samples, age; factor, value, samples, age; …
+    /// Returns the table as numbers: factor, value, samples, age; factor, value, samples, age; …
     pub(super) fn to_numbers(&self) -> Vec<f64> {
         let numbers = |e: &Entry| [e.factor.get(), e.average.value, e.average.samples as f64, e.age as f64];
         self.entries.iter().flat_map(numbers).collect()
     }
 
-    /// `None` when [`to_numbers`](Self::to_numbers) cannot have written it.
+    /// Returns `None` if [`to_numbers`](Self::to_numbers) cannot have written the numbers.
     pub(super) fn from_numbers(numbers: &[f64]) -> Option<Self> {
         let (entries, []) = numbers.as_chunks::<4>() else { return None };
         let entry = |&[factor, value, samples, age]: &[f64; 4]| {
@@ -82,9 +82,9 @@ impl Throughput {
     }
 }
 
-/// Samples per second of a step at `factor`; `None` without a clock.
+/// Returns the samples per second of a step at `factor`; `None` without a clock.
 ///
-/// A dense step is not charged for what was spent on probing: without compression nothing would be probed (Alg. 1, line 25).
+/// The time of a dense step excludes probing: without compression nothing would be probed (Alg. 1, line 25).
 pub(super) fn samples_per_second(step: &LastExchange, factor: CompressionFactor) -> Option<f64> {
     let compress = if factor.is_dense() { 0.0 } else { step.compress_seconds };
     let seconds = step.compute_seconds + compress + step.exchange_seconds;

@@ -12,19 +12,19 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LossGuardConfig {
-    /// What is guarded.
+    /// The inner controller, which is guarded.
     pub inner: Box<ControllerConfig>,
-    /// Steps of a point, at least 1.
+    /// Number of steps per point, at least 1.
     pub window: u64,
-    /// Points of a trend, at least 4.
+    /// Number of points of a trend, at least 4.
     pub points: usize,
-    /// What of a point's progress is expected of the next one, in [0, 1).
+    /// Share of a point's progress that is expected of the next one, in [0, 1).
     pub trust: f64,
-    /// Noises that a point may lie above what is expected, positive.
+    /// Number of noises that a point may lie above its expected value, positive.
     pub noises: f64,
-    /// What a ratio is divided by after an alarm, and multiplied by for a new try; above 1.
+    /// Factor that divides the ratio after an alarm, and multiplies it for a new attempt; above 1.
     pub back: f64,
-    /// Points from an alarm to the first new try, at least 1.
+    /// Number of points from an alarm to the first new attempt, at least 1.
     pub hold: u64,
 }
 

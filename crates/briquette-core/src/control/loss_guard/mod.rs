@@ -1,45 +1,48 @@
-//! Reads loss progress: where it falls behind what its own trend promised, less is compressed for a while.
+//! Loss guard: lowers the compression ratio for a while if the loss falls behind its own trend.
 //!
-//! **Why.** Every controller that looks at gradients can be wrong about the loss, which is what counts: at a large learning rate and
-//! 1000x training diverges while all gains are as they should be. This one is a safety net around any other. **Why not.** The training
-//! loss is noisy, and what it would be without compression is not known: harm below its noise, and slower progress, are not seen. For
-//! these there is [`DelayLimit`](super::DelayLimit). It costs nothing: the step header agrees on the loss anyway.
+//! **Why.** A controller that reads gradients can be wrong about the loss, which is what matters: at a large learning rate and 1000x,
+//! training diverges while all gains look normal. The loss guard is a safety net around any other controller. It costs nothing, since
+//! the step header agrees on the loss anyway. **Why not.** The training loss is noisy, and the loss without compression is unknown.
+//! Harm below the noise, and slower progress, are not detected. [`DelayLimit`](super::DelayLimit) covers these.
 //!
-//! **Method.** A point is the median of the agreed training loss over `window` steps. Through the last `points` of them goes a line
-//! by medians (Theil and Sen). Its noise is the larger of the median absolute deviation and the average miss of earlier lines. Expected
-//! of the next point is the line's end, less `trust` of its progress a point. When the ratio rises to twice the highest of the last point
-//! and of this one so far, the line from before is kept as a promise for as many points: `j` points later the loss should have fallen by `trust + trust² + … + trust^j` of a point's progress. A point that lies more
-//! than `noises` times the noise above either is an *alarm*; so are points above a promise whose noises, less 1.75 each, add up to as
-//! many.
+//! **Method.** A point is the median of the agreed training loss over `window` steps. A line by medians (Theil and Sen) is fitted to
+//! the last `points` points. Its noise is the larger of the median absolute deviation and the average miss of earlier lines. The
+//! expected value of the next point is the line's end, less `trust` of its progress per point. When the ratio rises to twice the
+//! highest of the last point and of the present one so far, the line from before the rise is kept as a promise for as many points. The
+//! loss should then have fallen by `trust + trust² + … + trust^j` of a point's progress after `j` points. A point that lies more than
+//! `noises` times the noise above either expectation is an *alarm*. Points above a promise also are an alarm if their noises, less
+//! 1.75 each, add up to `noises`.
 //!
-//! A line follows a loss that rises steadily, and so does its noise. Against that the guard keeps the lowest level of the training loss: the
-//! lowest median of the points of a line, which are `points` in a row, and from 4 on after each start. The noise of this level is that of its line or the average miss of points *below* their
-//! line, whichever is larger; points above a line do not widen it. Each point adds the noises by which it lies above the lowest level to a sum,
-//! at most `noises`, less 0.6·`noises`; the sum never falls below 0. A sum above 2·`noises` is an alarm. The sum has no end, and lasts until an alarm
-//! or a point at which nothing was compressed. Of 900 simulated runs that fall for 500 steps and then rise exponentially, by 0.01 a step or by 0.0015
-//! a step, at noise of standard deviation 0.02, 0.05 or 0.1, one has no alarm within 500 steps; the median delay is 20 to 340 steps. Of
-//! 3000 healthy runs of 1000 steps (falling, on a plateau, with lower learning rates, epochs or one cycle) none has one.
+//! If a loss rises steadily, the line follows it, and its noise grows. The guard therefore also keeps the lowest level of the training
+//! loss: the lowest median of the points of a line, which are `points` in a row, and from 4 on after each start. The noise of this
+//! level is that of its line, or the average miss of points *below* their line, whichever is larger. Points above a line do not widen
+//! it. Each point adds the number of noises by which it lies above the lowest level to a sum, at most `noises`, less 0.6·`noises`. The
+//! sum never falls below 0. A sum above 2·`noises` is an alarm. The sum has no time limit, and is reset by an alarm or by a point
+//! without compression. Of 900 simulated runs that fall for 500 steps and then rise exponentially, by 0.01 a step or by 0.0015 a step,
+//! at noise of standard deviation 0.02, 0.05 or 0.1, one has no alarm within 500 steps. The median delay is 20 to 340 steps. Of 3000
+//! healthy runs of 1000 steps (falling, on a plateau, with lower learning rates, epochs or one cycle) none has an alarm.
 //!
-//! | what | then |
+//! | event | consequence |
 //! |---|---|
-//! | alarm | the limit is the highest ratio of the point, divided by `back`; below 2x it is dense. The trend starts anew |
-//! | two points after it that lie more than a noise above the middle of what was expected | the limit is divided by `back` again, and `hold` is twice the alarm's |
+//! | alarm | the limit is the highest ratio of the point, divided by `back`; below 2x it is dense. The trend restarts |
+//! | two points after an alarm that lie more than a noise above the middle of the expected values | the limit is divided by `back` again, and `hold` is twice the alarm's |
 //! | the loss is not a finite number | the limit is dense |
-//! | `hold` points without an alarm | the limit is multiplied by `back`: a new try, with a promise |
-//! | an alarm after that | `hold` doubles, up to 64 times |
-//! | the limit reaches what was sent before the alarms | there is no limit any more |
+//! | `hold` points without an alarm | the limit is multiplied by `back`: a new attempt, with a promise |
+//! | an alarm after a new attempt | `hold` doubles, up to 64 times |
+//! | the limit reaches the ratio sent before the alarms | the limit is removed |
 //!
-//! A lower limit counts from the step after. The step of the alarm still sends as before, and then [gives up](Controller::gives_up_memory)
-//! what waits in memories: of 1000x that is hundreds of steps old, and sent at once where the limit falls it ends training.
+//! A lower limit applies from the next step on. The step of the alarm is still sent at the previous limit, and then [discards the
+//! residual](Controller::gives_up_memory). At 1000x the residual is hundreds of steps old, and sending it at once when the limit falls
+//! would make training diverge.
 //!
-//! A validation loss that the training loop reports is a second trend, with a point a report. Its steady rise is not an alarm: it is more often
-//! overfitting. A training loss that rises for other reasons than compression (an adversary, harder data) costs compression, not accuracy.
-//! Steps without a loss change nothing; with none at all this controller has no effect, and neither has it while points are as expected. The
-//! controller inside learns what was sent instead ([`Controller::overruled`]).
+//! A validation loss reported by the training loop is a second trend, with one point per report. Its steady rise is not an alarm,
+//! since it is more often overfitting. If the training loss rises for other reasons than compression (an adversary, harder data), the
+//! guard costs compression, not accuracy. Steps without a loss change nothing. This controller has no effect without any loss, or
+//! while points are as expected. The inner controller is notified of the levels sent instead of its own ([`Controller::overruled`]).
 //!
 //! **Knobs.** [`LossGuardConfig`].
 //!
-//! **Source.** This project's. The line: P. K. Sen, *Estimates of the Regression Coefficient Based on Kendall's Tau*, JASA 63, 1968.
+//! **Source.** This project's. The line is from P. K. Sen, *Estimates of the Regression Coefficient Based on Kendall's Tau*, JASA 63, 1968.
 //!
 //! ```
 //! use briquette_core::CompressionFactor;
@@ -76,12 +79,12 @@ use crate::reduce::{AgreedStep, Levels};
 use crate::state::{State, Stateful};
 use trend::{Alarm, Reading, Trend};
 
-/// Points after an alarm at which the loss is to be what was expected.
+/// Number of points after an alarm at which the loss must be as expected.
 const PATIENCE: u64 = 2;
-/// How often the time to a new try doubles.
+/// Maximum number of doublings of the time to a new attempt.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// Limits what the controller inside decides; see the [module](self).
+/// Limits the decisions of the inner controller; see the [module](self).
 #[derive(Debug)]
 pub struct LossGuard<K> {
     settings: LossGuardConfig,
@@ -91,28 +94,29 @@ pub struct LossGuard<K> {
     training: Trend,
     validation: Trend,
     limit: Option<CompressionFactor>,
-    /// Points until a new try.
+    /// Number of points until a new attempt.
     hold: u64,
     alarms: u32,
-    /// What the training loss has not come back to since the last alarm, and for how many points; infinite where it has.
+    /// The value to which the training loss has not returned since the last alarm, and the number of points for which it has not.
+    /// Infinite once the loss has returned.
     expected: f64,
     late: u64,
     /// The highest ratio of the last step.
     sent: f64,
-    /// What was sent before the alarms: where the limit ends.
+    /// The ratio sent before the alarms, at which the limit is removed.
     wanted: f64,
-    /// Why the limit changed, until it is reported.
+    /// The reason for a changed limit, until it is reported.
     why: Option<String>,
-    /// Of slots, where these are limited.
+    /// Limited ratios of slots.
     limited: Vec<CompressionFactor>,
-    /// The limit before the one that was lowered since the last decision.
+    /// The limit before the reductions since the last decision.
     before: Option<Option<CompressionFactor>>,
-    /// Whether this step gives up what waits.
+    /// Set if this step discards the residual.
     gives_up: bool,
 }
 
 impl<K: Controller> LossGuard<K> {
-    /// Around `inner`.
+    /// Creates the guard around `inner`.
     ///
     /// # Errors
     /// [`ConfigError::Range`] for settings out of range.
@@ -140,12 +144,12 @@ impl<K: Controller> LossGuard<K> {
         })
     }
 
-    /// The highest ratio that may be sent; `None` where the controller inside decides.
+    /// Returns the highest ratio that may be sent; `None` if the inner controller decides.
     pub fn limit(&self) -> Option<CompressionFactor> {
         self.limit
     }
 
-    /// At most `from / by`, where `from` is the highest ratio that may be at fault.
+    /// Lowers the limit to `from / by`. `from` is the highest ratio that may have caused the alarm.
     fn lower(&mut self, from: f64, by: f64, why: String) {
         let to = Some(from / by).filter(|to| *to >= 2.0).unwrap_or(1.0);
         let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
@@ -160,14 +164,14 @@ impl<K: Controller> LossGuard<K> {
         self.validation.restart();
     }
 
-    /// A point of one of the two trends; none of them is not finite.
+    /// Adds a point to one of the two trends. All points are finite.
     fn point(&mut self, of: &str, loss: f64) {
         let LossGuardConfig { points, trust, noises, back, .. } = self.settings;
-        // A validation loss that rises steadily is more often overfitting than compression's fault.
+        // A steady rise of the validation loss is more often overfitting than a consequence of compression.
         let rises = of == "training";
         let trend = if rises { &mut self.training } else { &mut self.validation };
         let (highest, reading) = (trend.highest(), Reading { points, trust, noises, rises });
-        // Where nothing is compressed, no compression is at fault.
+        // Without compression, an alarm cannot be due to compression.
         if let Some(Alarm { loss, most, recovered }) = trend.push(loss, reading)
             && highest > 1.0
         {
@@ -177,7 +181,7 @@ impl<K: Controller> LossGuard<K> {
         }
     }
 
-    /// A step of training is known.
+    /// Records the training loss of a step.
     fn learn(&mut self, loss: f64) {
         if !loss.is_finite() {
             if self.limit != Some(CompressionFactor::DENSE) {
@@ -199,7 +203,7 @@ impl<K: Controller> LossGuard<K> {
         }
     }
 
-    /// A point without an alarm under a limit.
+    /// Handles a point without an alarm while there is a limit.
     fn hold(&mut self, loss: f64, limit: CompressionFactor) {
         let LossGuardConfig { back, hold, .. } = self.settings;
         if loss <= self.expected {
@@ -222,7 +226,7 @@ impl<K: Controller> LossGuard<K> {
         }
     }
 
-    /// The limit of this step, where what is decided exceeds it: at the step that lowers it, the one before.
+    /// Returns the limit of this step if the decision exceeds it. At the step that lowers the limit, the previous limit applies.
     fn apply(&mut self, highest: f64) -> Option<CompressionFactor> {
         let before = self.before.take();
         self.gives_up = before.is_some();
@@ -314,7 +318,7 @@ impl<K: Controller> Stateful for LossGuard<K> {
         state.put("hold", vec![self.hold as f64, self.late as f64]);
         state.put("expected", if self.expected.is_finite() { vec![self.expected] } else { vec![] });
         state.put("alarms", u64::from(self.alarms));
-        // 0 is no limit.
+        // 0 stands for no limit.
         state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
         state.put_part("inner", &self.inner);
     }

@@ -1,7 +1,8 @@
-//! Cumulative sum of how far a loss lies above the lowest level that it reached.
+//! Cumulative sum of the distances of a loss above the lowest level that it reached.
 //!
-//! A line follows a loss that rises steadily, and so does the average miss of the lines before: neither has a memory of where
-//! the loss was. This sum has one, and no end. Its noise comes from points *below* their line alone, which a rise does not widen.
+//! If a loss rises steadily, the line follows it, and so does the average miss of earlier lines: neither keeps the earlier level of
+//! the loss. This sum does, without a time limit. Its noise is computed only from points *below* their line, so a rise does not widen
+//! it.
 
 use super::trend::{Line, Reading, median};
 use crate::error::StateError;
@@ -9,18 +10,18 @@ use crate::state::State;
 
 /// Share of [`Reading::noises`] by which a point may lie above the lowest level without adding to the sum.
 const ALLOWED: f64 = 0.6;
-/// The sum that is an alarm, in the same unit. A point adds at most 1, less what is allowed: no alarm comes from less than six points.
+/// The sum above which there is an alarm, in the same unit. A point adds at most 1, less the allowed share, so an alarm needs at least six points.
 const MOST: f64 = 2.0;
-/// The standard deviation of normal noise over its mean absolute deviation, and how fast that is averaged.
+/// Ratio of the standard deviation of normal noise to its mean absolute deviation, and the weight of its moving average.
 const ABSOLUTE: f64 = 1.2533;
 const SMOOTHING: f64 = 0.1;
 
-/// The sum; see the [module](self).
+/// The cumulative sum; see the [module](self).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Rise {
-    /// The lowest median of a line's points, and the noise of that line. Lines of the first 4 points count, too.
+    /// The lowest median of a line's points, and the noise of that line. Lines of the first 4 points count as well.
     lowest: Option<(f64, f64)>,
-    /// Points above it, each by its share of [`Reading::noises`] less [`ALLOWED`]; never below 0.
+    /// The sum over points of their distance above it, as a share of [`Reading::noises`], less [`ALLOWED`] each; never below 0.
     sum: f64,
     /// Average distance of the points below their line from it, and the number of these points.
     spread: f64,
@@ -28,17 +29,17 @@ pub(super) struct Rise {
 }
 
 impl Rise {
-    /// From here on another lowest level; the noise stays known.
+    /// Restarts the lowest level and the sum. The noise is kept.
     pub(super) fn restart(&mut self) {
         (self.lowest, self.sum) = (None, 0.0);
     }
 
-    /// A new point after `points`, through which `line` goes. Where the sum of a whole trend is too large: the lowest level and its noise.
+    /// Adds a new point after `points`, to which `line` is fitted. Returns the lowest level and its noise if the sum of a whole trend is too large.
     pub(super) fn push(&mut self, point: f64, (points, line): (&[f64], Line), reading: Reading) -> Option<(f64, f64)> {
         let miss = line.next() - point;
         if miss > 0.0 && miss.is_finite() {
             self.below += 1.0;
-            // One point far away is no wider spread.
+            // A single distant point must not widen the noise.
             let miss = miss.min(reading.noises * line.noise);
             self.spread += SMOOTHING.max(1.0 / self.below) * (ABSOLUTE * miss - self.spread);
         }
@@ -60,7 +61,7 @@ impl Rise {
         state.put(&format!("{name}/rise"), [vec![self.sum, self.spread, self.below], lowest].concat());
     }
 
-    /// A state without it is of a version that had none: the sum begins at 0.
+    /// Loads the sum. A state without it is from a version that had none; the sum then starts at 0.
     pub(super) fn load(name: &str, state: &State) -> Result<Rise, StateError> {
         let name = format!("{name}/rise");
         match if state.contains(&name) { state.f64s(&name)? } else { &[0.0; 3] } {

@@ -23,9 +23,10 @@ fn step<K: Controller>(
     (decision.factor().unwrap().get(), decision.reason)
 }
 
-/// Points of one step: 8, 7, 6, 5 lie on a line of slope −1 without noise, which is then taken to be 2 % of its end, and twice that as
-/// the points are four. Of the next point 5 − ½ + 5·2·.1 = 5.5 is expected at most. 5.6 is above: 100x/4 = 25x from the next step on. At 5 − ½ + .1 =
-/// 4.6 it is as expected again, and after two such points the limit is lifted.
+/// Points of one step each: 8, 7, 6, 5 lie on a line of slope −1 without noise. The noise is then taken to be 2 % of the line's end,
+/// and twice that as there are only four points. The maximum expected value of the next point is 5 − ½ + 5·2·.1 = 5.5. 5.6 is above
+/// it, so 100x/4 = 25x is sent from the next step on. At 5 − ½ + .1 = 4.6 the loss is as expected again, and after two such points the
+/// limit is lifted.
 #[test]
 fn golden_a_point_above_the_trend_lowers_the_ratio_for_a_while() {
     let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
@@ -61,14 +62,14 @@ fn a_loss_that_is_no_number_stops_compressing_and_alarms_hold_longer_each_time()
         assert_eq!(sent, [100.0, 1.0], "alarm {alarm}");
         let steps = (1..1000).find(|_| step(&mut guard, Some(1.0), None).0 > 1.0);
         held.push(steps.unwrap());
-        // Until there is no limit.
+        // Runs until there is no limit.
         (0..20).for_each(|_| drop(step(&mut guard, Some(1.0), None)));
         assert_eq!(guard.limit(), None);
     }
     assert_eq!(held, [2, 4, 8, 16]);
 }
 
-/// Sends what the step says, dense by turns, as a controller that falls back does.
+/// Alternates between 100x and dense, as a controller that falls back does.
 struct ByTurns(u64);
 
 impl Stateful for ByTurns {}
@@ -93,7 +94,8 @@ fn a_controller_that_falls_back_for_a_step_does_not_end_the_limit() {
     assert_eq!((guard.limit(), later[79].max(later[78])), (None, 100.0));
 }
 
-/// 5.6 where 5.5 is expected at most: 25x. Two points later it is not at 4.6 yet: 6.25x; then dense, where it holds for 4 points.
+/// The loss is 5.6, with a maximum expected value of 5.5: 25x. Two points later it has not returned to 4.6: 6.25x. Then dense, where
+/// it holds for 4 points.
 #[test]
 fn a_loss_that_does_not_come_back_lowers_the_ratio_again() {
     let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
@@ -104,7 +106,7 @@ fn a_loss_that_does_not_come_back_lowers_the_ratio_again() {
     assert_eq!(reasons[8].as_deref(), Some("training loss still 5.70, 4.60 expected: at most 1x"));
 }
 
-/// At the step before each point dense is sent: the point's other steps are at fault, and are what the limit ends at.
+/// The step before each point is dense. The alarm is attributed to the point's other steps, and the limit ends at their ratio.
 #[test]
 fn a_point_counts_for_the_highest_ratio_of_its_steps() {
     let settings = LossGuardConfig { window: 2, points: 4, hold: 2, ..LossGuardConfig::default() };
@@ -116,7 +118,7 @@ fn a_point_counts_for_the_highest_ratio_of_its_steps() {
     assert_eq!(guard.limit(), Some(factor(25.0)));
 }
 
-/// Points of 1 with noise 2 % of it: .08 above what was promised is four noises. The first is none too many, the second is (2.25 + 4 > 5).
+/// Points of 1 with a noise of 2 %: .08 above the promise is four noises. The first such point is no alarm, the second is (2.25 + 4 > 5).
 #[test]
 fn points_above_a_promise_add_up() {
     let reading = Reading { points: 8, trust: 0.5, noises: 5.0, rises: true };
@@ -126,7 +128,7 @@ fn points_above_a_promise_add_up() {
     assert_eq!([trend.push(1.08, reading), trend.push(1.08, reading)].map(|alarm| alarm.is_some()), [false, true]);
 }
 
-/// A raise every 500 steps that does no harm, in runs of 3000 steps: 120 raises.
+/// Harmless raises of the ratio every 500 steps, in runs of 3000 steps: 120 raises.
 #[test]
 fn raises_that_do_no_harm_raise_no_alarm() {
     use rand::Rng;
@@ -145,7 +147,7 @@ fn raises_that_do_no_harm_raise_no_alarm() {
     assert!(alarms <= 1, "{alarms} of 120");
 }
 
-/// A look at a lower ratio and back is no rise: no old line is kept as a promise.
+/// A look at a lower ratio and back is not a rise: no old line is kept as a promise.
 #[test]
 fn a_short_fall_promises_nothing() {
     let reading = Reading { points: 4, trust: 0.5, noises: 5.0, rises: true };
@@ -156,7 +158,7 @@ fn a_short_fall_promises_nothing() {
             trend.push(8.0 - f64::from(t), reading);
         });
         ratios.into_iter().for_each(|ratio| trend.sent(ratio));
-        // Progress ends, which the line forgets in time, and a promise does not.
+        // Progress ends, which the line forgets after some time. A promise does not.
         (0..4).map(|_| trend.push(1.0, reading).is_some()).collect::<Vec<_>>()
     };
     let held = trend([20.0; 10]);
@@ -186,7 +188,7 @@ fn a_reported_validation_loss_is_a_trend_of_its_own() {
     assert_eq!((step(&mut guard, None, None).0, guard.gives_up_memory()), (25.0, false));
 }
 
-/// Plain gradient descent on a quadratic, where what is sent of the gradient is fed back late: 1000x diverges, guarded it does not.
+/// Plain gradient descent on a quadratic with a delayed feedback of the residual: at 1000x it diverges, with the guard it does not.
 #[test]
 fn training_that_diverges_under_compression_is_caught() {
     let train = |guarded: bool| {
@@ -201,7 +203,7 @@ fn training_that_diverges_under_compression_is_caught() {
             for i in 0..64 {
                 residual[i] += 2.0 * x[i];
             }
-            // In turns, so that each waits as long.
+            // Values are sent in turn, so that each has the same delay.
             for i in (0..keep).map(|k| (t * keep + k) % 64) {
                 x[i] -= 0.3 * residual[i];
                 residual[i] = 0.0;

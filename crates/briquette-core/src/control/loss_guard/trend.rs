@@ -1,48 +1,48 @@
-//! What a loss promises, and whether it keeps it.
+//! Trend of a loss: its expected values, and alarms if it exceeds them.
 
 use super::rise::Rise;
 use crate::error::StateError;
 use crate::state::State;
 
-/// Points of a promise before it is one.
+/// Minimum number of points of a line.
 const FEWEST: usize = 4;
-/// The standard deviation of normal noise over its median absolute deviation.
+/// Ratio of the standard deviation of normal noise to its median absolute deviation.
 const NORMAL: f64 = 1.4826;
-/// The same over its mean absolute deviation, and how fast that is averaged.
+/// Ratio of that standard deviation to the mean absolute deviation, and the weight of its moving average.
 const ABSOLUTE: f64 = 1.2533;
 const SMOOTHING: f64 = 0.1;
-/// Over the number of points: how much wider the noise is taken at the beginning.
+/// Initial widening of the noise, to be divided by the number of points.
 const FEW: f64 = 4.0;
-/// Below this share of the loss, noise is taken to be it.
+/// Minimum noise, as a share of the loss.
 const LEAST_NOISE: f64 = 0.02;
 
-/// Noises above a promise that do not add up.
+/// Number of noises above a promise that is not added to the sum.
 const ALLOWED: f64 = 1.75;
 
-/// How a trend is read.
+/// Parameters of a trend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reading {
-    /// Points of a trend.
+    /// Number of points of a trend.
     pub(super) points: usize,
-    /// What of a point's progress is expected of the next one.
+    /// Share of a point's progress that is expected of the next one.
     pub(super) trust: f64,
-    /// Noises that a point may lie above what was expected.
+    /// Number of noises that a point may lie above its expected value.
     pub(super) noises: f64,
     /// Set if a steady [rise](Rise) is an alarm.
     pub(super) rises: bool,
 }
 
-/// A point that lies above what was expected of it by more than the noise.
+/// An alarm: a point that exceeds its expected value by more than the noise allows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Alarm {
-    /// The loss, and the most that was expected.
+    /// The loss, and its maximum expected value.
     pub(super) loss: f64,
     pub(super) most: f64,
-    /// Where it is as expected again: a noise above the middle of what was.
+    /// The loss at which it is as expected again: a noise above the middle of the expected values.
     pub(super) recovered: f64,
 }
 
-/// A line through points by medians: at most a quarter of them can move it far.
+/// A line through points by medians. At most a quarter of the points can move it far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     last: f64,
@@ -51,26 +51,26 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The value of the line at the next point.
+    /// Returns the value of the line at the next point.
     pub(super) fn next(&self) -> f64 {
         self.last + self.slope
     }
 }
 
-/// A line from before compression was raised.
+/// A promise: the line from before compression was raised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Promise {
     line: Line,
-    /// Points since then.
+    /// Number of points since then.
     since: f64,
-    /// Noises by which they lay above it, less [`ALLOWED`] each, never below 0 (a one-sided cumulative sum).
+    /// Number of noises by which the points lay above it, less [`ALLOWED`] each, never below 0 (a one-sided cumulative sum).
     excess: f64,
 }
 
 impl Promise {
-    /// What the next point is to be.
+    /// Returns the expected value of the next point.
     fn next(&self, trust: f64) -> f64 {
-        // Progress grows slower: of every point's, a share is expected of the next.
+        // Progress slows down: each point is expected to make a share of the previous point's progress.
         let steps = trust * (1.0 - trust.powf(self.since + 1.0)) / (1.0 - trust);
         self.line.last + self.line.slope * steps
     }
@@ -82,17 +82,17 @@ impl Promise {
     }
 }
 
-/// The last points, and what they were to become when compression was raised.
+/// The last points, and the promise from when compression was raised.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Trend {
-    /// The highest ratio since the last point, and of that point's steps; 0 before any step.
+    /// The highest ratio since the last point, and the highest of that point's steps; 0 before any step.
     highest: f64,
     before: f64,
     points: Vec<f64>,
     promise: Option<Promise>,
-    /// How far points were from what the line before them foretold, on average.
+    /// Average distance of points from the prediction of the line before them.
     spread: f64,
-    /// How many that were.
+    /// Number of these points.
     foretold: f64,
     rise: Rise,
 }
@@ -104,7 +104,7 @@ pub(super) fn median(numbers: &mut [f64]) -> f64 {
 }
 
 impl Trend {
-    /// P. K. Sen's line: the median of the slopes between all pairs of points, then the median of what is left.
+    /// Returns P. K. Sen's line: the median of the slopes between all pairs of points, then the median of the remainders.
     fn line(&self) -> Option<Line> {
         let points = &self.points;
         if points.len() < FEWEST {
@@ -121,7 +121,7 @@ impl Trend {
         Some(Line { last, slope: slope.min(0.0), noise })
     }
 
-    /// A step's highest ratio. At twice what was sent since the point before the last, its line is a promise.
+    /// Records the highest ratio of a step. At twice the highest ratio sent since the point before the last, the line becomes a promise.
     pub(super) fn sent(&mut self, ratio: f64) {
         if ratio >= 2.0 * self.highest.max(self.before).max(1.0) {
             self.promise();
@@ -129,34 +129,34 @@ impl Trend {
         self.highest = self.highest.max(ratio);
     }
 
-    /// The highest ratio of the steps since the last point; at least 1.
+    /// Returns the highest ratio of the steps since the last point; at least 1.
     pub(super) fn highest(&self) -> f64 {
         self.highest.max(1.0)
     }
 
-    /// More is compressed from now on: what was promised before is what counts.
+    /// Keeps the present line as the promise when compression is raised. An existing promise stays.
     pub(super) fn promise(&mut self) {
         self.promise = self.promise.or_else(|| self.line().map(|line| Promise { line, since: 0.0, excess: 0.0 }));
     }
 
-    /// From here on another way of training: the points before promise nothing.
+    /// Restarts the trend for changed training conditions, discarding the earlier points and the promise.
     pub(super) fn restart(&mut self) {
         let Trend { spread, foretold, mut rise, .. } = std::mem::take(self);
         rise.restart();
         *self = Trend { spread, foretold, rise, ..Trend::default() };
     }
 
-    /// A new point.
+    /// Adds a new point.
     pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<Alarm> {
         let Reading { points, trust, noises, rises } = reading;
         self.before = std::mem::take(&mut self.highest);
         let line = self.line();
         let risen = line.and_then(|line| self.rise.push(point, (&self.points, line), reading)).filter(|_| rises);
         if self.before <= 1.0 {
-            // Where nothing is compressed, no compression is at fault, nor later for what rose here.
+            // Without compression, the rise cannot be due to compression, neither now nor later.
             self.rise.restart();
         }
-        // Of few points the noise is hardly known.
+        // With few points the noise is hardly known.
         let few = if self.foretold < points as f64 { FEW / self.points.len() as f64 } else { 0.0 };
         let noises = noises * (1.0 + few);
         let expected = |line: Line, middle: f64, room: f64| Alarm {
@@ -166,7 +166,7 @@ impl Trend {
         };
         let next = line.map(|line| expected(line, line.last + trust * line.slope, noises));
         if let Some(line) = line {
-            // One point far away is no wider spread.
+            // A single distant point must not widen the noise.
             let off = (point - line.next()).abs().min(noises * line.noise);
             self.foretold += 1.0;
             self.spread += SMOOTHING.max(1.0 / self.foretold) * (ABSOLUTE * off - self.spread);

@@ -25,7 +25,7 @@ fn all_quotients_of_whole_numbers_are_those_of_a_division() {
     }
 }
 
-/// `docs/wire.md` word for word, a value at a time.
+/// Reference decoder: implements `docs/wire.md` literally, one value at a time.
 fn naive(message: &Message, i: usize) -> f32 {
     let code = |bytes: &[u8], bits: usize| {
         (0..bits).map(|b| (bytes[(i * bits + b) / 8] >> ((i * bits + b) % 8) & 1) << b).sum::<u8>()
@@ -66,7 +66,7 @@ fn naive(message: &Message, i: usize) -> f32 {
     }
 }
 
-/// Bit for bit, negative zeros included, from any start, into a vector that holds something.
+/// Compares bit for bit, negative zeros included, from any start, with a nonzero output vector.
 fn adds_as_the_naive_decoder(config: &CompressorConfig, x: &[f32]) {
     let mut message = Message::default();
     config.build().compress_into(x, Key::new(3), &mut message);

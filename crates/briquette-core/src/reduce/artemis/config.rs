@@ -11,13 +11,13 @@ use crate::reduce::downlink::{Downlink, Memory};
 use crate::reduce::way::Way;
 use crate::state::Staged;
 
-/// Which memories a server keeps, and so what an absent rank counts.
+/// Memories kept by a server, and so the contribution of an absent rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// Every rank's: an absent one counts as nothing.
+    /// One memory per rank: an absent rank contributes nothing.
     Pp1,
-    /// Their mean: an absent one counts by its memory.
+    /// The mean of the memories: an absent rank contributes its memory.
     #[default]
     Pp2,
 }
@@ -26,18 +26,18 @@ pub enum Variant {
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArtemisConfig {
-    /// What ranks send; unbiased.
+    /// Compressor of the uplink; must be unbiased.
     pub up: CompressorConfig,
-    /// What servers send back; unbiased.
+    /// Compressor of the downlink; must be unbiased.
     pub down: CompressorConfig,
-    /// How far a memory moves towards what was sent, in (0, 1/(1+ω)] of the upward compressor; half of that if absent. 0 is
-    /// without memories.
+    /// Step size of a memory towards the contribution, in (0, 1/(1+ω)] of the uplink compressor; half of the maximum by default. 0 disables
+    /// memories.
     pub alpha: Option<f32>,
-    /// The chance of a rank to take part in an exchange, in (0, 1].
+    /// Probability that a rank takes part in an exchange, in (0, 1].
     pub participation: f64,
-    /// Which memories a server keeps.
+    /// Memories kept by a server.
     pub variant: Variant,
-    /// The rank that serves all of the vector; every rank serves an equal share if absent.
+    /// The rank that serves the whole vector; by default every rank serves an equal share.
     pub server: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl ArtemisConfig {
         (up.into(), down.into())
     }
 
-    /// With this memory on the way down; `name` is whose settings these are.
+    /// Builds the reducer with this memory on the downlink; `name` is the owner of the settings, for errors.
     pub(in crate::reduce) fn with(
         &self,
         (memory, per_rank): (Memory, bool),
@@ -116,7 +116,7 @@ impl ArtemisConfig {
         }))
     }
 
-    /// The variance of a compressor on `len` values, which must be unbiased.
+    /// Returns the variance of a compressor on `len` values; it must be unbiased.
     pub(in crate::reduce) fn omega(
         name: &str,
         which: &str,
@@ -126,7 +126,7 @@ impl ArtemisConfig {
         let built = compressor.build();
         match probes(len).map(|x| built.error_bound(&x)).reduce(worse) {
             Some(ErrorBound::Unbiased { omega }) => Ok(omega),
-            // The identity is of both classes.
+            // The identity is in both classes.
             Some(ErrorBound::Contractive { delta: 1.0 }) | None => Ok(0.0),
             _ => Err(ConfigError::Conflict(format!(
                 "{name} needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
@@ -156,7 +156,7 @@ impl ReducerSettings for ArtemisConfig {
         ReducerTraits::default()
     }
 
-    /// Not of a rank's vector by itself: what it sends is of the difference to its memory.
+    /// A rank's vector alone has no bound: the message holds the difference to its memory.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

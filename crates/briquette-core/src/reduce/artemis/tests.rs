@@ -16,12 +16,12 @@ fn settings(text: &str) -> ArtemisConfig {
 
 fn build(settings: ArtemisConfig, len: usize, world: usize) -> Box<dyn Reducer> {
     let exchange = Exchange { reducer: settings.into(), ..Exchange::default() };
-    // Without what goes around it.
+    // Without the wrappers around it.
     assert!(exchange.build_reducer(&Layout::flat(len), world).is_ok());
     exchange.reducer.get().build(&exchange, &Layout::flat(len)).unwrap()
 }
 
-/// One exchange at `step`; the average and what was sent.
+/// Runs one exchange at `step`; returns the average and `sent`.
 fn exchange(
     reducer: &mut dyn Reducer,
     step: u64,
@@ -39,7 +39,7 @@ fn input(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7 + rank * 3) as f32 * 0.61 + step as f32 * 0.3).sin() * (1.0 + rank as f32)).collect()
 }
 
-/// Averages of some steps on rank 0; every rank has the same.
+/// Returns the averages of some steps on rank 0; every rank has the same.
 fn averages(make: impl Fn() -> Box<dyn Reducer> + Sync, world: usize, len: usize, steps: u64) -> Vec<Vec<f32>> {
     let mut ranks = Local::run(world, |mut comm| {
         let (mut reducer, rank) = (make(), comm.rank());
@@ -60,9 +60,9 @@ fn near(a: &[f32], b: &[f32], bound: f32) -> bool {
 
 #[test]
 fn memories_by_hand() {
-    // Nothing is lost, α = ½, two ranks with (2, 4) and (4, 0), each of which serves a value. At first all memories are 0, and
-    // the mean is (3, 2): h₀ = (1, 2), h₁ = (2, 0), H = (1.5, 1). Then the differences are those halves again, and the mean is
-    // H + ((1, 2) + (2, 0))/2 = (3, 2): h₀ = (1.5, 3), h₁ = (3, 0), H = (2.25, 1.5).
+    // A lossless compressor, α = ½, two ranks with (2, 4) and (4, 0), each of which serves one value. At first all memories are 0, and the
+    // mean is (3, 2): h₀ = (1, 2), h₁ = (2, 0), H = (1.5, 1). Then the differences are those halves again, and the mean is H + ((1, 2) +
+    // (2, 0))/2 = (3, 2): h₀ = (1.5, 3), h₁ = (3, 0), H = (2.25, 1.5).
     for (variant, served) in [("pp2", [vec![2.25], vec![1.5]]), ("pp1", [vec![1.5, 3.0], vec![3.0, 0.0]])] {
         let settings = settings(&format!("artemis:dense,down=dense,alpha=0.5,variant={variant}"));
         let states = Local::run(2, |mut comm| {
@@ -84,7 +84,7 @@ fn memories_by_hand() {
     }
 }
 
-/// The algorithm on one rank, in dense vectors and without messages on a wire: a server a range.
+/// Simulates the algorithm on one rank, with dense vectors and without encoded messages: one server per range.
 fn twin(settings: ArtemisConfig, alpha: f32, world: usize, len: usize, steps: u64) -> Vec<Vec<f32>> {
     let (mut up, mut down, mut message) = (settings.up.build(), settings.down.build(), Message::default());
     let mut lose = |compressor: &mut dyn Compressor, x: &[f32], key| {
@@ -194,7 +194,7 @@ fn the_mean_over_draws_is_the_mean_gradient() {
         let settings = settings(text);
         let sums = Local::run(2, |mut comm| {
             let (mut reducer, rank) = (build(settings, len, 2), comm.rank());
-            // Memories that are somewhere else than at 0.
+            // Starts from non-zero memories.
             (0..3).try_for_each(|step| exchange(&mut *reducer, step, &input(rank, step, len), &mut comm).map(drop))?;
             let (layout, agreed_step, x) = (Layout::flat(len), AgreedStep::default(), input(rank, 9, len));
             let (mut sums, mut average) = (vec![[0.0_f64; 2]; len], vec![0.0; len]);
@@ -224,8 +224,8 @@ fn the_mean_over_draws_is_the_mean_gradient() {
 
 #[test]
 fn in_another_world_servers_begin_with_what_the_ranks_remember() {
-    // As loaded there: every rank has the mean memory (1, 3), and no server anything. The next mean is then right, and so is
-    // what servers keep, though three ranks serve in the place of two.
+    // After loading, every rank has the mean memory (1, 3), and no server has any. The next mean is then correct, and so is the servers'
+    // state, although three ranks serve instead of two.
     for variant in ["pp1", "pp2"] {
         let settings = settings(&format!("artemis:dense,down=dense,alpha=0.5,participation=0.5,variant={variant}"));
         let outcomes = Local::run(3, |mut comm| {
@@ -270,7 +270,7 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
     }
 }
 
-/// `α` is `1/(2(1 + ω))` where it is not set. Without loss that is ½: of (4, 8), memories are ½, ¾ and ⅞. One of two values, doubled, has
+/// `α` is `1/(2(1 + ω))` by default. Without loss that is ½: for (4, 8), memories are ½, ¾ and ⅞. Sending one of two values, doubled, has
 /// `ω = 1` and `α = ¼`: after one exchange the memory of the value that was sent is `¼·2` of it, and the other's is 0.
 #[test]
 fn default_step_sizes_by_hand() {

@@ -1,4 +1,4 @@
-//! Settings of the gather.
+//! Settings of the all-gather of compressed messages.
 
 use super::{Gather, Grain};
 use crate::Layout;
@@ -13,13 +13,13 @@ use crate::reduce::Reducer;
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatherConfig {
-    /// What a message is.
+    /// The compressor of the messages.
     pub compressor: CompressorConfig,
-    /// One message a slot instead of one a vector.
+    /// Sends one message per slot instead of one per vector.
     pub per_slot: bool,
 }
 
-/// Top-k of 5 % with 8-bit values, for the whole vector.
+/// Top-k at 5 % with 8-bit values, over the whole vector.
 impl Default for GatherConfig {
     fn default() -> Self {
         GatherConfig {
@@ -68,12 +68,12 @@ impl ReducerSettings for GatherConfig {
 }
 
 impl ReducerConfig {
-    /// One message for the whole vector.
+    /// Returns settings with one message for the whole vector.
     pub fn gather(compressor: CompressorConfig) -> Self {
         GatherConfig { compressor, per_slot: false }.into()
     }
 
-    /// One message a slot.
+    /// Returns settings with one message per slot.
     pub fn gather_per_slot(compressor: CompressorConfig) -> Self {
         GatherConfig { compressor, per_slot: true }.into()
     }

@@ -6,21 +6,21 @@ use crate::compress::{RandomK, TopK};
 use crate::config::AggregatorConfig;
 use crate::reduce::AgreedStep;
 
-/// The average, and which ranks the report names.
+/// The average, and the ranks that the report names.
 type Heard = (Vec<f32>, Vec<usize>);
 
-/// What a rank of five sends in place of what it should.
+/// Content that a faulty rank of five sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sends {
-    /// This as its second value.
+    /// This value as its second value.
     Value(f32),
-    /// A byte behind its message.
+    /// An additional byte after its message.
     Trailing,
-    /// Its message without the last byte, which is of the second slot.
+    /// Its message without the last byte, which belongs to the second slot.
     Truncated,
 }
 
-/// What four ranks get of five, of which rank 3 sends what it should not, and which ranks their reports name.
+/// Returns the results of the four honest ranks of five and the ranks that their reports name; rank 3 sends a faulty message.
 fn exchanged(aggregator: AggregatorConfig, lie: Sends, grain: Grain) -> Vec<Result<Heard, ReduceError>> {
     exchanged_by(aggregator, &[(3, lie)], grain)
 }
@@ -60,14 +60,14 @@ fn exchanged_by(
     ranks.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// What each aggregator makes of 0, 0.5, 1 and 2 in a world of five.
+/// The result of each aggregator on 0, 0.5, 1 and 2 in a world of five.
 fn of_four() -> Vec<(AggregatorConfig, f32)> {
     let by_hand = [
         ("krum:1", 0.5),
-        // Of 0 and 1, which are as far off, the lower rank.
+        // Of 0 and 1, which are equally far off, the lower rank.
         ("krum:1,keep=2", 0.25),
         ("trimmed-mean:1", 0.75),
-        // Of four ranks at most one can be cut off at each end.
+        // Of four ranks at most one can be trimmed at each end.
         ("trimmed-mean:2", 0.75),
         ("median", 0.75),
         ("geometric-median", 5.0 / 7.0),
@@ -76,7 +76,7 @@ fn of_four() -> Vec<(AggregatorConfig, f32)> {
         ("cge:1", 0.5),
         ("cge:2", 0.5),
         ("licm", 0.875),
-        // The 2 lies further off than three of the four.
+        // The 2 is further off than three of the four.
         ("licm:1", 0.5),
     ];
     by_hand.into_iter().map(|(text, value)| (text.parse().unwrap(), value)).collect()
@@ -133,7 +133,7 @@ fn more_than_are_tolerated_end_the_exchange_with_their_names_on_every_rank() {
     }
 }
 
-/// Each keeps 32 of 64 values. Were they the same ones, no more than these would be in the mean.
+/// Each keeps 32 of 64 values. If they were the same, the mean would have no more than these.
 #[test]
 fn ranks_draw_numbers_of_their_own() {
     let ranks = run_ranks(Local::world(2), |mut comm| {

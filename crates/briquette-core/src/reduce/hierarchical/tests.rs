@@ -6,7 +6,7 @@ use crate::reduce::{AgreedStep, Dense, Gather};
 use crate::wrapper::ErrorFeedback;
 use crate::{CompressionFactor, Key};
 
-/// Each rank's averages over some steps of the same input.
+/// Returns each rank's averages over some steps with the same input.
 fn steps<R: Reducer>(
     world: Vec<Session>,
     reducer: impl Fn() -> R + Sync,
@@ -51,7 +51,7 @@ fn machines_of_any_size_make_the_mean_over_ranks() {
     }
 }
 
-/// Frames, and their bytes, that left each machine in one exchange.
+/// Returns the number of frames that left each machine in one exchange, and their bytes.
 fn between_machines<R: Reducer>(world: Vec<Session>, reducer: impl Fn() -> R + Sync, len: usize) -> Vec<[usize; 2]> {
     let machines = world[0].places().machines().to_vec();
     let sent = run_ranks(world, |mut comm| {
@@ -73,12 +73,12 @@ fn between_machines<R: Reducer>(world: Vec<Session>, reducer: impl Fn() -> R + S
     machines.iter().map(|machine| [of(machine).len(), of(machine).iter().sum()]).collect()
 }
 
-/// The claim. One of `n` ranks sends where all did, and to one rank of another machine where all of it were sent to.
+/// The claim: one of a machine's `n` ranks sends instead of all, and to one rank of another machine instead of all of its ranks.
 #[test]
 fn between_machines_a_gather_sends_fewer_messages_by_the_square_of_a_machines_ranks() {
     let (len, factor) = (4000, CompressionFactor::new(10.0).unwrap());
     let top_k = || Gather::new(TopK::factor(factor), Mean);
-    // Of one length whatever the values are.
+    // The message length does not depend on the values.
     let sign = || Gather::new(crate::compress::ScaledSign::new(), Mean);
     for (machines, n) in [(3, 4), (4, 2), (2, 3), (3, 1)] {
         let world = || Local::builder(machines * n).machines_of(n.try_into().unwrap()).build();
@@ -94,7 +94,7 @@ fn between_machines_a_gather_sends_fewer_messages_by_the_square_of_a_machines_ra
         let two = between_machines(world(), || Hierarchical::new(top_k(), None), len);
         assert!(fewer(&flat, &two, 0), "{machines} machines of {n}: {flat:?}, {two:?}");
     }
-    // A ring in the order of ranks crosses each link once.
+    // A ring in rank order crosses each link once.
     let world = || Local::builder(12).machines_of(4.try_into().unwrap()).build();
     let (flat, two) =
         (between_machines(world(), || Dense, len), between_machines(world(), || Hierarchical::new(Dense, None), len));
@@ -104,7 +104,7 @@ fn between_machines_a_gather_sends_fewer_messages_by_the_square_of_a_machines_ra
     }
 }
 
-/// What a machine does not send waits in equal parts, and comes later.
+/// The part that a machine does not send is split equally over its ranks' residuals, and is sent later.
 #[test]
 fn under_error_feedback_all_of_it_comes() {
     let input = |rank: usize, i: usize| if rank == i { 1.0 } else { 0.25 };
@@ -135,7 +135,7 @@ fn settings_that_cannot_work_are_said() {
         let exchange = Exchange { reducer: text.parse().unwrap(), ..Exchange::default() };
         exchange.build_reducer(&Layout::flat(4), world).map(drop).map_err(|error| error.to_string())
     };
-    // Four machines of two, and among the four groups of two; groups of three are none.
+    // Four machines of two, and groups of two among the four; groups of three do not tile four.
     assert_eq!(built("hierarchical:(hierarchical:dense,group=2),group=2", 8), Ok(()));
     let error = built("hierarchical:(hierarchical:dense,group=3),group=2", 8).unwrap_err();
     assert!(error.contains("groups of 3 ranks of hierarchical do not tile a world of 4"), "{error}");
@@ -147,7 +147,7 @@ fn settings_that_cannot_work_are_said() {
     assert_eq!(config.to_string().parse(), Ok(config));
 }
 
-/// Law 2 where machines are not of one size: the mean over ranks of what each sent is the average.
+/// Law 2 for machines of unequal size: the mean over ranks of `sent` is the average.
 #[test]
 fn what_ranks_of_unequal_machines_sent_makes_the_average() {
     let machines = Local::builder(3).machines_of(2.try_into().unwrap()).build();
@@ -167,11 +167,12 @@ fn what_ranks_of_unequal_machines_sent_makes_the_average() {
     }
 }
 
-/// Reducers that leave no value that is not finite behind where they fail: one finds it in the others' frames, one in the first of its rounds.
+/// Reducers that fail without leaving a non-finite value in the average: one finds it in the others' frames, one in the first of its
+/// rounds.
 #[test]
 fn where_the_leaders_have_no_finite_average_every_rank_has_the_same_error() {
     let layout = Layout::new([("first", vec![40]), ("second", vec![40])]);
-    // The sum of two is not finite; of ten tenths, rounding.
+    // The sum of two is not finite; the sum of ten tenths is not either, because of rounding.
     for (text, world, large) in [
         ("hierarchical:(multi-step:2,inner=dense),group=2", 4, 3e38),
         ("hierarchical:(sparse-all-reduce:8x),group=2", 20, f32::MAX),

@@ -17,8 +17,8 @@ fn input(rank: usize) -> Vec<f32> {
     (0..3000).map(|i| ((i * 37 + rank * 11) % 101) as f32 - 50.3).collect()
 }
 
-/// Bytes that a rank of four sends at each ratio, and the ratio that it reports. Of 3000 values on the ring: 2·3/4·2·3000 = 9000 in
-/// 16 bits; in 8 bits 6 frames of 750 values in 3 blocks.
+/// Bytes that a rank of four sends at each ratio, and the ratio that it reports. For 3000 values on the ring: 2·3/4·2·3000 = 9000 in 16
+/// bits; in 8 bits 6 frames of 750 values in 3 blocks.
 #[test]
 fn golden_a_ratio_chooses_what_travels() {
     let mut seen = Vec::new();
@@ -49,7 +49,7 @@ fn golden_a_ratio_chooses_what_travels() {
     assert!(seen[4].0 < 1800 && seen[4].1 == 10.0, "{seen:?}");
 }
 
-/// With the memory a step's input and the residual before are what was sent and the residual after, whatever the level.
+/// Under error feedback a step's input plus the previous residual equals the contribution plus the next residual, at any level.
 #[test]
 fn a_residual_goes_through_all_levels() {
     run_ranks(Local::world(4), |mut comm| {
@@ -94,7 +94,7 @@ fn rings_gains_are_one_and_messages_their_own() {
     assert!(kept[2] < 0.5 * total && kept[3] < kept[2] && kept[3] > 0.0, "{kept:?} of {total}");
 }
 
-/// A rung begins at its bound.
+/// A rung starts at its bound.
 #[test]
 fn a_ratio_at_a_bound_is_of_the_next_rung() {
     let of = |factor: f64| ring(CompressionFactor::new(factor).unwrap());

@@ -16,7 +16,7 @@ fn rate(step: u64) -> f32 {
     [0.5, 0.25, 0.0, 0.125][step as usize % 4]
 }
 
-/// Rank 0's averages and what it sent, and all ranks' states after the last step.
+/// Returns rank 0's averages and contributions, and all ranks' states after the last step.
 fn run(reducer: &str, steps: u64) -> (Vec<[Vec<f32>; 2]>, Vec<State>) {
     let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
     let layout = Layout::flat(LEN);
@@ -58,8 +58,8 @@ fn without_loss_on_the_way_down_it_is_artemis_which_is_diana() {
     }
 }
 
-/// Servers and ranks as the paper writes them: a model on the servers, another on the ranks, a memory between them. The messages are those of
-/// the reducer, as both compress the same values under the same key.
+/// Simulates servers and ranks as in the paper: a model on the servers, another on the ranks, a memory between them. The messages equal
+/// those of the reducer, because both compress the same values under the same key.
 #[test]
 fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
     let (outcomes, states) = run("mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1", 8);
@@ -72,7 +72,7 @@ fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
             continue;
         }
         w.iter_mut().zip(mean).for_each(|(w, mean)| *w -= rate * mean);
-        // H − w, as what falls is sent with its sign.
+        // H − w, because decreases are sent with this sign.
         let difference: Vec<f32> = h.iter().zip(&w).map(|(h, w)| h - w).collect();
         let (mut message, mut sent) = (crate::Message::default(), vec![0.0; LEN]);
         compressor.compress_into(&difference, Key::new(4).step(step as u64).purpose("down").bucket(1), &mut message);
@@ -92,7 +92,7 @@ fn what_sgd_makes_of_the_averages_is_the_ranks_model_of_the_paper() {
     assert!(kept.iter().any(|kept| kept.abs() > 0.01));
 }
 
-/// A server draws for each rank by itself, and remembers what that rank has.
+/// A server draws a separate message for each rank, and remembers that rank's model.
 #[test]
 fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
     let (outcomes, states) = run("mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1,per_rank=true", 8);
@@ -107,7 +107,7 @@ fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
             let key = Key::new(4).step(step as u64).purpose("down").bucket(1).rank(to);
             compressor.compress_into(&memory, key, &mut message);
             message.decode_into(&mut sent).unwrap();
-            // Rank 0's averages are at hand.
+            // Only rank 0's averages are available.
             let averages = sent.iter().zip(&last).map(|(sent, last)| (sent - 0.75 * last) / rate);
             let near = averages.zip(average).all(|(expected, average)| (expected - average).abs() < 1e-2);
             assert_eq!(near, to == 0, "step {step}, to rank {to}");
@@ -118,19 +118,19 @@ fn a_message_for_each_rank_is_that_rank_s_own_from_a_memory_of_its_own() {
     }
 }
 
-/// Ranks that take part at a step.
+/// Returns the ranks that take part at a step.
 fn active(step: u64) -> Vec<bool> {
     draw(Key::new(4).step(step), 0.5, 3)
 }
 
-/// Nothing is lost, so a rank that takes part has the servers' model, `w ← w − γ/(p̂N) Σ g`; one that is absent has that of the step that it
-/// took part in last.
+/// The compressor is lossless, so an active rank has the servers' model, `w ← w − γ/(p̂N) Σ g`. An absent rank has the model of the last
+/// step in which it took part.
 #[test]
 fn an_absent_rank_keeps_its_model_and_one_message_brings_it_back() {
     let exchange = "mcm:dense,down=dense,alpha=0,model_alpha=0.25,server=1,per_rank=true,participation=0.5";
     let exchange = Exchange { reducer: exchange.parse().unwrap(), ..Exchange::default() };
     let layout = Layout::flat(LEN);
-    // Of 3 ranks, drawn again where none takes part: ½/(1 − ⅛).
+    // For 3 ranks, drawn again if none takes part: ½/(1 − ⅛).
     let weight = (7.0 / 8.0) / 0.5 / 3.0;
     let mut w = vec![vec![0.0_f32; LEN]];
     for step in 0..12 {
@@ -168,7 +168,7 @@ fn an_absent_rank_keeps_its_model_and_one_message_brings_it_back() {
     assert!(absences.into_iter().map(Result::unwrap).sum::<u64>() > 5);
 }
 
-/// A server's memory of a rank goes on while that rank is absent, as if it had been sent nothing.
+/// A server's memory of a rank continues while that rank is absent, as if it had been sent nothing.
 #[test]
 fn what_an_absent_rank_missed_is_in_its_next_message() {
     let text = "mcm:dense,down=qsgd:4:8:l2,alpha=0,model_alpha=0.25,server=1,per_rank=true,participation=0.5";
@@ -199,7 +199,7 @@ fn what_an_absent_rank_missed_is_in_its_next_message() {
     assert!(kept.iter().zip(&memory).all(|(a, b)| (a - b).abs() < 1e-3));
 }
 
-/// One message for all reaches those that sent nothing, too.
+/// A shared message reaches ranks that sent nothing, too.
 #[test]
 fn where_one_message_goes_to_all_every_rank_has_the_same_model_at_every_step() {
     let text = "mcm:dense,down=dense,alpha=0.25,model_alpha=0.25,participation=0.5";
@@ -251,9 +251,9 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
     }
 }
 
-/// Both step sizes are `1/(2(1 + ω))` where they are not set: ½ without loss. With γ = ½ and (4, 8), `x = γĝ + kept` is sent whole, and
-/// half of it stays: kept = ½·2 = 1, then ½·(2 + 1) = 1½, then ½·3½ = 1¾ of the first value, twice that of the second. The ranks'
-/// memories are ½, ¾ and ⅞ of the vector.
+/// Both step sizes are `1/(2(1 + ω))` by default: ½ without loss. With γ = ½ and (4, 8), `x = γĝ + kept` is sent entirely, and half of it
+/// is kept: ½·2 = 1, then ½·(2 + 1) = 1½, then ½·3½ = 1¾ for the first value, twice that for the second. The ranks' memories are ½, ¾ and ⅞
+/// of the vector.
 #[test]
 fn default_step_sizes_by_hand() {
     let exchange = Exchange { reducer: "mcm:dense,down=dense".parse().unwrap(), ..Exchange::default() };

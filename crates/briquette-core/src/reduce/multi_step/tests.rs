@@ -6,7 +6,7 @@ use crate::reduce::{AgreedStep, Gather, SharedRandomK};
 use crate::{Key, Layout, Message};
 use rand::Rng;
 
-/// Average, `sent` and traffic of one exchange, a rank each.
+/// Returns the average, `sent` and traffic of one exchange, per rank.
 fn exchange<R: Reducer>(
     world: usize,
     key: Key,
@@ -37,7 +37,7 @@ fn times<R>(rounds: usize, make: impl Fn() -> R) -> Vec<R> {
     (0..rounds).map(|_| make()).collect()
 }
 
-/// Multiples of 1/64: sums and quarters are exact.
+/// Returns multiples of 1/64: sums and quarters are exact.
 fn dyadic(rank: usize, len: usize) -> Vec<f32> {
     let mut rng = Key::new(8).rank(rank).block(0);
     (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
@@ -53,7 +53,7 @@ fn error(x: &[f32], y: &[f32]) -> f64 {
 
 #[test]
 fn rounds_by_hand() {
-    // Top-1 twice: 4, then 3 of what is left.
+    // Top-1 twice: 4, then 3 of the remainder.
     let top_k =
         exchange(1, Key::new(0), || MultiStep::contractive(times(2, || top(1, 4))).unwrap(), |_| vec![4., -3., 2., 1.]);
     assert_eq!((&top_k[0].0, &top_k[0].1), (&vec![4.0, -3.0, 0.0, 0.0], &vec![4.0, -3.0, 0.0, 0.0]));
@@ -96,7 +96,7 @@ fn one_round_is_the_inner_reducer_to_the_bit() {
     }
 }
 
-/// The paper's pseudocode for one rank.
+/// Runs the paper's pseudocode for one rank.
 fn naive(x: &[f32], key: Key, rounds: usize, omega: f64, compressor: &mut dyn Compressor) -> Vec<f32> {
     let (mut v, q) = (vec![0.0_f64; x.len()], omega / (1.0 + omega));
     for r in 0..rounds {
@@ -112,7 +112,7 @@ fn naive(x: &[f32], key: Key, rounds: usize, omega: f64, compressor: &mut dyn Co
 
 #[test]
 fn rounds_equal_the_naive_twin() {
-    // Signs twice: where the residual is far from a tie the twin's rounding changes nothing.
+    // Signs twice: if the remainder is far from a tie, the reference's rounding changes nothing.
     let (x, key) = (dyadic(0, 40), Key::new(4));
     for rounds in [1, 2, 5] {
         let make = || MultiStep::contractive(times(rounds, || Gather::new(ScaledSign::new(), Mean))).unwrap();
@@ -142,7 +142,7 @@ fn the_error_contracts_with_every_round() {
             );
             let bound = (1.0 - k as f64 / len as f64).powi(rounds as i32);
             assert!(error(&x, &sent[0].0) <= (bound + 1e-12) * energy(&x), "top-k, {rounds} rounds");
-            // A scaled sign leaves 1 − ‖x‖₁²/(d‖x‖²) of what it gets, so no round makes it worse.
+            // A scaled sign leaves 1 − ‖x‖₁²/(d‖x‖²) of its input, so no round makes it worse.
             let sign = |rounds| {
                 let make = || MultiStep::contractive(times(rounds, || Gather::new(ScaledSign::new(), Mean))).unwrap();
                 error(&x, &exchange(1, Key::new(0), make, |_| x.clone())[0].0)
@@ -152,7 +152,7 @@ fn the_error_contracts_with_every_round() {
     }
 }
 
-/// Mean of the results over draws, and their mean error, relative.
+/// Returns the mean of the results over draws, and their mean relative error.
 fn statistics<R: Reducer>(x: &[f32], draws: u64, mut reducer: R) -> (Vec<f64>, f64) {
     let mut comm = Local::world(1).remove(0);
     let (layout, agreed_step) = (Layout::flat(x.len()), AgreedStep::default());

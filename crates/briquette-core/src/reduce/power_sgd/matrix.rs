@@ -1,18 +1,19 @@
-//! A matrix times a few columns, three ways. Written out, not left to a library: with one to eight columns a product reads each value
-//! of the matrix once and is bound by memory, and every order of additions here is fixed, so that all machines have the same bits.
+//! Products of a matrix with a few columns, in three forms. They are written out instead of using a library: with one to eight columns a
+//! product reads each matrix value once and is bound by memory bandwidth. The order of additions is fixed, so that all machines compute the
+//! same bits.
 //!
-//! Factors are `columns × n` here, each column's values side by side; messages and memories hold them the other way.
+//! Factors here are `columns × n`, each column contiguous. Messages and state hold them transposed.
 
-/// Columns that one pass over a row serves.
+/// Columns processed in one pass over a row.
 const GROUP: usize = 4;
 /// Partial sums of a product of two rows.
 const LANES: usize = 16;
-/// What a sum starts from: adding to it keeps the sign of a zero.
+/// Initial value of a sum: adding to it keeps the sign of a zero.
 const NOTHING: [f32; LANES] = [-0.0; LANES];
 /// Rows added to the columns at a time.
 const ROWS: usize = 4;
 
-/// `n × columns` to `columns × n`.
+/// Transposes `n × columns` to `columns × n`.
 pub(super) fn columns_of(rows: &[f32], columns: usize, out: &mut Vec<f32>) {
     let n = rows.len() / columns;
     out.clear();
@@ -22,7 +23,7 @@ pub(super) fn columns_of(rows: &[f32], columns: usize, out: &mut Vec<f32>) {
     }
 }
 
-/// `columns × n` to `n × columns`.
+/// Transposes `columns × n` to `n × columns`.
 pub(super) fn rows_of(columns: &[f32], count: usize, out: &mut [f32]) {
     let n = out.len() / count;
     for (column, values) in columns.chunks_exact(n).enumerate() {
@@ -30,7 +31,7 @@ pub(super) fn rows_of(columns: &[f32], count: usize, out: &mut [f32]) {
     }
 }
 
-/// `P = M Q`: `p` is `n × columns`, `q` is `columns × m`. Sums are in lanes, which are added in pairs.
+/// Computes `P = M Q`: `p` is `n × columns`, `q` is `columns × m`. Sums are kept in lanes, which are added in pairs.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(super) fn project_left(matrix: &[f32], q: &[f32], p: &mut [f32], columns: usize) {
     let m = q.len() / columns;
@@ -46,7 +47,7 @@ pub(super) fn project_left(matrix: &[f32], q: &[f32], p: &mut [f32], columns: us
     }
 }
 
-/// A row times `C` columns.
+/// Multiplies a row by `C` columns.
 #[inline(always)]
 fn dots<const C: usize>(row: &[f32], q: &[f32], out: &mut [f32]) {
     let (chunks, rest) = row.as_chunks::<LANES>();
@@ -66,7 +67,7 @@ fn dots<const C: usize>(row: &[f32], q: &[f32], out: &mut [f32]) {
     }
 }
 
-/// In pairs, of fixed widths: the compiler then keeps the lanes in registers.
+/// Sums the lanes in pairs, with fixed widths: the compiler then keeps the lanes in registers.
 #[inline(always)]
 fn total(sums: [f32; LANES]) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| sums[i] + sums[i + 8]);
@@ -74,7 +75,7 @@ fn total(sums: [f32; LANES]) -> f32 {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// `Q = Mᵀ P`: `q` is `columns × m`, `p` is `n × columns`. Every sum is in the order of rows.
+/// Computes `Q = Mᵀ P`: `q` is `columns × m`, `p` is `n × columns`. Every sum is in the order of rows.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(super) fn project_right(matrix: &[f32], p: &[f32], q: &mut [f32], columns: usize) {
     let m = q.len() / columns;
@@ -97,7 +98,7 @@ fn add_rows<const R: usize>(rows: &[f32], weights: [f32; R], out: &mut [f32]) {
     add_scaled::<true>(&rows, &weights, out);
 }
 
-/// Adds slices, each times its weight and in their order, to what is there or instead of it; cut in lanes and what is left.
+/// Adds weighted slices, in order, to `out` or overwrites it. Slices are cut into whole lanes and a remainder.
 #[inline(always)]
 fn add_scaled<const ONTO: bool>(slices: &[(&[[f32; LANES]], &[f32])], weights: &[f32], out: &mut [f32]) {
     let (chunks, rest) = out.as_chunks_mut::<LANES>();
@@ -120,7 +121,7 @@ fn add_scaled<const ONTO: bool>(slices: &[(&[[f32; LANES]], &[f32])], weights: &
     }
 }
 
-/// `M = P Qᵀ`: `p` is `n × columns`, `q` is `columns × m`. Every sum is in the order of columns.
+/// Computes `M = P Qᵀ`: `p` is `n × columns`, `q` is `columns × m`. Every sum is in the order of columns.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(super) fn expand(p: &[f32], q: &[f32], matrix: &mut [f32], columns: usize) {
     let m = q.len() / columns;
@@ -154,7 +155,7 @@ mod tests {
         (0..len).map(|i| ((i as f32 + seed) * 0.37).sin()).collect()
     }
 
-    /// Shapes with and without whole lanes, rows and groups.
+    /// Returns shapes with and without whole lanes, rows and groups.
     fn shapes() -> impl Iterator<Item = (usize, usize, usize)> {
         let sides = [(1, 1), (3, 5), (4, 16), (7, 40), (9, 33)];
         sides.into_iter().flat_map(|(n, m)| (1..=9).map(move |columns| (n, m, columns)))

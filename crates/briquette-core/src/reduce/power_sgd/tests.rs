@@ -23,7 +23,7 @@ fn only_matrices_that_shrink_are_factored() {
     assert_eq!((plan.left_len, plan.right_len), (8, 8));
 }
 
-/// Two matrices and a vector between them; 160 values.
+/// Returns a layout of two matrices with a vector between them; 160 values.
 fn layout() -> Layout {
     Layout::new([("a", vec![10, 8]), ("bias", vec![10]), ("b", vec![7, 10])])
 }
@@ -33,7 +33,7 @@ fn noise(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| StandardNormal.sample(&mut rng)).collect()
 }
 
-/// One exchange of the layout above: the average.
+/// Runs one exchange of the layout above and returns the average.
 fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (layout(), vec![0.0; input.len()]);
     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
@@ -43,7 +43,7 @@ fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Sess
     Ok(average)
 }
 
-/// The averages of a run, and the reducer at its end.
+/// Returns the averages of a run, and the reducer at its end.
 fn run<R: Reducer>(
     world: usize,
     steps: u64,
@@ -70,8 +70,8 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Of a diagonal of 2 and 1 one column finds the 2: what an exchange ends with is where the next one begins, and leaves a quarter of what
-/// was off. Begun anew at every exchange, the 1 would stay in.
+/// For a diagonal of 2 and 1, one column finds the 2: each exchange starts from the result of the previous one, and leaves a quarter of the
+/// error. With a restart at every exchange, the 1 would stay in.
 #[test]
 fn a_warm_start_finds_the_largest_direction() {
     let mut input = vec![0.0; 160];
@@ -92,11 +92,11 @@ fn over_ranks_it_is_a_single_process_on_the_mean_gradient() {
             let off = furthest(&ranks[0].0[step], average);
             assert!(off < 1e-4, "{world} ranks, step {step}: off by {off:e}");
         }
-        // What is left over is the same in the mean; no rank's own is.
+        // The mean residual is the same; each rank's differs.
         let left = mean(ranks.iter().map(|rank| rank.1.residual().to_vec()));
         assert!(furthest(&left, lone.1.residual()) < 1e-4, "{world} ranks");
         assert!(furthest(ranks[0].1.residual(), lone.1.residual()) > 0.1, "{world} ranks");
-        // And every rank starts the next step alike.
+        // Every rank starts the next step with the same factors.
         let states = ranks.iter().map(|rank| saved(&rank.1).f32s("inner/q", None).unwrap().to_vec());
         let states: Vec<_> = states.collect();
         assert!(states[0].len() == 36 && states.iter().all(|q| *q == states[0]), "{world} ranks");
@@ -109,7 +109,7 @@ fn saved(reducer: &dyn Stateful) -> State {
     state
 }
 
-/// Matrices of rank `rank`, and a vector.
+/// Returns matrices of rank `rank`, and a vector.
 fn low_rank(rank: usize) -> Vec<f32> {
     let mut out = noise(9, 0, 160);
     for slot in layout().slots() {
@@ -128,7 +128,7 @@ fn a_mean_of_low_rank_is_recovered_whatever_the_ranks_hold() {
         for own in 1..=kept {
             let low = low_rank(own);
             for world in [1, 2, 3, 4] {
-                // Noise of full rank that adds up to nothing.
+                // Noise of full rank whose sum over ranks is zero.
                 let input = |rank: usize, _| {
                     let noise = noise(0, 5, 160);
                     let sign = [1.0, -1.0, 0.5, -0.5][rank];
@@ -157,7 +157,7 @@ fn zeros_stay_zeros_and_leave_no_mark() {
         let input = |_, step| if step == 1 { low_rank(2) } else { vec![0.0; 160] };
         let averages = run(world, 3, || PowerSgd::new(2).unwrap(), input).remove(0).0;
         assert!(averages[0].iter().chain(&averages[2]).all(|v| *v == 0.0), "{world} ranks");
-        // The columns that became zero were drawn anew.
+        // The columns that became zero were drawn again.
         assert!(furthest(&averages[1], &low_rank(2)) < 1e-4, "{world} ranks");
     }
 }
@@ -172,7 +172,7 @@ fn a_saved_start_that_has_no_factors_yet_is_taken_back() {
     reducer.load(&fresh).unwrap();
     assert_eq!(exchange(&mut reducer, 0, &noise(0, 0, 160), &mut comm).unwrap(), first);
     assert_eq!(saved(&reducer), trained);
-    // Factors of another model are not.
+    // Factors of another model are rejected.
     let mut other = State::default();
     other.put("q", vec![0.0_f32; 35]);
     assert!(reducer.load(&other).is_err());

@@ -5,7 +5,7 @@ use crate::wrapper::ErrorFeedback;
 
 const FORMATS: [Wire; 3] = [Wire::Bf16, Wire::F16, Wire::Int8];
 
-/// Average, what each rank sent, and what it moved, of one round or the error.
+/// Average, contribution and traffic of each rank in one round, or the error.
 type Reduced = Result<(Vec<f32>, Vec<f32>, crate::Traffic), ReduceError>;
 
 fn reduce<R: Reducer>(make: impl Fn() -> R + Sync, inputs: &[Vec<f32>]) -> Vec<Reduced> {
@@ -36,19 +36,19 @@ fn rounded(wire: Wire, values: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Part `c` of `parts` that tile `range`.
+/// Returns part `c` of `parts` that tile `range`.
 fn cut(range: Range<usize>, c: usize, parts: usize) -> Range<usize> {
     range.start + c * range.len() / parts..range.start + (c + 1) * range.len() / parts
 }
 
-/// All frames of a vector, each with the rank it starts at.
+/// Returns all frames of a vector, each with the rank at which it starts.
 fn frames(len: usize, world: usize) -> Vec<(usize, Range<usize>)> {
     let parts = len.div_ceil(world).div_ceil(RING_FRAME).max(1);
     let of = |c: usize| (0..parts).map(move |f| (c, cut(cut(0..len, c, world), f, parts)));
     (0..world).flat_map(of).collect()
 }
 
-/// The average and what each rank sent, a frame at a time, without a network.
+/// Computes the average and each rank's contribution, one frame at a time, without a network.
 fn naive(wire: Wire, inputs: &[Vec<f32>]) -> (Vec<f32>, Vec<Vec<f32>>) {
     let (world, len) = (inputs.len(), inputs[0].len());
     let (mut average, mut sent) = (vec![0.0; len], vec![vec![0.0; len]; world]);
@@ -83,10 +83,10 @@ fn by_hand_two_ranks_each_lose_what_they_round() {
     for (rank, result) in results.into_iter().enumerate() {
         let (average, sent, traffic) = result.unwrap();
         assert_eq!(average, vec![128.0; len]);
-        // Chunk 0 starts at rank 0, whose 255 is exact; rank 1 makes 256 of 257, so it sent 1. Chunk 1 the other way.
+        // Chunk 0 starts at rank 0, whose 255 is exact; rank 1 rounds 257 to 256, so its contribution is 1. Chunk 1 is the other way round.
         let expected = [[255.0, 254.0], [1.0, 2.0]][rank];
         assert_eq!([sent[0], sent[600]], expected);
-        // Each chunk once out to be summed and once to be delivered, 2 bytes a value.
+        // Each chunk is sent once to be summed and once to be delivered, 2 bytes a value.
         assert_eq!(traffic.sent, 2 * 600 * 2);
         assert_eq!(world as f32 * average[0], 255.0 + 1.0);
     }
@@ -98,7 +98,7 @@ fn all_ranks_have_the_bits_of_the_naive_twin() {
         for (world, len) in
             [(1, 3), (1, 3000), (2, 1), (3, 1025), (5, 3), (5, 1024), (5, 4999), (2, 3 * RING_FRAME + 77)]
         {
-            // Of the usual size, small, and large with blocks of all sizes.
+            // Values of usual magnitude, small values, and large values with blocks of all magnitudes.
             for scale in [1.0, 1e-9, 3e4] {
                 let mut inputs = inputs(world, len);
                 let shrink = |i: usize, v: f32| v * scale / if scale > 1.0 && i / 300 % 3 == 1 { 1e8 } else { 1.0 };
@@ -127,7 +127,7 @@ fn bytes_are_half_of_the_dense_ring_and_a_quarter_with_scales() {
                     assert_eq!((2 * traffic.sent, 2 * traffic.received), (dense[rank].sent, dense[rank].received));
                     continue;
                 }
-                // Out go all frames but those of the next rank's chunk, then all but those of the one after.
+                // A rank sends all frames except those of the next rank's chunk, then all except those of the chunk after it.
                 let skips =
                     |rank: usize, c: usize| usize::from(c != (rank + 1) % world) + usize::from(c != (rank + 2) % world);
                 let bytes = |rank: usize| match len <= SMALL_ALL_REDUCE {
@@ -154,7 +154,7 @@ fn sums_beyond_the_range_of_f16_arrive_in_every_format() {
         [(8, 30_000.0), (3000, 30_000.0), (3000, 1e30), (8, 1e30), (3000, 1e-8), (8, 1e-8), (3000, 1e-37)]
     {
         let mut inputs = inputs(3, len);
-        // The last block: alone beyond the range, or far below it.
+        // Only the last block is beyond the range, or far below it.
         inputs.iter_mut().for_each(|x| x[len - 8..].fill(largest));
         if largest < 1.0 {
             inputs.iter_mut().for_each(|x| x[..].fill(largest));
@@ -213,7 +213,7 @@ fn under_feedback_nothing_is_lost_over_the_steps() {
         let total = averages.into_iter().next().unwrap().unwrap();
         total.iter().zip(&mean).map(|(total, mean)| (total / steps as f64 - mean).abs()).fold(0.0, f64::max)
     };
-    // A step of 8 bits is 13·3/127 at most: what waits is at most that, once in 200 steps.
+    // A step of 8 bits is 13·3/127 at most. The residual is at most that, once in 200 steps.
     let (fed, lost) = (off(true), off(false));
     assert!(fed < 0.3 / 200.0 && lost > 20.0 * fed, "{fed} {lost}");
 }
@@ -222,7 +222,7 @@ fn under_feedback_nothing_is_lost_over_the_steps() {
 fn a_frame_of_another_size_is_an_error_that_names_the_rank() {
     for len in [10, 4100] {
         let results = Local::run(2, |mut comm| {
-            // Rank 1 brings half as many values.
+            // Rank 1 has half as many values.
             let (len, layout) = (len / (1 + comm.rank()), Layout::flat(len / (1 + comm.rank())));
             let (input, mut average) = (vec![1.0; len], vec![0.0; len]);
             let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());

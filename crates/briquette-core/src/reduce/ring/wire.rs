@@ -1,9 +1,9 @@
-//! How partial sums are written for the next rank: 16 bits a value, or 8 bits with a scale a block.
+//! Wire formats of partial sums: 16 bits a value, or 8 bits with one scale per block.
 
 use crate::Key;
 use crate::binary16::{self, power, scale_of};
 
-/// Values encoded at a time, in the first-level cache; a whole number of blocks.
+/// Values encoded at a time, sized for the first-level cache; a whole number of blocks.
 pub(super) const BLOCK: usize = 1024;
 
 /// Values that share a scale.
@@ -16,14 +16,15 @@ pub enum Wire {
     /// bfloat16: 8 significant bits, the range of `f32`.
     #[default]
     Bf16,
-    /// IEEE binary16: 11 significant bits. 256 values whose largest magnitude is not within 7.6e-6 and 65504 are scaled by a power of two.
+    /// IEEE binary16: 11 significant bits. Blocks of 256 values whose largest magnitude is not within 7.6e-6 and 65504 are scaled by a
+    /// power of two.
     F16,
-    /// 255 evenly spaced numbers between plus and minus the largest magnitude of 256 values, which is exact.
+    /// 255 evenly spaced numbers between plus and minus the largest magnitude of a block of 256 values; that magnitude is exact.
     Int8,
 }
 
 impl Wire {
-    /// Bytes of this many values that lie in one frame, none of which is scaled in 16 bits.
+    /// Returns the size in bytes of this many values in one frame, without scaled blocks in 16-bit formats.
     ///
     /// ```
     /// use briquette_core::reduce::Wire;
@@ -36,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// The same with the scales of 16 bits.
+    /// Returns the size in bytes including the scales of 16-bit formats.
     pub(super) fn scaled_bytes(self, values: usize) -> usize {
         self.bytes(values) + if self == Wire::F16 { values.div_ceil(SCALED) } else { 0 }
     }
@@ -51,7 +52,7 @@ impl Wire {
         self == Wire::F16 && scale_of(values) != 0
     }
 
-    /// What carries sums, for reports.
+    /// Returns the name of the number format of sums, for reports.
     pub(super) fn carrier(self) -> &'static str {
         match self {
             Wire::Bf16 => "bf16 ring",
@@ -64,8 +65,9 @@ impl Wire {
         if self == Wire::Int8 { 8 } else { 16 }
     }
 
-    /// Writes up to [`BLOCK`] values into as many [`bytes`](Self::bytes), or [with scales](Self::scaled_bytes); in 8 bits rounded at random
-    /// where a key names the place. To nearest, what is decoded of them gives the same bytes again.
+    /// Encodes up to [`BLOCK`] values into as many [`bytes`](Self::bytes), or [with scales](Self::scaled_bytes). The 8-bit format rounds
+    /// stochastically if `random` gives a key and the index of the first value. With rounding to nearest, decoding and encoding again gives
+    /// the same bytes.
     pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
         match self {
             Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
@@ -77,7 +79,7 @@ impl Wire {
                     let (exponent, codes) = (scale_of(values), bytes.split_first_mut());
                     if let Some((first, codes)) = codes {
                         *first = exponent as u8;
-                        // All of a scaled block is finite, and stays so.
+                        // All values of a scaled block are finite, and stay so.
                         let most = if exponent == 0 { binary16::INFINITY } else { binary16::LARGEST };
                         to_f16(values, (power(-i32::from(exponent)), most), codes.as_chunks_mut().0);
                     }
@@ -93,7 +95,7 @@ impl Wire {
         }
     }
 
-    /// Writes the values of a frame.
+    /// Decodes the values of a frame.
     pub(super) fn decode(self, frame: &[u8], out: &mut [f32]) {
         match self {
             Wire::Bf16 => from_bf16(frame.as_chunks().0, out),
@@ -101,7 +103,7 @@ impl Wire {
             Wire::F16 => {
                 for (bytes, out) in frame.chunks(1 + 2 * SCALED).zip(out.chunks_mut(SCALED)) {
                     if let Some((exponent, codes)) = bytes.split_first() {
-                        // Any byte from elsewhere: only those are powers of two.
+                        // The byte may hold any value from the network; only exponents in this range are powers of two.
                         let [least, most] = [binary16::EXPONENTS.start(), binary16::EXPONENTS.end()];
                         let exponent = (*exponent as i8).clamp(*least, *most);
                         from_f16(codes.as_chunks().0, power(exponent.into()), out);
@@ -113,8 +115,8 @@ impl Wire {
     }
 }
 
-/// To nearest, ties to even: half of the last place is added, less a little where the last place is even. Beyond the largest
-/// number is infinity; what is no number stays none.
+/// Rounds to nearest, ties to even: adds half of the last place, less a little where the last place is even. Values beyond the largest
+/// number become infinity; NaN stays NaN.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn to_bf16(values: &[f32], out: &mut [[u8; 2]]) {
     for (bytes, value) in out.iter_mut().zip(values) {
@@ -131,7 +133,7 @@ fn from_bf16(bytes: &[[u8; 2]], out: &mut [f32]) {
     }
 }
 
-/// Beyond the largest number is `most`, and so is what is no number.
+/// Values beyond the largest number, and NaN, become `most`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn to_f16(values: &[f32], (per_unit, most): (f32, u32), out: &mut [[u8; 2]]) {
     for (bytes, value) in out.iter_mut().zip(values) {
@@ -146,10 +148,10 @@ fn from_f16(bytes: &[[u8; 2]], unit: f32, out: &mut [f32]) {
     }
 }
 
-/// What is added to a number of steps before it is rounded down, in place of a draw: to nearest.
+/// Offset added to a number of steps before rounding down, instead of a random draw: rounds to nearest.
 const HALF: f32 = 0.5;
 
-/// Uniform in the middles of 65 536 parts of a step. A place is drawn for once in an exchange, by one rank.
+/// Fills `noise` with uniform draws from the centers of 65 536 parts of a step. In an exchange, only one rank draws for each index.
 fn draw(key: Key, place: usize, noise: &mut [f32]) {
     let mut bits = [0_u16; BLOCK];
     let bits = &mut bits[..noise.len()];
@@ -157,13 +159,13 @@ fn draw(key: Key, place: usize, noise: &mut [f32]) {
     noise.iter_mut().zip(bits).for_each(|(noise, bits)| *noise = (f32::from(*bits) + 0.5) / 65_536.0);
 }
 
-/// A block's scale is its largest magnitude, as bits: of those, unlike floats, what is no number is the largest.
+/// A block's scale is its largest magnitude, compared as bits: unlike with floats, NaN is then the largest.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn to_int8(values: &[f32], noise: &[f32], out: &mut [u8]) {
     for ((values, noise), out) in values.chunks(SCALED).zip(noise.chunks(SCALED)).zip(out.chunks_mut(4 + SCALED)) {
         let largest = f32::from_bits(values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff)));
         let per_step = LEVELS / largest;
-        // A block so small that its steps have no inverse is rounded to zeros.
+        // A block so small that the inverse of its step overflows is rounded to zeros.
         let (scale, per_step) = if per_step == f32::INFINITY { (0.0, 0.0) } else { (largest, per_step) };
         let (bytes, codes) = out.split_at_mut(4);
         bytes.copy_from_slice(&scale.to_le_bytes());
@@ -189,7 +191,7 @@ fn from_int8(bytes: &[u8], out: &mut [f32]) {
 /// Steps on either side of 0.
 const LEVELS: f32 = 127.0;
 
-// So that the largest magnitude of a block is exact, and none is larger.
+// Ensures that the largest magnitude of a block is exact, and that none is larger.
 const _: () = assert!(LEVELS * (1.0 / LEVELS) == 1.0);
 
 #[cfg(test)]
@@ -226,7 +228,7 @@ mod tests {
         assert!(out.iter().zip([4.0, 4.0, 0.0, -130.0, 254.0]).all(|(a, b)| near(*a, b)), "{out:?}");
     }
 
-    /// The bits of every magnitude, twins, blocks that are too small, and what is no number.
+    /// Returns vectors with the bits of every magnitude, duplicates, blocks that are too small, and NaN.
     fn vectors() -> Vec<Vec<f32>> {
         let all: Vec<f32> = (0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9))).collect();
         let finite = |limit: f32| all.iter().copied().filter(|v| v.abs() < limit).take(1024).collect::<Vec<f32>>();
@@ -295,11 +297,11 @@ mod tests {
             let (_, out) = coded(Wire::Int8, &x, Some((Key::new(7).step(draw), 0)));
             sums.iter_mut().zip(out).for_each(|(sum, v)| *sum += f64::from(v));
         }
-        // A step is 1/127: its draws deviate by at most half of it; five standard deviations of the mean.
+        // A step is 1/127: its draws deviate by at most half of it. The bound is five standard deviations of the mean.
         let bound = 5.0 * 0.5 / 127.0 / (draws as f64).sqrt();
         let off = x.iter().zip(&sums).map(|(x, sum)| (sum / draws as f64 - f64::from(*x)).abs()).fold(0.0, f64::max);
         assert!(off < bound, "{off} {bound}");
-        // To nearest, some of them are off by more.
+        // With rounding to nearest, some values are off by more.
         let (_, out) = coded(Wire::Int8, &x, None);
         assert!(x.iter().zip(out).any(|(x, v)| f64::from((x - v).abs()) > bound));
     }

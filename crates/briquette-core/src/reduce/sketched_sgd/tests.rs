@@ -7,7 +7,7 @@ fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::new(value).unwrap()
 }
 
-/// Average, `sent` and traffic of one exchange, a rank each.
+/// Returns the average, `sent` and traffic of one exchange, per rank.
 fn exchange<R: Reducer>(
     world: usize,
     make: impl Fn() -> R + Sync,
@@ -25,7 +25,7 @@ fn exchange<R: Reducer>(
     Local::run(world, body).into_iter().collect::<Result<_, _>>().unwrap()
 }
 
-/// Multiples of 1/64: sums are exact.
+/// Returns multiples of 1/64: sums are exact.
 fn dyadic(rank: usize, len: usize) -> Vec<f32> {
     let mut rng = Key::new(8).rank(rank).block(0);
     (0..len).map(|_| f32::from(rng.random_range(-1000_i16..1000)) / 64.0).collect()
@@ -37,7 +37,7 @@ fn make(settings: Sketch) -> impl Fn() -> SketchedSgd + Sync {
 
 #[test]
 fn the_exact_round_by_hand() {
-    // 4 candidates of 4 values: no sketch. Means (1, 2.5, 2, -3): the largest is -3, to which rank 0 gave -2.
+    // 4 candidates of 4 values: no sketch. Means (1, 2.5, 2, -3): the largest is -3, to which rank 0 contributed -2.
     let inputs = [vec![4.0, 3.0, 2.0, -2.0], vec![-2.0, 2.0, 2.0, -4.0]];
     let settings = Sketch { factor: factor(4.0), ..Sketch::default() };
     let ranks = exchange(2, make(settings), |rank| inputs[rank].clone());
@@ -50,7 +50,7 @@ fn a_hash_by_hand() {
     // The polynomial is i: its lowest bit is the sign, i/2 of 2⁶⁰ the column.
     assert_eq!(place(&[0, 1, 0, 0], 6, 10), (0, 1.0));
     assert_eq!(place(&[0, 1, 0, 0], 7, 10), (0, -1.0));
-    // 2⁶⁰ − 1 is odd, and half of all: column 2⁵⁹·10/2⁶⁰ = 4.99….
+    // 2⁶⁰ − 1 is odd, and its half is the middle of the range: column 2⁵⁹·10/2⁶⁰ = 4.99….
     assert_eq!(place(&[(1 << 60) - 1, 0, 0, 0], 5, 10), (4, -1.0));
     // 1 + 2·3 + 3·9 + 4·27 = 142.
     assert_eq!(place(&[1, 2, 3, 4], 3, 1 << 60), (71, 1.0));
@@ -87,7 +87,7 @@ fn sketches_are_linear_and_all_reduce() {
         comm.all_reduce_sum(&mut table)?;
         Ok::<_, ReduceError>(table)
     });
-    // The inputs are dyadic, so no sum is rounded.
+    // The inputs are dyadic, so sums are exact.
     for table in tables {
         assert_eq!(table.unwrap(), sketch(&sum));
     }
@@ -118,7 +118,7 @@ fn a_rows_estimate_is_unbiased_with_variance_below_the_bound() {
     }
 }
 
-/// How many estimates of how many are further off than `limit`, with so many rows; each draw with other hashes.
+/// Returns the share of estimates that are further off than `limit`, with this many rows; each draw uses other hashes.
 fn far_off(x: &[f32], (rows, columns): (usize, usize), limit: f32, draws: u64) -> f64 {
     let (mut table, mut estimate, mut far) = (Vec::new(), vec![0.0; x.len()], 0);
     for draw in 0..draws {
@@ -135,10 +135,9 @@ fn medians_are_far_off_only_where_most_rows_are() {
     let (mut x, columns) = (dyadic(1, 300), 60);
     let rest: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
     x[7] = 1000.0;
-    // By Chebyshev the other values alone bring a row further off than the limit with probability 1/8 at most; their sums are
-    // as good as normal, so it is .5 %. In the column of the 1000, where 1 value in 60 is, a row is further off anyhow.
-    // Together 2.2 %; three rows of five at once, 1e-4. A mean of the rows would be off by 1000/5 where one of them is:
-    // 1 − (59/60)⁵ = 8 %.
+    // By Chebyshev the other values alone bring a row further off than the limit with probability 1/8 at most; their sums are nearly
+    // normal, so it is .5 %. In the column of the 1000, where 1 value in 60 is, a row is further off anyway. Together 2.2 %; three rows of
+    // five at once, 1e-4. A mean of the rows would be off by 1000/5 if one of them is: 1 − (59/60)⁵ = 8 %.
     let limit = (8.0 * rest / columns as f64).sqrt() as f32;
     assert!(limit < 1000.0 / 5.0, "{limit}");
     let [row, median] = [1, 5].map(|rows| far_off(&x, (rows, columns), limit, 60));
@@ -146,12 +145,12 @@ fn medians_are_far_off_only_where_most_rows_are() {
     assert!(median < 0.0005, "{median}");
 }
 
-/// Noise, and some coordinates that are large only together.
+/// Returns noise, and some coordinates that are large only in the sum.
 fn planted(rank: usize, len: usize, heavy: &[usize]) -> Vec<f32> {
     let mut rng = Key::new(5).rank(rank).block(0);
     let mut x: Vec<f32> = (0..len).map(|_| rng.random::<f32>() - 0.5).collect();
     heavy.iter().for_each(|&i| x[i] += if i % 2 == 0 { 4.0 } else { -4.0 });
-    // What a rank's own top-k would send instead.
+    // Values that a rank's own top-k would send instead.
     (0..heavy.len()).for_each(|j| x[(rank * 1009 + j * 37) % len] += if j % 2 == 0 { 6.0 } else { -6.0 });
     x
 }
@@ -185,7 +184,7 @@ fn with_every_coordinate_it_is_dense_to_the_bit() {
     }
 }
 
-/// What the module says, with sorts and remainders.
+/// Implements the module's method with sorts and remainders.
 fn naive(inputs: &[Vec<f32>], settings: Sketch) -> Vec<f32> {
     let (world, len) = (inputs.len(), inputs[0].len());
     let k = settings.factor.keep(len);

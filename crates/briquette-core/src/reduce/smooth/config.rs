@@ -14,18 +14,19 @@ use crate::{CompressionFactor, Layout};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SmoothConfig {
-    /// What a message of the scaled vector is.
+    /// The compressor of the scaled vector.
     pub compressor: CompressorConfig,
-    /// Values are sampled by how steep the loss is in them, one in so many, instead.
+    /// Samples values by the smoothness of their coordinates, one in this many on average, instead of compressing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub importance: Option<CompressionFactor>,
-    /// How far a rank's memory moves towards what was sent, in [0, 1/(1+ω)]; that if absent, and 0 where the compressor is not unbiased.
+    /// Step size of a rank's memory towards its contribution, in [0, 1/(1+ω)]; by default the maximum, or 0 if the compressor is not
+    /// unbiased.
     pub alpha: Option<f32>,
-    /// Dense steps that the estimate is made of; at least 2.
+    /// Number of dense steps for the estimate; at least 2.
     pub warm_up: u64,
-    /// A diagonal of each rank's own instead of one for all.
+    /// Estimates one diagonal per rank instead of one for all.
     pub per_rank: bool,
-    /// The largest ratio of two values of the diagonal, at least 1.
+    /// The largest ratio of two values of the diagonal; at least 1.
     pub condition: f64,
 }
 
@@ -38,10 +39,10 @@ impl Default for SmoothConfig {
 }
 
 impl SmoothConfig {
-    /// With the diagonals known beforehand, one of each rank in rank order, or one for all, and without a warm-up.
+    /// Builds a reducer with known diagonals, one per rank in rank order or one for all, and without a warm-up.
     ///
     /// # Errors
-    /// [`ConfigError`] for a value that is not finite and above 0, and where lengths differ.
+    /// [`ConfigError`] for a value that is not finite or not above 0, or if lengths differ.
     pub fn given(&self, diagonals: &[Vec<f32>]) -> Result<SmoothnessAware, ConfigError> {
         self.check()?;
         let len = diagonals.first().map_or(0, Vec::len);
@@ -64,7 +65,7 @@ impl SmoothConfig {
         Ok(self.with(weights, alpha))
     }
 
-    /// With a warm-up for vectors of `len` values.
+    /// Builds a reducer with a warm-up, for vectors of `len` values.
     pub(super) fn estimated(&self, len: usize) -> Result<SmoothnessAware, ConfigError> {
         Ok(self.with(Vec::new(), self.step(len)?))
     }
@@ -80,7 +81,7 @@ impl SmoothConfig {
 
     fn class(&self, len: usize) -> Option<ErrorBound> {
         match self.importance {
-            // The flattest coordinate is drawn least often: by as much as the diagonals may differ.
+            // The flattest coordinate is drawn least often. The diagonals may differ by `condition` at most.
             Some(factor) => {
                 let mut weights = vec![self.condition.sqrt() as f32; len.max(1)];
                 weights[0] = 1.0;
@@ -93,7 +94,7 @@ impl SmoothConfig {
         }
     }
 
-    /// `α`.
+    /// Returns `α`.
     fn step(&self, len: usize) -> Result<f32, ConfigError> {
         let most = match self.class(len) {
             Some(ErrorBound::Unbiased { omega }) => 1.0 / (1.0 + omega),
@@ -161,7 +162,7 @@ impl ReducerSettings for SmoothConfig {
         }
     }
 
-    /// In the norm of the loss, which no vector by itself has.
+    /// The bound holds in the norm of the loss, which depends on more than one vector.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

@@ -1,16 +1,16 @@
-//! Coordinates sampled by how steep the loss is in them.
+//! Importance sampling of coordinates by their smoothness.
 
 use rand::Rng;
 
 use crate::compress::{Compressor, ErrorBound};
 use crate::{CompressionFactor, Key, Message};
 
-/// Coordinate `j` is sent with `pⱼ = Lⱼ/(Lⱼ + ρ)`, as `xⱼ/pⱼ`: of all samplings of `Σ pⱼ` values in the mean, the one whose worst
-/// `Lⱼ(1/pⱼ − 1)` is least.
+/// Sends coordinate `j` with probability `pⱼ = Lⱼ/(Lⱼ + ρ)`, as `xⱼ/pⱼ`. Among all samplings of `Σ pⱼ` values on average, this one has the
+/// smallest maximum of `Lⱼ(1/pⱼ − 1)`.
 #[derive(Debug)]
 pub(super) struct Importance {
     factor: CompressionFactor,
-    /// By coordinate.
+    /// Probability by coordinate.
     chances: Vec<f64>,
 }
 
@@ -19,7 +19,7 @@ impl Importance {
         Importance { factor, chances: Vec::new() }
     }
 
-    /// From the weights of the vectors that come: `√L`.
+    /// Computes the probabilities from the weights `√L` of the vectors to compress.
     pub(super) fn find_chances(&mut self, weights: &[f32]) {
         self.chances = chances(weights, weights.len() as f64 / self.factor.get());
     }
@@ -45,7 +45,7 @@ impl Compressor for Importance {
     }
 }
 
-/// `w²/(w² + ρ)`, of which as many are drawn as `count` in the mean.
+/// Returns `w²/(w² + ρ)`, with `ρ` such that `count` coordinates are drawn on average.
 fn chances(weights: &[f32], count: f64) -> Vec<f64> {
     let energy: Vec<f64> = weights.iter().map(|w| f64::from(*w).powi(2)).collect();
     let of = |rho: f64| energy.iter().map(move |l| l / (l + rho));
@@ -57,7 +57,7 @@ fn chances(weights: &[f32], count: f64) -> Vec<f64> {
     of(high).collect()
 }
 
-/// The largest `1/p − 1`: the variance of the sample in units of the vector's energy.
+/// Returns the largest `1/p − 1`: the variance of the sample in units of the vector's energy.
 pub(super) fn omega(weights: &[f32], factor: CompressionFactor) -> f64 {
     worst(&chances(weights, weights.len() as f64 / factor.get()))
 }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn chances_by_hand_and_in_sum() {
-        // L = (9, 1): with ρ = 3 the chances are 3/4 and 1/4.
+        // L = (9, 1): with ρ = 3 the probabilities are 3/4 and 1/4.
         let found = chances(&[3.0, 1.0], 1.0);
         assert!((found[0] - 0.75).abs() < 1e-9 && (found[1] - 0.25).abs() < 1e-9, "{found:?}");
         let weights: Vec<f32> = (0..100).map(|i| 1.0 + i as f32).collect();

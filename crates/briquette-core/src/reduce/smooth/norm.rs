@@ -1,4 +1,4 @@
-//! A gather of vectors that are divided by weights, a vector of them for each rank or one for all, and multiplied again where they come.
+//! All-gather of vectors that are divided by weights before sending and multiplied by them on receipt. Weights are per rank or shared.
 
 use super::importance::Importance;
 use crate::aggregate::Aggregator;
@@ -10,7 +10,7 @@ use crate::state::{Staged, State, Stateful};
 use crate::wrapper::check_finite;
 use crate::{CompressionFactor, Key, Message, Session};
 
-/// What makes messages of scaled vectors.
+/// Encoder of scaled vectors.
 pub(super) enum Sends {
     Compressor(Box<dyn Compressor>),
     Importance(Importance),
@@ -37,12 +37,12 @@ impl Compressor for Sends {
     }
 }
 
-/// A rank's weights, of those of all ranks one after another or of one for all.
+/// Returns a rank's weights. `weights` holds those of all ranks in order, or one vector for all.
 fn of_rank(weights: &[f32], rank: usize, len: usize) -> &[f32] {
     if weights.len() == len { weights } else { &weights[rank * len..][..len] }
 }
 
-/// The mean of what ranks sent, each times its rank's weights.
+/// The mean of the ranks' messages, each multiplied by its rank's weights.
 #[derive(Debug, Default)]
 pub(super) struct Weighed {
     weights: Vec<f32>,
@@ -67,7 +67,7 @@ impl Aggregator for Weighed {
     }
 }
 
-/// The gather; the weights have to be known.
+/// The gather and its weights, which must be known before an exchange.
 pub(super) struct Norm {
     gather: Gather<Sends, Weighed>,
     weights: Staged<Vec<f32>>,
@@ -75,7 +75,7 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    /// With these weights; empty where they are not known yet.
+    /// Creates a gather with these weights; empty if they are not known yet.
     pub(super) fn new(sends: Sends, weights: Vec<f32>) -> Self {
         Norm { gather: Gather::new(sends, Weighed::default()), weights: Staged::new(weights), scaled: Vec::new() }
     }
@@ -84,7 +84,7 @@ impl Norm {
         !self.weights.now().is_empty()
     }
 
-    /// This rank's weights, or all ranks', which every rank is sent then.
+    /// Stages this rank's weights for all ranks, or with `per_rank` gathers every rank's weights.
     pub(super) fn stage_weights(
         &mut self,
         weights: Vec<f32>,
@@ -112,7 +112,8 @@ impl Norm {
         Ok(())
     }
 
-    /// Where what is inside finds this rank's weights. In a world of another size: the mean of those that there were, for all.
+    /// Passes the weights to the compressor and the aggregator. After a change of the world size, all ranks use the mean of the previous
+    /// weights.
     fn fit(&mut self, len: usize, rank: usize, world: usize) -> Result<(), ReduceError> {
         let weights = self.weights.now();
         let count = weights.len() / len.max(1);

@@ -31,8 +31,8 @@ fn settings(text: &str) -> SmoothConfig {
 
 #[test]
 fn each_ranks_message_is_read_in_that_ranks_norm_by_hand() {
-    // Signs and a scale. Rank 0, L = (4, 1): (6, −1) is sent as (3, −1), (2, −2), and read as (4, −2). Rank 1, L = (1, 9): (1, 3) is sent as
-    // (1, 1), and read as (1, 3). The mean is (2.5, 0.5).
+    // Signs and a scale. Rank 0, L = (4, 1): (6, −1) is scaled to (3, −1), compressed to (2, −2), and decoded to (4, −2). Rank 1, L = (1,
+    // 9): (1, 3) is scaled to (1, 1), and decoded to (1, 3). The mean is (2.5, 0.5).
     let ranks = Local::run(2, |mut comm| {
         let mut reducer = settings("smooth:sign,alpha=0").given(&[vec![4.0, 1.0], vec![1.0, 9.0]]).unwrap();
         let input = [[6.0, -1.0], [1.0, 3.0]][comm.rank()];
@@ -62,7 +62,7 @@ fn with_the_same_smoothness_everywhere_it_is_diana_or_the_gather_of_its_compress
         let plain = run(&|| {
             let (reducer, feedback) = (plain.parse().unwrap(), feedback.parse().unwrap());
             let (exchange, layout) = (Exchange { reducer, feedback, ..Exchange::default() }, Layout::flat(20));
-            // Without the buckets, whose random bits are others.
+            // Without the buckets, whose random bits differ.
             let gather = exchange.reducer.get().build(&exchange, &layout).unwrap();
             exchange.feedback.get().wrap(gather, &exchange, &layout).unwrap()
         });
@@ -72,7 +72,7 @@ fn with_the_same_smoothness_everywhere_it_is_diana_or_the_gather_of_its_compress
     }
 }
 
-/// On `½ Σ Lⱼxⱼ²` with steps of plain SGD the estimate is `L`, or what is `condition` below the largest.
+/// On `½ Σ Lⱼxⱼ²` with steps of plain SGD the estimate is `L`, bounded below by the largest divided by `condition`.
 #[test]
 fn the_warm_up_finds_the_diagonal() {
     for per_rank in [false, true] {
@@ -104,8 +104,8 @@ fn the_warm_up_finds_the_diagonal() {
     }
 }
 
-/// Two ranks, ill-conditioned quadratics with optima of their own, learning rates of the theory: `1/(L + 6ω·max L/W)` and `1/(L + 6𝓛/W)`, where
-/// `𝓛` is `Σ Lⱼ·pⱼ(1 − pⱼ)` of what one level and a sign do to a vector of equal values, and half as much again.
+/// Two ranks with different optima, ill-conditioned quadratics, learning rates of the theory: `1/(L + 6ω·max L/W)` and `1/(L + 6𝓛/W)`.
+/// `𝓛` is `Σ Lⱼ·pⱼ(1 − pⱼ)` for a vector of equal values under one level and a sign, plus half of that.
 #[test]
 fn where_the_loss_is_ill_conditioned_the_norm_of_the_loss_takes_fewer_rounds() {
     const LEN: usize = 16;
@@ -159,7 +159,8 @@ fn impossible_settings_name_what_is_wrong() {
     }
 }
 
-/// Slopes 0, 3 and 4 that a step of 1 leads from one to the next: curvatures 3 and 1, of which 3 is kept; and 1 of a steeper one.
+/// Slopes 0, 3 and 4 after steps of 1: curvatures 3 and 1, of which 3 is kept. In the other coordinate the later curvature, 1, is the
+/// larger.
 #[test]
 fn the_steepest_curvature_of_the_warm_up_is_kept_by_hand() {
     let mut warm_up = WarmUp::default();

@@ -1,4 +1,4 @@
-//! What a world would move, from the selections alone: for worlds that no machine holds.
+//! Traffic counts of a sparse all-reduce, computed from the selections alone: for worlds too large to run.
 
 use super::{cut, keep_largest, points, selected, split};
 use crate::error::WireError;
@@ -7,7 +7,7 @@ use crate::{CompressionFactor, Message};
 /// Bytes of a sparse message that do not depend on what it holds.
 pub const HEADER: usize = 17;
 
-/// Bytes that one rank moves in an exchange, by phase. Payload is what is left of a message without its 17 bytes of header.
+/// Bytes that one rank moves in an exchange, by phase. Payload is a message without its 17 bytes of header.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct RankBytes {
     /// Quantiles sent.
@@ -23,20 +23,20 @@ pub struct RankBytes {
 }
 
 impl RankBytes {
-    /// Everything sent but headers.
+    /// Returns the bytes sent, without headers.
     pub fn payload(&self) -> usize {
         self.quantiles + self.scattered + self.gathered
     }
 }
 
-/// What every rank would move at `factor`, given what each selected: [`TopK`](crate::compress::TopK)'s messages with f32
-/// values, one a rank, all of one length.
+/// Returns the traffic of every rank at `factor`, given the ranks' selections: [`TopK`](crate::compress::TopK)'s messages with f32 values,
+/// one per rank, all of equal length.
 ///
 /// # Errors
-/// [`WireError::Length`] when the messages are of different lengths.
+/// [`WireError::Length`] if the messages have different lengths.
 ///
 /// # Panics
-/// When a message is of another kind.
+/// If a message has another format.
 pub fn count(selections: &[Message], factor: CompressionFactor) -> Result<Vec<RankBytes>, WireError> {
     count_with(selections, factor, |pool, len, bounds| split(pool, len, selections.len(), bounds))
 }

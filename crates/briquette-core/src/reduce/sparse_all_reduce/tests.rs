@@ -10,7 +10,7 @@ fn factor(value: f64) -> CompressionFactor {
     CompressionFactor::new(value).unwrap()
 }
 
-/// Average, `sent` and traffic of the last of some exchanges of the same input, a rank each.
+/// Returns the average, `sent` and traffic of the last of several exchanges of the same input, per rank.
 fn exchange<R: Reducer>(
     world: usize,
     steps: u64,
@@ -34,7 +34,7 @@ fn exchange<R: Reducer>(
     Local::run(world, body).into_iter().collect::<Result<_, _>>().unwrap()
 }
 
-/// Multiples of 1/64, larger at the front: sums are exact, and equal splits would be unfair.
+/// Returns multiples of 1/64, larger at the front: sums are exact, and equal splits would be unbalanced.
 fn skewed(rank: usize, len: usize) -> Vec<f32> {
     let mut rng = Key::new(8).rank(rank).block(0);
     let value = |i: usize, v: i16| f32::from(v) / 64.0 * if i < len / 8 { 8.0 } else { 1.0 };
@@ -44,8 +44,8 @@ fn skewed(rank: usize, len: usize) -> Vec<f32> {
 #[test]
 fn an_exchange_by_hand() {
     let inputs = [vec![4.0, 1.0, 0.0, 3.0], vec![0.0, 2.0, 5.0, 1.0]];
-    // k = 2, so one quantile a rank: place 2·¼ = 0 of {0, 3} and 2·¾ = 1 of {1, 2}, that is 0 and 2; the second half of
-    // them begins at 2. Range 0..2 has 4/2 and 2/2, range 2..4 has 5/2 and 3/2; one of each is kept.
+    // k = 2, so one quantile per rank: position 2·¼ = 0 of {0, 3} and 2·¾ = 1 of {1, 2}, that is 0 and 2; the second half of them begins at
+    // 2. Range 0..2 has 4/2 and 2/2, range 2..4 has 5/2 and 3/2; one of each is kept.
     let ranks = exchange(2, 1, || SparseAllReduce::new(factor(2.0)), |rank| inputs[rank].clone());
     assert_eq!((&ranks[0].0, &ranks[1].0), (&vec![2.0, 0.0, 2.5, 0.0], &vec![2.0, 0.0, 2.5, 0.0]));
     assert_eq!((&ranks[0].1, &ranks[1].1), (&vec![4.0, 0.0, 0.0, 0.0], &vec![0.0, 0.0, 5.0, 0.0]));
@@ -53,7 +53,7 @@ fn an_exchange_by_hand() {
     assert_eq!(ranks[0].2, Traffic { sent: 4 + 2 * 22, received: 4 + 2 * 22 });
 }
 
-/// The largest `k`, by sorting; zeros never.
+/// Returns the `k` largest by sorting; never zeros.
 fn largest(x: &[f32], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..x.len()).filter(|&i| x[i] != 0.0).collect();
     order.sort_by(|&a, &b| x[b].abs().total_cmp(&x[a].abs()).then(a.cmp(&b)));
@@ -62,7 +62,7 @@ fn largest(x: &[f32], k: usize) -> Vec<usize> {
     order
 }
 
-/// What the module says, with sorts and dense vectors: average, and everyone's `sent`.
+/// Implements the module's method with sorts and dense vectors: the average, and every rank's `sent`.
 fn naive(inputs: &[Vec<f32>], k: usize) -> (Vec<f32>, Vec<Vec<f32>>) {
     let (world, len) = (inputs.len(), inputs[0].len());
     let picked: Vec<Vec<usize>> = inputs.iter().map(|x| largest(x, k)).collect();
@@ -130,7 +130,7 @@ fn ranks_without_anything_to_send_do_not_matter() {
 
 #[test]
 fn fed_back_no_coordinate_waits_for_ever() {
-    // Gradients that never change: the sum of the averages is t times the mean, but for what is still on its way.
+    // Constant gradients: the sum of the averages is t times the mean, except for the residual.
     let (world, len, steps) = (5, 40, 1600);
     let inputs: Vec<Vec<f32>> = (0..world).map(|rank| skewed(rank, len)).collect();
     let body = |mut comm: Session| {
@@ -149,9 +149,9 @@ fn fed_back_no_coordinate_waits_for_ever() {
     let all: f64 = (0..len).map(|i| mean(i).abs()).sum();
     for (rank, result) in Local::run(world, body).into_iter().enumerate() {
         let (sum, waiting) = result.unwrap();
-        // Were only one coordinate a step sent, each as often as its size asks for, nothing larger would wait than what one
-        // step brings in of all coordinates. Five are sent, but as selections must agree: of the mean that holds, and of a
-        // rank's own within a factor of two.
+        // If one coordinate were sent per step, each as often as its magnitude requires, no residual would exceed one step's total over all
+        // coordinates. Five are sent, but selections must agree. So the bound holds for the mean, and for a rank's residual within a factor
+        // of two.
         let own: f64 = inputs[rank].iter().map(|v| f64::from(v.abs())).sum();
         assert!(waiting < 2.0 * own, "rank {rank}: {waiting} of {own}");
         for (i, sum) in sum.iter().enumerate() {
@@ -161,7 +161,7 @@ fn fed_back_no_coordinate_waits_for_ever() {
     }
 }
 
-/// `k` of `len` indices: half of them from a set all ranks share, most in hot regions, as layers have. Random values.
+/// Returns `k` of `len` indices: half of them from a set shared by all ranks, most in hot regions, as layers have. Random values.
 fn selection(rank: usize, len: usize, k: usize) -> Message {
     let mut taken = vec![false; len];
     let mut draw = |key: Key, until: usize, count: &mut usize| {
@@ -184,7 +184,7 @@ fn selection(rank: usize, len: usize, k: usize) -> Message {
     message
 }
 
-/// Largest and mean over ranks.
+/// Returns the largest and the mean over ranks.
 fn over(ranks: &[RankBytes], what: impl Fn(&RankBytes) -> usize) -> (usize, usize) {
     (ranks.iter().map(&what).max().unwrap(), ranks.iter().map(&what).sum::<usize>() / ranks.len())
 }

@@ -7,7 +7,7 @@ fn layout() -> Layout {
     Layout::new([("w", vec![5]), ("b", vec![2])])
 }
 
-/// Average and sent of every rank, and the bytes each sent.
+/// Returns the average and `sent` of every rank, and the bytes that each sent.
 fn reduce(inputs: &[Vec<f32>], layout: &Layout, key: Key) -> Vec<(Vec<f32>, Vec<f32>, u64)> {
     std::thread::scope(|scope| {
         let ranks = Local::world(inputs.len()).into_iter().zip(inputs);
@@ -36,7 +36,7 @@ fn reduce(inputs: &[Vec<f32>], layout: &Layout, key: Key) -> Vec<(Vec<f32>, Vec<
 
 #[test]
 fn by_hand_where_nothing_is_random() {
-    // Scales: 4 of rank 0 in `w`, 2 of rank 1 in `b`. Every value is a whole share of it.
+    // Scales: 4 of rank 0 in `w`, 2 of rank 1 in `b`. Every value is a whole multiple of its scale.
     let inputs = [vec![4.0, 0.0, -4.0, 0.0, 4.0, 0.0, 2.0], vec![4.0, -4.0, 4.0, 0.0, 0.0, -2.0, 2.0]];
     for (rank, (average, sent, bytes)) in reduce(&inputs, &layout(), Key::new(1)).into_iter().enumerate() {
         assert_eq!(average, [4.0, -2.0, 0.0, 0.0, 2.0, -1.0, 2.0]);
@@ -64,7 +64,7 @@ fn the_mean_over_draws_is_the_mean_over_ranks_with_the_exact_variance() {
     let scale = [1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0];
     let of = |x: &Vec<f32>| (0..7).map(|i| f64::from(x[i].abs()) * (scale[i] - f64::from(x[i].abs()))).sum::<f64>();
     let variance = inputs.iter().map(of).sum::<f64>() / 4.0;
-    // Seven values that lie alike: within 5 standard errors, and the variance within 5 %.
+    // Seven independent values: within 5 standard errors, and the variance within 5 %.
     for i in 0..7 {
         let error = (sum[i] / f64::from(draws as u32) - mean[i]).abs();
         assert!(error < 5.0 * (scale[i] * scale[i] / 8.0 / f64::from(draws as u32)).sqrt(), "value {i}: {error}");
@@ -87,7 +87,7 @@ fn clipped_by_itself_each_rank_sends_at_most_the_shared_scale() {
         sent: None,
     };
     TernaryAllReduce::new(TernGrad::new()).reduce(round, &mut comm).unwrap();
-    // 2.5·√(124/25), as TernGrad's own test has it.
+    // 2.5·√(124/25), as in TernGrad's test.
     let limit = (2.5 * (124.0_f64 / 25.0).sqrt()) as f32;
     assert_eq!(average[3], -limit);
     assert!(average.iter().all(|v| [-limit, 0.0, limit].contains(v)));

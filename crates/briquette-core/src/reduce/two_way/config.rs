@@ -14,18 +14,18 @@ use crate::reduce::way::{Way, class};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TwoWayConfig {
-    /// What ranks send.
+    /// Compressor of the uplink.
     pub up: CompressorConfig,
-    /// What servers send back.
+    /// Compressor of the downlink.
     pub down: CompressorConfig,
-    /// Messages a vector, each of what the ones before left; at least 1.
+    /// Messages per vector, each of the remainder of the previous ones; at least 1.
     pub rounds: usize,
-    /// Whether servers add what they did not send to the next mean; where their compressor contracts, if absent.
+    /// Set if servers add their residual to the next mean; by default if their compressor is contractive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_memory: Option<bool>,
-    /// One message a slot instead of one a share.
+    /// Sends one message per slot instead of one per share.
     pub per_slot: bool,
-    /// The rank that serves all of the vector; every rank serves an equal share if absent. The bits are the same.
+    /// The rank that serves the whole vector; by default every rank serves an equal share. The bits are the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<usize>,
 }
@@ -133,7 +133,7 @@ impl ReducerSettings for TwoWayConfig {
     }
 
     fn downlink(&self, len: usize) -> Option<ErrorBound> {
-        // A single value loses nothing to a scaled sign.
+        // A scaled sign loses nothing of a single value.
         let loses = self.down_class(64).is_some_and(|class| class.error() > 0.0);
         self.down_class(len).filter(|_| loses)
     }

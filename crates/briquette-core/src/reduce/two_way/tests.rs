@@ -12,7 +12,7 @@ fn input(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 5 + rank * 3) as f32 * 0.83 + step as f32 * 0.4).sin() * (1.0 + rank as f32)).collect()
 }
 
-/// By rank and step: the average, what was sent, and what is kept.
+/// Returns by rank and step: the average, the contribution, and the residual.
 fn run(exchange: &Exchange, layout: &Layout, world: usize, steps: u64) -> Vec<Vec<[Vec<f32>; 3]>> {
     let ranks = Local::run(world, |mut comm| {
         let (mut reducer, rank, len) = (exchange.build_reducer(layout, world).unwrap(), comm.rank(), layout.len());
@@ -33,7 +33,7 @@ fn run(exchange: &Exchange, layout: &Layout, world: usize, steps: u64) -> Vec<Ve
     ranks.into_iter().map(Result::unwrap).collect()
 }
 
-/// What a compressor makes of `x`.
+/// Returns `x` compressed and decoded.
 fn lossy(compressor: CompressorConfig, x: &[f32], key: Key) -> Vec<f32> {
     let (mut message, mut out) = (Message::default(), vec![0.0; x.len()]);
     compressor.build().compress_into(x, key, &mut message);
@@ -49,7 +49,7 @@ fn scaled_signs_both_ways_by_hand() {
     let layout = Layout::flat(4);
     let ranks = Local::run(2, |mut comm| {
         let input = [[3.0, -1.0, 2.0, 0.0], [1.0, 1.0, -4.0, 2.0]][comm.rank()];
-        // Without a meter and a memory of the rank's around it.
+        // Without a meter and error feedback of the rank around it.
         let mut reducer = exchange.reducer.get().build(&exchange, &layout).unwrap();
         let (mut average, mut sent, mut state) = ([9.0; 4], [9.0; 4], State::default());
         let (key, slots, agreed_step) = (Key::new(0), layout.slots(), &AgreedStep::default());
@@ -66,8 +66,8 @@ fn scaled_signs_both_ways_by_hand() {
     assert_eq!(first.3, bytes);
 }
 
-/// Ranks and servers in one place, in dense vectors: a memory a share where the way down contracts, each share compressed by itself and with
-/// a key of its own.
+/// Simulates ranks and servers in one place, with dense vectors. Each share has a residual if the downlink compressor is contractive, and
+/// is compressed separately with a separate key.
 fn twin(up: CompressorConfig, down: CompressorConfig, world: usize, len: usize, steps: u64) -> Vec<Vec<f32>> {
     let mut kept = vec![0.0_f32; len];
     let mut averages = Vec::new();
@@ -114,7 +114,7 @@ fn averages_are_those_of_a_simulation_in_one_place_to_the_bit_whoever_serves() {
 
 #[test]
 fn what_servers_do_not_send_they_keep() {
-    // Law 3 of the way down: Σ average + kept = Σ mean of what was sent.
+    // Law 3 of the downlink: Σ average + kept = Σ mean of sent.
     let layout = Layout::new([("a", vec![7]), ("b", vec![3, 4]), ("c", vec![1])]);
     for reducer in [
         "two-way:sign,per_slot=true",
@@ -147,7 +147,7 @@ fn what_servers_do_not_send_they_keep() {
 fn rounds_of_top_k_are_one_of_as_many_values_and_without_loss_down_a_mean_of_them() {
     let layout = Layout::flat(24);
     let of = |reducer: &str| run(&exchange(reducer), &layout, 2, 1)[0][0][0].clone();
-    // Twelve values a share: two rounds of three are one of six.
+    // Twelve values per share: two rounds of three equal one round of six.
     assert_eq!(of("two-way:topk:4x,down=dense,rounds=2"), of("two-way:topk:2x,down=dense"));
     let gathered = of("gather:topk:2x");
     let mean: Vec<f32> = (0..24).map(|i| (input(0, 0, 24)[i] + input(1, 0, 24)[i]) / 2.0).collect();
@@ -186,7 +186,7 @@ fn a_vote_is_the_median_of_signs_and_half_minus_one_inverted_ranks_change_nothin
 
 #[test]
 fn a_vote_is_one_bit_a_value_each_way() {
-    // Four shares of 160 values: 20 bytes to each of three servers and back, behind a length, a header and a scale (1).
+    // Four shares of 160 values: 20 bytes to each of three servers and back, after a length, a header and a scale (1).
     let exchange = exchange("two-way:plain-sign,down=plain-sign");
     let layout = Layout::flat(640);
     let sent = Local::run(4, |mut comm| {

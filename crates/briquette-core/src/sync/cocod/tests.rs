@@ -11,7 +11,7 @@ fn cocod(period: u64) -> impl Fn() -> CoCoD<Dense> + Sync {
     move || CoCoD::new(CoCoDConfig { period: Some(period) }, Dense).unwrap()
 }
 
-/// The paper's algorithm, in one thread: snapshots are averaged, and what came after them is added.
+/// The paper's algorithm in one thread: averages snapshots, and adds the progress since each snapshot.
 fn serial(period: u64, world: usize) -> Vec<Vec<f64>> {
     let mut x = vec![vec![3.0_f64; 10]; world];
     let mut snapshots: Option<Vec<Vec<f64>>> = None;
@@ -51,7 +51,7 @@ fn one_rank_alone_is_its_optimizer() {
     assert!(ours[0].iter().zip(&alone[0]).all(|(a, b)| (a - b).abs() < 1e-5));
 }
 
-/// The claim: an exchange that takes less than a period costs no time, and little accuracy.
+/// Claim: an exchange that takes less than a period costs no time, and little accuracy.
 #[test]
 fn exchanges_are_hidden_and_the_loss_is_near_local_sgds() {
     let start = vec![3.0; 20_000];

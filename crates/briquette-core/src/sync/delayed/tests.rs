@@ -13,7 +13,7 @@ use crate::wrapper::{ErrorFeedback, Metered};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
-/// Its naive twin: the same ranks one after another, with a queue of one gradient.
+/// Naive reference: the same ranks one after another, with a queue of one gradient.
 #[test]
 fn it_is_the_serial_recursion_to_the_bit() {
     for world in [1, 2, 4] {
@@ -31,23 +31,23 @@ fn it_is_the_serial_recursion_to_the_bit() {
     }
 }
 
-/// What arrives is what would have been exchanged a step before, memories included.
+/// The result is that of the previous step's exchange, residuals included.
 #[test]
 fn the_averages_are_those_of_every_step() {
     let reducer = || ErrorFeedback::new(Gather::new(TopK::fraction(0.2).unwrap(), Mean));
-    // The gradient does not depend on where it is: a step late is a step less.
+    // The gradient does not depend on the parameters, so a delay of one step is one step less.
     let flat = |rank: usize, step: u64, x: &[f32]| noisy(rank, step, &vec![0.0; x.len()]);
     let late = train(3, || Delayed::new(reducer()), &[3.0; 20], (SGD, &flat));
     let early = train(3, || EveryStep::new(reducer()), &[3.0; 20], (Sgd { steps: SGD.steps - 1, ..SGD }, &flat));
     assert_eq!(late, early);
 }
 
-/// By the roots of `z² − (1+β)z + β + γc`, whose absolute value is `√(β + γc)` where they are complex.
+/// Follows from the roots of `z² − (1+β)z + β + γc`, whose absolute value is `√(β + γc)` where they are complex.
 #[test]
 fn the_largest_stable_rate_is_one_less_momentum() {
     let quadratic = |_: usize, _: u64, x: &[f32]| x.to_vec();
     let ends = |rate: f32, momentum: f32, late: bool| {
-        // Not so many that what diverges overflows.
+        // Few enough steps that a diverging run does not overflow.
         let task = (Sgd { rate, momentum, steps: if late { 400 } else { 100 } }, &quadratic as _);
         let x = match late {
             true => train(1, || Delayed::new(Dense), &[1.0], task),
@@ -63,7 +63,7 @@ fn the_largest_stable_rate_is_one_less_momentum() {
     assert!((ends(0.81, 0.0, true).ln() / 400.0 - 0.9_f32.ln()).abs() < 0.02);
 }
 
-/// The claim: a step takes the larger of computing and exchange, where both in turn take their sum.
+/// Claim: a step takes the larger of computing and exchange; without overlap it takes their sum.
 #[test]
 fn an_exchange_is_hidden_behind_a_step_of_computing() {
     let compute = 0.050_f64;
@@ -127,14 +127,14 @@ fn what_was_hidden_is_reported() {
         let seconds: Result<Vec<ExchangeSeconds>, CommError> = run_ranks(world, each).into_iter().collect();
         seconds.unwrap().swap_remove(0)
     };
-    // 6 rounds of 100 kB: 48 ms, all of it hidden; 96 ms, of which 50 are.
+    // 6 rounds of 100 kB: 48 ms, completely overlapped; 96 ms, of which 50 are overlapped.
     let (all, part) = (seconds("100mbit"), seconds("50mbit"));
     assert!((all.exchange - 0.048).abs() < 1e-3 && (all.exchange - all.hidden).abs() < 1e-9, "{all:?}");
     assert!((part.exchange - 0.096).abs() < 2e-3 && (part.hidden - 0.050).abs() < 1e-3, "{part:?}");
 }
 
-/// Gradients (3, 2) at rates ½, ¼, 1 and ½; of each exchange one value is sent, and the other waits inside the rate of the step whose
-/// gradient it is: e = γ·(what was fed − what was sent), and g + e/γ is fed.
+/// Gradients (3, 2) at rates ½, ¼, 1 and ½. Each exchange sends one value. The other stays in the residual, in units that
+/// include the rate of its gradient's step: e = γ·(fed − sent), and g + e/γ is fed.
 ///
 /// | gradient of step | γ | fed | sent | e |
 /// |---|---|---|---|---|
@@ -142,7 +142,7 @@ fn what_was_hidden_is_reported() {
 /// | 1 | ¼ | (3, 2 + 4) | (0, 6) | (¾, 0) |
 /// | 2 | 1 | (3 + ¾, 2) | (3¾, 0) | (0, 2) |
 ///
-/// Each arrives a step later, whether the run is saved and resumed at every step or goes on.
+/// Each result arrives one step later, both when the run is saved and resumed at every step and when it is not.
 #[test]
 fn what_is_under_way_keeps_the_rate_of_its_own_step_over_a_resume() {
     let new = || Delayed::new(ErrorFeedback::inside_learning_rate(Gather::new(TopK::fraction(0.5).unwrap(), Mean)));
@@ -170,7 +170,7 @@ fn what_is_under_way_keeps_the_rate_of_its_own_step_over_a_resume() {
     }
 }
 
-/// A world of another size that drops what ranks keep of their own has no mean at its first step.
+/// If the world size changes and rank-local state is dropped, the first step has no mean.
 #[test]
 fn without_a_mean_the_optimizer_does_not_step() {
     let (mut comm, mut delayed, layout) =

@@ -142,7 +142,7 @@ fn headers_survive_the_wire() {
         }),
     };
     assert_eq!(Header::from_bytes(&header.to_bytes(), 0), Some(header));
-    // A digest may look like anything, a slot's number included.
+    // A digest may have any value, including that of a slot number.
     for digest in [0, 4, u64::MAX] {
         let with_digest = Header { bad_slot: None, digest: Some(digest), samples_recorded: false, ..header };
         assert_eq!(Header::from_bytes(&with_digest.to_bytes(), 0), Some(with_digest));

@@ -1,4 +1,4 @@
-//! Its settings.
+//! Settings of LSGD.
 
 use super::Lsgd;
 use crate::Layout;
@@ -12,21 +12,23 @@ use crate::sync::rounds::{check_period, in_rounds, period_of};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LsgdConfig {
-    /// Steps from one leader of the world to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps between choices of the world's leader. If absent, it follows from the [number of
+    /// steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// Steps from one leader of a group to the next; divides `period`.
+    /// Steps between choices of a group's leader; divides `period`.
     pub local: u64,
-    /// How far a rank goes to its group's leader when it is chosen, and once more over the steps to the next; in [0, 1].
+    /// Fraction of the distance to its group's leader by which a rank moves when the leader is chosen, and once more over the
+    /// steps to the next choice; in [0, 1].
     pub pull: f32,
-    /// The same for the world's.
+    /// The same fraction for the world's leader.
     pub global_pull: f32,
-    /// Ranks of a group; absent, those of one machine.
+    /// Number of ranks of a group. If absent, the ranks of one machine form a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 16;
 
 impl Default for LsgdConfig {
@@ -36,13 +38,14 @@ impl Default for LsgdConfig {
 }
 
 impl LsgdConfig {
-    /// Steps from one leader of the world to the next; where no period is named the usual one, or the next multiple of `local`.
+    /// Returns the steps between choices of the world's leader. If no period is set, the default, or the next multiple of
+    /// `local`.
     pub(super) fn steps(&self) -> u64 {
         let local = self.local.max(1);
         self.period.unwrap_or(USUAL.div_ceil(local) * local)
     }
 
-    /// That the settings can be those of a world of this size.
+    /// Checks that the settings are possible for a world of this size.
     pub(super) fn check_in(&self, world: usize) -> Result<(), ConfigError> {
         self.check()?;
         Places::check_groups(Self::NAME, self.group, world)

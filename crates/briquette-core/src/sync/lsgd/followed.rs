@@ -1,21 +1,22 @@
-//! Whom ranks are pulled to.
+//! The leader that ranks are pulled to.
 
 use super::leader;
 use crate::error::CommError;
 use crate::state::Staged;
 use crate::{Frame, Session};
 
-/// A leader's place, as it was chosen.
+/// A leader's parameters at the time of its choice.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
-    /// Empty before the first one.
+    /// Empty before the first choice.
     pub(super) place: Staged<Vec<f32>>,
-    /// Whether it is this rank's own.
+    /// Set if the leader is this rank.
     pub(super) is_own: Staged<bool>,
 }
 
 impl Followed {
-    /// Has the rank with the lowest loss send its parameters to the others of the session's group; what was there stays where none leads.
+    /// Makes the rank with the lowest loss send its parameters to the others of the session's group. If no rank leads, the
+    /// previous leader stays.
     pub(super) fn choose(&mut self, loss: f64, x: &[f32], comm: &mut Session) -> Result<(), CommError> {
         let (rank, mut parts) = (comm.rank(), Vec::new());
         comm.scope().operation = "choice of a leader";
@@ -41,7 +42,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Towards the newest, unless that is where this rank was.
+    /// Pulls `x` towards the newest leader, unless that leader is this rank.
     pub(super) fn pull(&self, x: &mut [f32], share: f32) {
         if !*self.is_own.latest() {
             x.iter_mut().zip(self.place.latest()).for_each(|(x, to)| *x += share * (to - *x));

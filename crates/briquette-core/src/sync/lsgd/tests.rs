@@ -15,12 +15,12 @@ fn lsgd(settings: LsgdConfig, world: usize) -> impl Fn() -> Lsgd + Sync {
     move || Lsgd::new(settings, world).unwrap()
 }
 
-/// No gradient.
+/// Zero gradient.
 fn rest(_: usize, _: u64, _: &[f32]) -> Vec<f32> {
     vec![0.0]
 }
 
-/// Pulls at choices alone.
+/// Pulls only when a leader is chosen.
 fn every_step(group: usize) -> LsgdConfig {
     LsgdConfig { period: Some(1), local: 1, group: Some(group), ..LsgdConfig::default() }
 }
@@ -32,7 +32,7 @@ fn the_best_rank_attracts_by_the_rest_of_the_pull_at_each_choice() {
     let start = |rank: usize| vec![if rank == 1 { 8.0 } else { 0.0 }];
     let loss = |rank: usize, _: u64| if rank == 1 { 0.1 } else { 0.2 };
     let x = train_with_losses(3, lsgd(settings, 3), &start, (Sgd { steps: 3, ..STILL }, &rest), &loss);
-    // (1 − ¼)³ of the way are left.
+    // A fraction (1 − ¼)³ of the distance remains.
     let there = 8.0 - 8.0 * 0.75_f32.powi(3);
     assert_eq!(x, [[there], [8.0], [there]]);
 }
@@ -52,7 +52,8 @@ fn groups_follow_leaders_of_their_own_and_the_world_one() {
 
 #[test]
 fn between_choices_the_pull_is_divided_among_the_steps() {
-    // Chosen after two steps: half of the way, and then a quarter at each of the next two; the third of those is a choice.
+    // Chosen after two steps: half of the way, and then a quarter at each of the next two steps; the third of those is a
+    // choice.
     let settings = LsgdConfig { period: Some(2), local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
     let start = |rank: usize| vec![64.0 * rank as f32];
     let loss = |rank: usize, _: u64| 1.0 - rank as f64;
@@ -79,17 +80,17 @@ fn ties_are_the_lowest_ranks_and_what_is_not_finite_never_leads() {
     assert_eq!(leader(&[f64::NAN, -1.0, f64::NEG_INFINITY]), Some(1));
     assert_eq!(leader(&[f64::INFINITY, f64::NAN]), None);
     assert_eq!(leader(&[]), None);
-    // Where no rank leads, all stay where they are.
+    // If no rank leads, all stay where they are.
     let start = |rank: usize| vec![rank as f32];
     let task = (Sgd { steps: 2, ..STILL }, &rest as Gradient<'_>);
     assert_eq!(train_with_losses(2, lsgd(every_step(2), 2), &start, task, &|_, _| f64::NAN), [[0.0], [1.0]]);
 }
 
-/// The paper's section 3: a stationary point of the loss is one of leader gradient descent; elastic averaging has others, and leaves ranks in
-/// different valleys at points that are none of the loss's.
+/// The paper's section 3: a stationary point of the loss is stationary under leader gradient descent. Elastic averaging has
+/// other stationary points, and leaves ranks in different valleys at points that are not stationary for the loss.
 #[test]
 fn stationary_points_stay_ones_which_they_do_not_under_elastic_averaging() {
-    // (x² − 1)²/4 has minima at ±1: the first step puts one rank in each, or both in one.
+    // (x² − 1)²/4 has minima at ±1: the first step puts one rank in each valley, or both in one.
     let slope = |x: f32| x.powi(3) - x;
     let sgd = Sgd { rate: 0.1, momentum: 0.0, steps: 400 };
     let ends = |to: [f32; 2], strategy: &(dyn Fn() -> Box<dyn SyncStrategy> + Sync)| {
@@ -112,7 +113,7 @@ fn stationary_points_stay_ones_which_they_do_not_under_elastic_averaging() {
     assert!(held.iter().all(|x| slope(*x).abs() > 0.05 && x.abs() > 0.5), "springs hold both off: {held:?}");
 }
 
-/// To the bit, at all steps between choices, too.
+/// To the bit, also at all steps between choices.
 #[test]
 fn one_rank_alone_is_plain_sgd() {
     let gradient = |_: usize, _: u64, x: &[f32]| vec![x[0]];
@@ -125,8 +126,8 @@ fn one_rank_alone_is_plain_sgd() {
     }
 }
 
-/// Rank 0 leads from 0, rank 1 is at 1. The world's pull is ⅘ when its leader is chosen, at every fourth step, and ⅕ between; the group's is
-/// ⅖ at every second step, and ⅕ between.
+/// Rank 0 leads from 0, and rank 1 is at 1. The world's pull is ⅘ when its leader is chosen, at every fourth step, and ⅕ in
+/// between; the group's is ⅖ at every second step, and ⅕ in between.
 #[test]
 fn pulls_between_choices_are_shares_of_their_own_period_by_hand() {
     let ends = |pull, global_pull, steps| {
@@ -148,7 +149,7 @@ fn pulls_between_choices_are_shares_of_their_own_period_by_hand() {
 
 #[test]
 fn a_leader_is_not_pulled_back_while_it_leads() {
-    // A constant slope. Rank 0 leads after two steps, when it has moved by 2; rank 1 after four.
+    // A constant slope. Rank 0 leads after two steps, when it has moved by 2; rank 1 leads after four.
     let gradient = |_: usize, _: u64, _: &[f32]| vec![1.0];
     let sgd = Sgd { rate: 1.0, momentum: 0.0, steps: 3 };
     let settings = LsgdConfig { period: Some(2), local: 2, pull: 0.5, global_pull: 0.0, group: Some(2) };
@@ -158,19 +159,19 @@ fn a_leader_is_not_pulled_back_while_it_leads() {
     assert_eq!(x, [[-3.0], [-2.75]]);
 }
 
-/// Which has no loss to record, and does not end the run.
+/// Such a rank has no loss to record, and does not end the run.
 #[test]
 fn a_rank_whose_data_ran_out_follows_and_never_leads() {
     let ranks = run_ranks(Local::world(2), |mut comm| {
         let (mut lsgd, mut x, layout) = (lsgd(every_step(2), 2)(), vec![comm.rank() as f32], Layout::flat(1));
         lsgd.begin(&x);
         for step in 0..4 {
-            // Rank 0 has a batch at the first step alone; where it records a loss of none, that says nothing.
+            // Rank 0 has a batch only at the first step. A loss of 0 that it records without samples has no meaning.
             let idle = comm.rank() == 0 && step > 0;
             let (samples, loss) = (u64::from(!idle), Some(if idle { -9.0 } else { comm.rank() as f64 }));
             let own = RankStep { samples, loss: loss.filter(|_| step != 2 || !idle), ..RankStep::default() };
             let agreed_step = AgreedStep { step, samples: own.samples, loss: own.loss, ..AgreedStep::default() };
-            // With a header, and without.
+            // With and without a header.
             let ranks = if step == 3 { [own; 2].to_vec() } else { Vec::new() };
             let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &ranks };
             lsgd.after_step(&mut x, &cx, &mut comm).unwrap();
@@ -178,7 +179,7 @@ fn a_rank_whose_data_ran_out_follows_and_never_leads() {
         }
         Ok::<_, CommError>(x[0])
     });
-    // Rank 1 goes 0.19 of the way to rank 0 at the first step, and leads at the next three.
+    // Rank 1 moves 0.19 of the way to rank 0 at the first step, and leads at the next three.
     let ([x, y], led) = ([0, 1].map(|rank| *ranks[rank].as_ref().unwrap()), 0.81_f32);
     assert!((y - led).abs() < 1e-6 && (x - led * (1.0 - 0.81_f32.powi(3))).abs() < 1e-6, "{x} {y}");
 }

@@ -39,7 +39,7 @@ fn within_a_round_nothing_moves_whatever_the_optimizer_does() {
     assert!((6..10).all(|steps| after(steps) == after(5)) && after(10) != after(5));
 }
 
-/// Curvatures between 1/1000 and 1.5, optima of each rank's own that lie `zeta` apart, no noise.
+/// Quadratics with curvatures between 1/1000 and 1.5, rank-dependent optima that lie `zeta` apart, and no noise.
 struct Quadratics {
     zeta: f64,
 }
@@ -57,7 +57,7 @@ impl Quadratics {
         let key = crate::Key::new(3).step(purpose);
         (key.word(i) >> 11) as f64 / (1_u64 << 52) as f64 * 1.7 - 1.7
     }
-    /// Alternately to either side, so that the common optimum does not depend on `zeta`.
+    /// Returns optima that lie alternately on either side, so that the common optimum does not depend on `zeta`.
     fn optimum_of(&self, rank: usize, i: usize) -> f64 {
         let side = if rank.is_multiple_of(2) { 1.0 } else { -1.0 };
         let apart = self.zeta * side * Quadratics::mean_curvature(i) / Quadratics::curvature(rank, i);
@@ -75,7 +75,7 @@ impl Quadratics {
         let at = |(i, x): (usize, &f64)| 0.5 * Quadratics::mean_curvature(i) * (x - self.optimum(i)).powi(2);
         x.iter().enumerate().map(at).sum()
     }
-    /// The lowest over learning rates after 50 rounds of 20 steps of four ranks.
+    /// Returns the lowest loss over learning rates after 50 rounds of 20 steps with four ranks.
     fn best<S: SyncStrategy>(&self, strategy: impl Fn() -> S + Sync, rates: &[f32]) -> f64 {
         let gradient = |rank: usize, _: u64, x: &[f32]| self.gradient(rank, x);
         let end = |rate: &f32| {
@@ -86,8 +86,8 @@ impl Quadratics {
     }
 }
 
-/// Claim (section 3 of the paper, and its figure): without differences Local SGD is best, with large ones the order turns round. What
-/// minibatches reach does not depend on them at all.
+/// Claim (section 3 of the paper, and its figure): with equal data Local SGD is best, and with very different data the order is
+/// reversed. The result of minibatches does not depend on the differences at all.
 #[test]
 fn where_data_differ_the_order_turns_round() {
     let rates = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01].map(|rate| rate / 1.5);
@@ -110,7 +110,7 @@ fn where_data_differ_the_order_turns_round() {
     );
 }
 
-/// The bound of the source, 4·‖x₀ − x*‖²·H/R² for γ = 1/(4H), and gradient descent beside it.
+/// The source's bound, 4·‖x₀ − x*‖²·H/R² for γ = 1/(4H), compared with gradient descent.
 #[test]
 fn acceleration_holds_its_bound_and_beats_gradient_descent() {
     let problem = Quadratics { zeta: 0.0 };
@@ -129,7 +129,7 @@ fn acceleration_holds_its_bound_and_beats_gradient_descent() {
     }
 }
 
-/// On a strongly convex problem, momentum that has overshot begins anew.
+/// On a strongly convex problem, momentum that has overshot is reset.
 #[test]
 fn restarts_help_where_the_problem_is_strongly_convex() {
     let gradient =
@@ -143,9 +143,9 @@ fn restarts_help_where_the_problem_is_strongly_convex() {
     assert!(often < 0.01 * never, "{often} against {never}");
 }
 
-/// Three rounds by hand, gradient x, from 1 with γ = ½: β_t = (t + 1)/2 = 1, 3/2, 2, and γ_t = γ·β_t = ½, ¾, 1. Round 1: x = ½ = x_ag.
-/// Round 2 at ½/1.5 + ½/3 = ½: x = ½ − ¾·½ = ⅛, x_ag = ⅛/1.5 + ½/3 = ¼. Round 3 at ⅛/2 + ¼/2 = 3/16: x = ⅛ − 3/16 = −1/16,
-/// x_ag = −1/32 + ⅛ = 3/32. Another β_t, such as (t + 2)/3, also gives ¼ in round 2.
+/// Three rounds by hand, gradient x, from 1 with γ = ½: β_t = (t + 1)/2 = 1, 3/2, 2, and γ_t = γ·β_t = ½, ¾, 1. Round 1: x = ½
+/// = x_ag. Round 2 at ½/1.5 + ½/3 = ½: x = ½ − ¾·½ = ⅛, x_ag = ⅛/1.5 + ½/3 = ¼. Round 3 at ⅛/2 + ¼/2 = 3/16: x = ⅛ − 3/16 =
+/// −1/16, x_ag = −1/32 + ⅛ = 3/32. Another β_t, such as (t + 2)/3, also gives ¼ in round 2.
 #[test]
 fn three_accelerated_rounds_by_hand() {
     let gradient = |_: usize, _: u64, x: &[f32]| x.to_vec();
@@ -169,7 +169,7 @@ fn settings_that_cannot_work_are_said() {
     assert!(error.contains("accelerated twice"), "{error}");
 }
 
-/// The last round counts as one of its own length.
+/// The last round counts as a round of its actual length.
 #[test]
 fn a_round_that_the_run_cuts_short_is_the_mean_of_the_gradients_that_it_has() {
     let strategy = || {
@@ -183,7 +183,8 @@ fn a_round_that_the_run_cuts_short_is_the_mean_of_the_gradients_that_it_has() {
     assert_eq!(train(2, strategy, &[10.0], (sgd, &gradient)), [[5.0], [5.0]]);
 }
 
-/// Ranks' parameters after `gradients`, one a step from `first`, by plain SGD of rate 1; the last step of the run is `last`.
+/// Returns the parameters after `gradients`, one per step from `first`, by plain SGD at rate 1; the last step of the run is
+/// `last`.
 fn continued(minibatch: &mut Minibatch<Dense>, x: &mut Vec<f32>, (first, last): (u64, u64), gradients: &[f32]) {
     let (mut comm, layout) = (crate::comm::Local::world(1).remove(0), Layout::flat(1));
     minibatch.ends_at(last);
@@ -200,14 +201,15 @@ fn continued(minibatch: &mut Minibatch<Dense>, x: &mut Vec<f32>, (first, last): 
     }
 }
 
-/// A run of 6 steps that is prolonged: its second round had two gradients, and the two that are left of its place make another one.
+/// A run of 6 steps is extended: its second round had two gradients, and the remaining two steps of that round form another
+/// one.
 #[test]
 fn the_rest_of_a_round_that_was_cut_short_is_the_mean_of_the_gradients_that_it_has() {
     let (mut before, mut x) = (plain(4)(), vec![100.0]);
     before.begin(&x);
     continued(&mut before, &mut x, (0, 5), &[1.0, 2.0, 3.0, 6.0, 1.0, 3.0]);
     assert_eq!(x, [95.0]);
-    // Saved between two gradients of the rest, too.
+    // Also saved between two gradients of the remainder.
     for steps in [0, 1] {
         let (mut after, mut x, gradients) = (plain(4)(), x.clone(), [4.0, 8.0, 1.0, 1.0, 1.0, 5.0]);
         let mut state = State::default();
@@ -223,7 +225,7 @@ fn the_rest_of_a_round_that_was_cut_short_is_the_mean_of_the_gradients_that_it_h
     }
 }
 
-/// In a world of another size that drops what ranks keep of their own, a round has the gradients that were taken there.
+/// If the world size changes and rank-local state is dropped, a round has only the gradients taken afterwards.
 #[test]
 fn a_round_without_its_first_gradients_is_the_mean_of_the_others() {
     let (mut before, mut x) = (plain(4)(), vec![100.0]);

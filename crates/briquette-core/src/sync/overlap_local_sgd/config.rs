@@ -12,18 +12,18 @@ use crate::sync::rounds::{in_rounds, period_of};
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OverlapConfig {
-    /// Steps of a period; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// How far a rank is pulled to the anchor, in [0, 1).
+    /// Fraction of the distance to the anchor by which a rank is pulled, in [0, 1).
     pub alpha: f32,
     /// The anchor's momentum, in [0, 1).
     pub beta: f32,
-    /// Steps by which the first period is longer, below the period.
+    /// Steps by which the first period is longer; less than the period.
     pub offset: u64,
 }
 
-/// The usual period.
+/// The default period.
 const USUAL: u64 = 2;
 
 impl Default for OverlapConfig {
@@ -33,7 +33,7 @@ impl Default for OverlapConfig {
 }
 
 impl OverlapConfig {
-    /// Steps of a period; where none is named the usual one, or the least that is above the offset.
+    /// Returns the steps of a period. If none is set, the default, or the smallest value above the offset.
     pub(super) fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL.max(self.least()))
     }

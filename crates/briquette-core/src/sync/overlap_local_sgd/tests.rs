@@ -70,7 +70,8 @@ fn one_rank_is_pulled_half_way_back_by_hand() {
     assert_eq!(train(1, || overlap(settings.clone()), &[0.0], (sgd, &|_, _, _| vec![-1.0])), [[4.5]]);
 }
 
-/// With a momentum `v` of 2 a period's work of 3, pulled to 1.5, is sent whole at a rate of 0, where `−γ·v` would be nothing.
+/// With a momentum `v` of 2, a period's progress of 3, pulled to 1.5, is sent completely at a rate of 0, where `−γ·v` would be
+/// 0.
 #[test]
 fn at_a_rate_of_0_a_period_is_not_lost() {
     let mut overlap = overlap(OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.5, offset: 0 });
@@ -83,7 +84,8 @@ fn at_a_rate_of_0_a_period_is_not_lost() {
     );
 }
 
-/// Section 4 of the paper, each at the best rate of one grid: with twice the steps of Local SGD an anchor that is a period old ends as low.
+/// Section 4 of the paper, each at the best rate of one grid: with twice the steps of Local SGD, an anchor that is one period
+/// old reaches the same loss.
 #[test]
 fn at_their_best_rates_it_ends_near_local_sgd_of_the_same_period() {
     let best = |ours: bool| {
@@ -101,7 +103,7 @@ fn at_their_best_rates_it_ends_near_local_sgd_of_the_same_period() {
     assert!(ours < 1.3 * local, "{ours} against {local}");
 }
 
-/// The claim: an exchange that takes less than a period's computing costs no time.
+/// Claim: an exchange that takes less than a period's computing costs no time.
 #[test]
 fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
     let compute = Duration::from_millis(50);
@@ -124,13 +126,13 @@ fn an_exchange_that_is_shorter_than_a_period_is_hidden() {
         assert!(hidden <= 1.02, "{latency}: a step takes {hidden} of its computing");
         assert!(waited > 1.2, "{latency}: {waited} in the foreground");
     }
-    // 6 rounds of 100 ms are more than a period of 200 ms: what is left is waited for.
+    // 6 rounds of 100 ms exceed a period of 200 ms: the remainder is waited for.
     assert!(seconds("100ms", true) > 1.5);
 }
 
 #[test]
 fn a_run_that_is_resumed_sends_again_what_was_under_way() {
-    // Law 5 has the bits; here what is saved while an exchange is under way, and once it has been waited for.
+    // Law 5 checks the bits. This checks the state that is saved while an exchange is in flight, and after the wait for it.
     let mut comm = crate::comm::Local::world(1).remove(0);
     let layout = crate::Layout::flat(1);
     let settings = OverlapConfig { period: Some(1), alpha: 0.5, beta: 0.0, offset: 0 };
@@ -195,7 +197,7 @@ fn a_momentum_that_is_not_finite_is_that_of_the_rank_that_has_it() {
     assert_eq!(results, [Ok(Ok(Momenta::Keep)), Ok(Err(SyncError::Diverged { step: 0, rank: 1, slot }))]);
 }
 
-/// Nothing holds ranks to one learning rate where they step alone, and Accordion sends more when the rate falls.
+/// Nothing requires equal learning rates on ranks that step alone, and Accordion sends more when the rate falls.
 #[test]
 fn controllers_of_ranks_whose_learning_rates_differ_decide_alike() {
     for strategy in ["overlap-local-sgd:1", "cocod:1", "local-sgd:1", "bmuf:1", "diloco:1"] {

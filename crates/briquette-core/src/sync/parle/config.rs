@@ -1,4 +1,4 @@
-//! Its settings.
+//! Settings of Parle.
 
 use super::Parle;
 use crate::Layout;
@@ -11,24 +11,24 @@ use crate::sync::rounds::{check_period, period_of};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParleConfig {
-    /// Steps from one outer step to the next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps between outer steps. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// How strongly gradients are pulled back to where the period began, at first: 0 or more.
+    /// Initial strength of the pull of gradients towards the start of the period, 0 or more.
     pub pull: f32,
-    /// How strongly ranks are pulled to their mean, at first: 0 or more, and with `rate` at most 1.
+    /// Initial strength of the pull of ranks towards their mean, 0 or more, and with `rate` at most 1.
     pub coupling: f32,
     /// Divisor of both at each outer step, in (0, 1]. If absent and the number of steps is known, the coupling is at its full strength for
     /// the last fifth of the run. If absent and the number is unknown, 0.999.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<f32>,
-    /// How much the running average keeps at each step, in [0, 1).
+    /// Decay of the running average, in [0, 1).
     pub alpha: f32,
-    /// How far an outer step goes, in (0, 1].
+    /// Rate of an outer step, in (0, 1].
     pub rate: f32,
 }
 
-/// The usual period and scope.
+/// The default period and scope.
 const USUAL: u64 = 25;
 const SCOPE: f32 = 0.999;
 
@@ -39,24 +39,24 @@ impl Default for ParleConfig {
 }
 
 impl ParleConfig {
-    /// Steps from one outer step to the next.
+    /// Returns the steps between outer steps.
     pub(super) fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
 
-    /// The scope by which the coupling of a run of `steps` steps grows to its most in four fifths of them; slower in no longer run than the
-    /// usual one is for.
+    /// Returns the scope with which the coupling of a run of `steps` steps reaches its maximum in four fifths of them. The
+    /// growth is never slower than with the default scope.
     fn scope_of(&self, steps: u64) -> f32 {
         let outer_steps = (0.8 * (steps / self.steps().max(1)) as f64).floor().max(1.0);
         let growth = 1.0 / f64::from(self.rate * self.coupling);
         if growth.is_finite() { (growth.powf(-1.0 / outer_steps) as f32).min(SCOPE) } else { SCOPE }
     }
 
-    /// `p` and `c` at a step.
+    /// Returns `p` and `c` at a step.
     pub(super) fn strengths(&self, step: u64) -> [f32; 2] {
         let Self { pull, coupling, rate, .. } = *self;
         let (period, scope) = (self.steps(), self.scope.unwrap_or(SCOPE));
-        // Not infinite, so that 0 stays 0.
+        // Finite, so that 0 stays 0.
         let growth = f64::from(scope).powf(-((step / period) as f64)).min(f64::MAX);
         [(pull, pull.max(1.0)), (coupling, 1.0 / rate)].map(|(first, most)| {
             let grown = f64::from(first) * growth;

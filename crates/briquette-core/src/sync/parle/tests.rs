@@ -28,7 +28,7 @@ fn gradient_at(rank: usize, step: u64, x: &[f64]) -> Vec<f64> {
     noisy(rank, step, &x).into_iter().map(f64::from).collect()
 }
 
-/// The method's equations in one thread and f64, momentum SGD inside.
+/// The method's equations in one thread and f64, with momentum SGD inside.
 fn serial(settings: ParleConfig, sgd: Sgd, world: usize) -> Vec<Vec<f64>> {
     let [pull, coupling, scope, alpha, rate] =
         [settings.pull, settings.coupling, settings.scope.unwrap(), settings.alpha, settings.rate].map(f64::from);
@@ -62,7 +62,7 @@ fn it_is_the_papers_recursion_and_its_scoping() {
         let ours = train(3, parle(settings), &[3.0; 10], (sgd, &noisy));
         assert!(off(&ours, &serial(settings, sgd, 3)) < 2e-5, "{settings:?}");
     }
-    // Outer steps 0, 1, 2, …, and never more than the limits; what is 0 stays 0.
+    // Outer steps 0, 1, 2, …, never above the limits; 0 stays 0.
     let halves = ParleConfig { scope: Some(0.5), ..grows };
     assert_eq!([3, 4, 400_000].map(|step| halves.strengths(step)), [[0.2, 0.3], [0.4, 0.6], [1.0, 1.25]]);
     assert_eq!(ParleConfig { pull: 0.0, coupling: 0.0, ..grows }.strengths(u64::MAX), [0.0; 2]);
@@ -109,7 +109,7 @@ fn it_rests_at_the_minimiser() {
 
 #[test]
 fn springs_draw_ranks_together_and_do_not_move_their_mean() {
-    // Constant gradients: what they do to the mean does not depend on where ranks are.
+    // Constant gradients: their effect on the mean does not depend on the ranks' parameters.
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32, -3.0 * rank as f32];
     let run = |coupling| {
         let settings = ParleConfig { period: Some(5), coupling, scope: Some(1.0), ..ParleConfig::default() };
@@ -121,7 +121,7 @@ fn springs_draw_ranks_together_and_do_not_move_their_mean() {
     assert!(apart(&tied) < 0.3 * apart(&free), "{free:?} {tied:?}");
 }
 
-/// A deep narrow well at 0 and a wide one at 2, with noise. One start a coordinate.
+/// A deep narrow well at 0 and a wide one at 2, with noise. Each coordinate has its own start.
 fn wells(rank: usize, step: u64, x: &[f32]) -> Vec<f32> {
     let mut rng = Key::new(4).step(step).rank(rank).block(0);
     let well = |x: f32, depth: f32, width: f32| depth * x / width.powi(2) * (-0.5 * (x / width).powi(2)).exp();
@@ -130,7 +130,7 @@ fn wells(rank: usize, step: u64, x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| slope(*x) + 3.5 * noise()).collect()
 }
 
-/// Claim: Parle and Entropy-SGD end in wide valleys more often than SGD does, of one rank or of all.
+/// Claim: Parle and Entropy-SGD end in wide valleys more often than SGD does, with one rank and with all.
 #[test]
 fn it_ends_in_the_wide_well_more_often_than_sgd() {
     let start: Vec<f32> = (0..400).map(|i| i as f32 / 100.0 - 2.0).collect();

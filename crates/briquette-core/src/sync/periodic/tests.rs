@@ -28,7 +28,7 @@ fn differences_that_travel_whole_make_the_mean() {
     assert!(mean[0] == mean[1] && differences[0] == differences[2]);
 }
 
-/// Velocities are linear in gradients, so it does not matter whether they are averaged; not so where they begin anew.
+/// Velocities are linear in gradients, so averaging them does not matter. Resetting them does.
 #[test]
 fn of_one_step_with_momentum_it_is_minibatch_momentum_sgd() {
     let sgd = Sgd { momentum: 0.9, ..SGD };
@@ -55,7 +55,7 @@ fn a_rate_is_how_much_of_the_difference_is_taken() {
 fn ranks_drift_no_further_than_four_times_the_squares() {
     for period in [2, 8, 16] {
         let (rate, bound) = (0.05, 1.0_f32);
-        // Gradients of norm 1, in a direction of each rank's own.
+        // Gradients of norm 1, in a rank-dependent direction.
         let gradient = |rank: usize, step: u64, _: &[f32]| {
             let angle = rank as f32 * 2.0 + (step as f32).sin();
             vec![angle.cos(), angle.sin()]
@@ -63,7 +63,7 @@ fn ranks_drift_no_further_than_four_times_the_squares() {
         let layout = Layout::flat(2);
         let local = LocalSgdConfig { period: Some(period), ..LocalSgdConfig::default() };
         let build = || local.build(&Exchange::default(), &layout, 5).unwrap();
-        // Without averages ranks would be further away than that after three periods.
+        // Without averages ranks would be further apart than that after three periods.
         for steps in 1..=4 * period {
             let x = train(5, build, &[0.0; 2], (Sgd { rate, momentum: 0.0, steps }, &gradient));
             let centre = mean(&x);
@@ -90,17 +90,17 @@ fn the_variance_falls_with_the_number_of_ranks() {
         let local = LocalSgdConfig { period: Some(4), ..LocalSgdConfig::default() };
         let build = || local.build(&Exchange::default(), &layout, world).unwrap();
         let x = train(world, build, &vec![0.0; coordinates], (Sgd { rate: 0.05, momentum: 0.0, steps: 80 }, &gradient));
-        // Just averaged. The mean of ranks that never were would have this energy, too.
+        // Just averaged. Without averaging the mean of the ranks would have the same energy.
         x[world - 1].iter().map(|x| f64::from(x * x)).sum::<f64>()
     };
     let fall = energy(1) / energy(8);
     assert!((6.8..9.3).contains(&fall), "8 ranks: {fall} times less");
 }
 
-/// Yu: where ranks have different optima and curvatures, the bias grows with the squares of period and rate.
+/// Yu: if ranks have different optima and curvatures, the bias grows with the squares of period and rate.
 #[test]
 fn the_bias_on_different_data_grows_with_the_squares_of_period_and_rate() {
-    // ½·a(x−c)² with (a, c) of each rank's own: the optimum of the sum is Σac/Σa.
+    // ½·a(x−c)² with rank-dependent (a, c): the optimum of the sum is Σac/Σa.
     let (curvatures, centres) = ([1.0, 3.0], [1.0, -1.0]);
     let gradient = |rank: usize, _: u64, x: &[f32]| vec![curvatures[rank] * (x[0] - centres[rank])];
     let optimum = -0.5;
@@ -112,7 +112,7 @@ fn the_bias_on_different_data_grows_with_the_squares_of_period_and_rate() {
         (mean(&train(2, build, &[0.0], (Sgd { rate, momentum: 0.0, steps }, &gradient)))[0] - optimum).abs()
     };
     assert!(bias(1, 0.01) < 1e-4);
-    // The point it comes to is off by (I − 1)γ to first order: in squared gradient norms, (I − 1)²γ².
+    // The limit point is off by (I − 1)γ to first order: in squared gradient norms, (I − 1)²γ².
     let squares = |period, rate| bias(period, rate).powi(2);
     let by_period = squares(9, 0.01) / squares(5, 0.01);
     assert!((3.0..5.0).contains(&by_period), "eight local steps instead of four: {by_period}");
@@ -120,7 +120,7 @@ fn the_bias_on_different_data_grows_with_the_squares_of_period_and_rate() {
     assert!((3.0..5.0).contains(&by_rate), "twice the rate: {by_rate}");
 }
 
-/// Qsparse-local SGD: bytes fall by the period times the compression, and what was not sent is not lost.
+/// Qsparse-local SGD: bytes fall by the period times the compression ratio, and the residual is not lost.
 #[test]
 fn compressed_differences_under_error_feedback_reach_the_loss_of_exact_means() {
     let sgd = Sgd { steps: 240, ..SGD };
@@ -142,7 +142,7 @@ fn texts_and_bad_settings() {
     let momentum = Exchange { feedback: "momentum".parse().unwrap(), ..top_k() };
     let error = LocalSgdConfig::default().build(&momentum, &Layout::flat(10), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("momentum included") && error.contains("use feedback error"), "{error}");
-    // A residual in units of the rate's would be multiplied by the ratio of two rates, where differences hold the rates already.
+    // A residual in units of the rate would be multiplied by the ratio of two rates, but differences already contain the rates.
     for strategy in ["local-sgd:4", "slowmo:4", "bmuf:4", "diloco:4", "streaming-diloco:4,fragments=1", "cocod:4"] {
         for (feedback, what) in [("error-inside", "learning rates included"), ("momentum", "momentum included")] {
             let text = format!("strategy = '{strategy}'\nreducer = 'gather:topk:5x'\nfeedback = '{feedback}'");

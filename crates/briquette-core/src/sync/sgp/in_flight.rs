@@ -1,4 +1,4 @@
-//! Shares on their way: sent at one step, added some steps later.
+//! Shares in flight: sent at one step, added some steps later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::error::{CommError, StateError};
 use crate::state::{OnResize, Place, Staged, State};
 use crate::{Session, Traffic};
 
-/// One step's share of a rank's own.
+/// One step's share that a rank sends.
 #[derive(Debug, Clone, PartialEq)]
 struct Share {
-    /// `p·x`, then `p·w`: what each peer gets.
+    /// `p·x`, then `p·w`: the values that each peer receives.
     values: Arc<Vec<f32>>,
-    /// How many do; none of a part of the start, which comes back to this rank.
+    /// Number of peers that receive it; 0 for a part of the start, which returns to this rank.
     peers: usize,
-    /// When it was sent, on the session's clock.
+    /// Time at which it was sent, on the session's clock.
     started: f64,
 }
 
@@ -25,25 +25,26 @@ struct Share {
 struct Arrived {
     sum: Vec<f32>,
     traffic: Traffic,
-    /// Set if a step has counted its bytes: the step that adds the sum, even if a checkpoint has waited for it before.
+    /// Set if a step has counted its bytes: the step that adds the sum, even if a checkpoint has waited for the share before.
     counted: bool,
-    /// When it had come, on the session's clock.
+    /// Time of arrival, on the session's clock.
     at: f64,
 }
 
-/// What a rank has sent of the last steps, and what has come of them. A run that is resumed, or goes on in another session, sends it again.
+/// Shares that a rank sent in the last steps, and the shares that arrived. A run that is resumed, or continues in another
+/// session, sends them again.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// Oldest first, one a step.
+    /// Oldest first, one per step.
     sent: Staged<VecDeque<Share>>,
-    /// What was on its way before the first step.
+    /// Shares in flight before the first step.
     before_first: VecDeque<Share>,
-    /// Of the shares that have been sent, oldest first: those that have come, then those that have not.
+    /// Results of the sent shares that have arrived, oldest first; `pending` holds the outstanding ones.
     arrived: VecDeque<Arrived>,
     pending: VecDeque<Pending<Result<Vec<f32>, CommError>>>,
-    /// The session that they are of.
+    /// Session that they belong to.
     session: Option<Arc<()>>,
-    /// Whether the oldest of these is in what is staged.
+    /// Set if the staged state includes the oldest of these.
     landed: bool,
 }
 
@@ -54,12 +55,12 @@ impl Share {
 }
 
 impl InFlight {
-    /// Nothing has been sent.
+    /// Starts with nothing sent.
     pub(super) fn begin(&mut self) {
         *self = InFlight::default();
     }
 
-    /// The sum of what this rank has sent and no rank has added, without the weights.
+    /// Adds the shares that this rank has sent and no rank has added, without the weights.
     pub(super) fn add_to(&self, x: &mut [f32], latest: bool) {
         let sent = if latest { self.sent.latest() } else { self.sent.now() };
         for share in sent {
@@ -68,8 +69,8 @@ impl InFlight {
         }
     }
 
-    /// At the first step of all, takes off `x` and its weight what would be on its way if messages had always travelled: it comes back in
-    /// equal parts, one a step, until the first message is there. What is left of the weight.
+    /// At the very first step, subtracts from `x` and its weight the amount that would be in flight if messages had always
+    /// travelled. It returns in equal parts, one per step, until the first message arrives. Returns the remaining weight.
     pub(super) fn begin_with(&mut self, x: &mut [f32], weight: f32, (peers, staleness): (usize, usize)) -> f32 {
         self.before_first.clear();
         if !self.sent.now().is_empty() {
@@ -84,7 +85,8 @@ impl InFlight {
         weight * kept
     }
 
-    /// Takes up a share at `step`, and adds what the others sent `staleness` steps before; the weight of that, and its bytes.
+    /// Stages a share at `step`, and adds the shares that the others sent `staleness` steps before. Returns their weight and
+    /// bytes.
     pub(super) fn exchange(
         &mut self,
         (x, weight, peers): (&mut [f32], f32, usize),
@@ -121,7 +123,7 @@ impl InFlight {
         Ok((came, traffic))
     }
 
-    /// Sends the newest share, of `step`, which is committed.
+    /// Sends the newest share, that of `step`, which is committed.
     pub(super) fn send(&mut self, step: u64, graph: &Graph, comm: &mut Session) {
         if let Some(newest) = self.sent.now().back().cloned() {
             self.start(&newest, step, graph, comm);
@@ -134,7 +136,7 @@ impl InFlight {
         self.pending.push_back(comm.start_on_free_link(CHANNEL, move |comm| push(&values, step, &graph, comm)));
     }
 
-    /// Sends all that is under way, where this session has not: at `step` the newest is of the step before.
+    /// Sends all outstanding shares again if this session has not sent them. At `step` the newest is that of the previous step.
     fn resume(&mut self, step: u64, graph: &Graph, comm: &mut Session) {
         if self.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, &comm.identity)) {
             return;
@@ -151,7 +153,7 @@ impl InFlight {
         comm.set_clock(now);
     }
 
-    /// For the oldest that has not come.
+    /// Waits for the oldest share that has not arrived.
     fn wait(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let Some(pending) = self.pending.pop_front() else { return Ok(()) };
         let (sum, ended, traffic) = pending.finish_uncounted(comm);
@@ -165,7 +167,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Waits for all of it; the clock stays.
+    /// Waits for all shares; the clock does not advance.
     pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), CommError> {
         let now = comm.now();
         while !self.pending.is_empty() {
@@ -193,7 +195,7 @@ impl InFlight {
         let started = state.f64s("in_flight_since")?;
         let mut sent = VecDeque::new();
         for (i, started) in started.iter().enumerate().take(staleness) {
-            // Empty: not sent yet, or dropped in a world of another size.
+            // Empty: not sent yet, or dropped because the world size changed.
             if let [values @ .., peers] = state.f32s(&format!("in_flight_{i}"), None)? {
                 sent.push_back(Share { values: Arc::new(values.to_vec()), peers: *peers as usize, started: *started });
             }
@@ -216,7 +218,7 @@ impl InFlight {
     }
 }
 
-/// A share to its peers; the sum of those that come, and of their weights behind it.
+/// Sends a share to its peers. Returns the sum of the received shares, followed by the sum of their weights.
 fn push(values: &[f32], step: u64, graph: &Graph, comm: &mut Session) -> Result<Vec<f32>, CommError> {
     let Some((weight, x)) = values.split_last() else { return Ok(Vec::new()) };
     let mut sum = vec![0.0; x.len()];

@@ -12,12 +12,12 @@ fn sgp(graph: &str, world: usize) -> Sgp {
     Sgp::new(graph.parse().unwrap(), world).unwrap()
 }
 
-/// Only mixes, from a start of each rank's own: what each rank then holds as `z`, and its weight.
+/// Only mixes, from rank-dependent starts. Returns each rank's `z`, and its weight.
 fn mixed(graph: &str, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32)> {
     mixed_late(graph, 0, starts, steps).into_iter().map(|(z, w, _)| (z, w)).collect()
 }
 
-/// The same with messages that travel for some steps, and the mass that each rank counts as its own.
+/// Does the same with messages in flight for some steps, and returns also the mass that each rank counts as its own.
 fn mixed_late(graph: &str, staleness: usize, starts: &[Vec<f32>], steps: u64) -> Vec<(Vec<f32>, f32, Vec<f32>)> {
     let world = starts.len();
     let ranks = run_ranks(Local::world(world), |mut comm| {
@@ -44,10 +44,11 @@ fn starts(world: usize) -> Vec<Vec<f32>> {
 
 #[test]
 fn one_step_by_hand() {
-    // Hop 1 among three ranks: each keeps a half and gets a half of the rank before.
+    // Hop 1 among three ranks: each keeps a half and receives a half from the rank before it.
     let ranks = mixed("exponential", &[vec![0.0], vec![4.0], vec![8.0]], 1);
     assert_eq!(ranks, [(vec![4.0], 1.0), (vec![2.0], 1.0), (vec![6.0], 1.0)]);
-    // Rank 0 keeps a third and sends two, the others keep a half. x = (0 + 2 + 4, 0 + 2, 0 + 4), w = (1/3 + 1, 1/3 + 1/2, …).
+    // Rank 0 keeps a third and sends two thirds, the others keep a half. x = (0 + 2 + 4, 0 + 2, 0 + 4), w = (1/3 + 1, 1/3 +
+    // 1/2, …).
     let ranks = mixed("0>1;0>2;1>0;2>0", &[vec![0.0], vec![4.0], vec![8.0]], 1);
     let expected = [(6.0 / (4.0 / 3.0), 4.0 / 3.0), (2.0 / (5.0 / 6.0), 5.0 / 6.0), (4.0 / (5.0 / 6.0), 5.0 / 6.0)];
     for ((z, w), (expected, weight)) in ranks.iter().zip(expected) {
@@ -93,7 +94,7 @@ fn a_complete_graph_is_local_sgd_that_averages_every_step() {
 
 #[test]
 fn the_mean_of_the_views_moves_by_the_mean_gradient_on_any_graph() {
-    // Constant gradients: after n steps, the mean has moved by n times their mean, whatever is mixed with what.
+    // Constant gradients: after n steps, the mean has moved by n times their mean, whatever the mixing.
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
     for graph in ["exponential", "0>1;1>2;2>0;0>2"] {
         let sgd = Sgd { rate: 0.5, steps: 7, ..STILL };
@@ -116,8 +117,8 @@ fn a_frame_of_another_size_names_its_sender() {
     assert_eq!(z, [1.0]);
 }
 
-/// The claim, with one rank of eight that computes ten times as long: the mean of the replicas takes the same way as an exact mean's,
-/// and each of its steps waits for one message instead of a ring that goes twice round all ranks.
+/// Claim, with one rank of eight that computes ten times as long: the mean of the replicas follows the trajectory of an exact
+/// mean, and each of its steps waits for one message instead of a ring that passes all ranks twice.
 #[test]
 fn beside_a_slow_rank_it_reaches_the_same_loss_sooner_than_the_ring() {
     let gradient = |rank: usize, _: u64, x: &[f32]| x.iter().map(|x| x - rank as f32).collect::<Vec<_>>();
@@ -137,7 +138,7 @@ fn beside_a_slow_rank_it_reaches_the_same_loss_sooner_than_the_ring() {
     };
     let [gossip, all] = seconds(500);
     assert!(gossip < 0.85 * all, "{gossip} s against {all} s");
-    // Where all ranks are equally fast, nothing hides the ring.
+    // If all ranks are equally fast, the ring is not hidden.
     let [gossip, all] = seconds(50);
     assert!(gossip < 0.4 * all, "{gossip} s against {all} s");
 }
@@ -168,8 +169,9 @@ fn values_that_are_not_finite_are_those_of_the_rank_that_has_them() {
 
 #[test]
 fn late_messages_by_hand() {
-    // Two ranks, 0 and 4, a step late. Step 0: each takes a third of itself off, to come back at this step, keeps half of the rest and sends the other:
-    // 4/3 and back 4/3, of weight 1/3 + 1/3. Step 1: keeps a half of that, and gets what was sent at step 0: 0 + 4/3 and 4/3 + 0.
+    // Two ranks, 0 and 4, a step late. Step 0: each subtracts a third of its value, which returns at this step, keeps half of
+    // the rest and sends the other: 4/3 and back 4/3, of weight 1/3 + 1/3. Step 1: keeps half of that, and receives what was
+    // sent at step 0: 0 + 4/3 and 4/3 + 0.
     let starts = [vec![0.0], vec![4.0]];
     let at =
         |steps| mixed_late("exponential", 1, &starts, steps).into_iter().map(|(z, w, _)| (z[0], w)).collect::<Vec<_>>();
@@ -180,7 +182,8 @@ fn late_messages_by_hand() {
     }
 }
 
-/// Nothing is empty at the start: weights are from the first step what they stay, and no step of the optimizer counts as many.
+/// Nothing is missing at the start: weights have their final value from the first step, and no step of the optimizer counts for
+/// more.
 #[test]
 fn a_run_with_late_messages_begins_without_a_transient() {
     let centre = |rank: usize| rank as f32 / 4.0;
@@ -192,7 +195,7 @@ fn a_run_with_late_messages_begins_without_a_transient() {
             for step in 0..300 {
                 let agreed_step = AgreedStep { step, ..AgreedStep::default() };
                 let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
-                // Of curvature 1, and a minimum of each rank's own; their mean is at 7/8.
+                // Curvature 1, and a rank-dependent minimum; their mean is at 7/8.
                 z[0] -= 0.05 * (z[0] - centre(comm.rank()));
                 sgp.after_step(&mut z, &cx, &mut comm).unwrap();
                 sgp.commit();
@@ -211,7 +214,8 @@ fn a_run_with_late_messages_begins_without_a_transient() {
     }
 }
 
-/// Claim (the paper's section 3.2 and its ablation): delayed messages still lead every rank to the mean, with the weights; without, not.
+/// Claim (the paper's section 3.2 and its ablation): delayed messages still lead every rank to the mean with the weights, but
+/// not without them.
 #[test]
 fn late_messages_still_reach_the_mean_and_their_mass_is_conserved_in_flight() {
     let starts = starts(5);
@@ -230,7 +234,7 @@ fn late_messages_still_reach_the_mean_and_their_mass_is_conserved_in_flight() {
     }
 }
 
-/// The claim: what travels meanwhile costs no time, and what stragglers delay is waited for some steps later.
+/// Claim: messages in flight cost no time, and the delay of stragglers is waited for only some steps later.
 #[test]
 fn messages_travel_while_ranks_compute() {
     let gradient = |rank: usize, _: u64, x: &[f32]| x.iter().map(|x| x - rank as f32).collect::<Vec<_>>();
@@ -238,7 +242,7 @@ fn messages_travel_while_ranks_compute() {
     let start = vec![4.0; 20_000];
     let world =
         Simulation { world: 8, network: "20mbit,5ms".parse().unwrap(), compute: vec![Duration::from_millis(50)] };
-    // 37 ms of a message, and 50 of computing.
+    // 37 ms for a message, and 50 for computing.
     let seconds = [0, 1]
         .map(|late| simulate(world.clone(), || sgp("exponential", 8).with_staleness(late), &start, (sgd, &gradient)));
     assert!(seconds[0] > 60.0 * 0.085 && seconds[1] < 60.0 * 0.053, "{seconds:?}");

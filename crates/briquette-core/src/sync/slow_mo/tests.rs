@@ -48,18 +48,18 @@ fn of_one_step_it_is_momentum_sgd() {
 
 #[test]
 fn alone_and_without_momentum_it_is_lookahead() {
-    // Constant gradient 1: five steps of 0.05, of which α = ½ is kept.
+    // Constant gradient 1: five steps of 0.05, of which a fraction α = ½ is kept.
     let settings = SlowMoConfig { alpha: 0.5, ..plain(5) };
     let x = train(1, || slow_mo(settings.clone()), &[1.0], (Sgd { steps: 5, ..SGD }, &|_, _, _| vec![1.0]));
     assert!((x[0][0] - (1.0 - 0.5 * 0.25)).abs() < 1e-6);
-    // Gradient x at rate ½: a step halves, two steps quarter, and half of the way there is kept: times 1 − ½·¾, three times.
+    // Gradient x at rate ½: a step halves, two steps quarter, and half of the change is kept: times 1 − ½·¾, three times.
     let (settings, sgd) = (SlowMoConfig { alpha: 0.5, ..plain(2) }, Sgd { rate: 0.5, steps: 6, ..SGD });
     let x = train(1, || slow_mo(settings.clone()), &[1.0], (sgd, &|_, _, x| x.to_vec()));
     assert_eq!(x[0][0], 0.625 * 0.625 * 0.625);
 }
 
-/// γ = ¼, α = β = ½, mean gradients 4, 4 and 8, a period a step. The momentum counts with α, too:
-/// u = 4: 1 − ⅛·4 = ½. u = 2 + 4 = 6: ½ − ⅛·6 = −¼. u = 3 + 8 = 11: −¼ − 11/8 = −1⅝.
+/// γ = ¼, α = β = ½, mean gradients 4, 4 and 8, a period of one step. The momentum is also multiplied by α: u = 4: 1 − ⅛·4 = ½.
+/// u = 2 + 4 = 6: ½ − ⅛·6 = −¼. u = 3 + 8 = 11: −¼ − 11/8 = −1⅝.
 #[test]
 fn three_outer_steps_by_hand() {
     let settings = SlowMoConfig { period: Some(1), alpha: 0.5, beta: 0.5, ..SlowMoConfig::default() };
@@ -110,13 +110,13 @@ fn over_gossip_ranks_begin_each_period_at_the_same_place() {
     let both = |settings: SlowMoConfig| move || SlowMo::new(settings.clone(), Dense, Some(base())).unwrap();
     let x = train(3, both(SlowMoConfig { period: Some(4), ..SlowMoConfig::default() }), &[3.0; 10], (SGD, &noisy));
     assert!(x[0] == x[1] && x[1] == x[2]);
-    // Without a momentum it is gossip with an exact mean now and then: what is mixed in between leaves the mean alone.
+    // Without momentum it is gossip with an occasional exact mean: mixing in between does not change the mean.
     let gradient = |rank: usize, _: u64, _: &[f32]| vec![rank as f32];
     let x = train(3, both(plain(4)), &[10.0], (Sgd { steps: 8, ..SGD }, &gradient));
     assert!((x[2][0] - (10.0 - 8.0 * 0.05)).abs() < 1e-5, "{x:?}");
 }
 
-/// The paper's `-noaverage`: nothing is sent but by the base, and every rank makes the outer step with what it has come to itself.
+/// The paper's `-noaverage`: only the base sends, and every rank takes the outer step with its own change.
 #[test]
 fn without_an_average_each_rank_has_a_slow_momentum_of_its_own() {
     let base = || -> Box<dyn SyncStrategy> { Box::new(Sgp::new(Graph::Complete, 2).unwrap()) };

@@ -1,4 +1,4 @@
-//! Its settings, and when which fragment is exchanged.
+//! Settings and exchange schedule of the fragments.
 
 use super::StreamingDiLoCo;
 use crate::Layout;
@@ -13,14 +13,14 @@ use crate::sync::{DiLoCoConfig, SyncStrategy, outer};
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamingDiLoCoConfig {
-    /// Steps from one exchange of a fragment to its next; absent, it follows from the [number of steps](StrategySettings::for_steps).
+    /// Steps between exchanges of a fragment. If absent, it follows from the [number of steps](StrategySettings::for_steps).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// How many fragments the model is in, at most the period and the number of slots.
+    /// Number of fragments of the model, at most the period and the number of slots.
     pub fragments: u64,
-    /// Steps that an exchange takes, at most a fragment's share of the period.
+    /// Steps that an exchange overlaps, at most a fragment's share of the period.
     pub overlap: u64,
-    /// How much of its own parameters a rank keeps when a fragment arrives, in [0, 1]; absent, 0.5, and without overlap 0.
+    /// Share of its own parameters that a rank keeps when a fragment arrives, in [0, 1]. If absent, 0.5, or 0 without overlap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixing: Option<f32>,
     /// The outer learning rate, above 0.
@@ -37,30 +37,30 @@ impl Default for StreamingDiLoCoConfig {
 }
 
 impl StreamingDiLoCoConfig {
-    /// Steps of a period; where none is named the usual one, or the least that fragments and overlap need.
+    /// Returns the steps of a period. If none is set, the default, or the minimum that fragments and overlap need.
     pub(super) fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL.max(self.least()))
     }
 
-    /// Steps in which each fragment has one, and time to travel.
+    /// Returns the minimum period in which each fragment has a step, and time for its exchange.
     fn least(&self) -> u64 {
         self.fragments.saturating_mul(self.overlap.max(1)).max(self.overlap.saturating_add(1))
     }
 
-    /// The fragment that is due at `step`.
+    /// Returns the fragment that is due at `step`.
     pub(super) fn due(&self, step: u64) -> Option<usize> {
         let (period, fragments) = (self.steps(), self.fragments);
         let (since, share, rest) = ((step + 1) % period, period / fragments, period % fragments);
-        // ⌊p·H/P⌋, of no product as large.
+        // ⌊p·H/P⌋, computed without the large product.
         (0..fragments).find(|p| p * share + p * rest / fragments == since).map(|p| p as usize)
     }
 
-    /// The fragment whose mean arrives at `step`.
+    /// Returns the fragment whose mean arrives at `step`.
     pub(super) fn arrives(&self, step: u64) -> Option<usize> {
         step.checked_sub(self.overlap).and_then(|sent| self.due(sent))
     }
 
-    /// What becomes of a fragment's anchor.
+    /// Returns the outer step's settings for a fragment's anchor.
     pub(super) fn outer(&self) -> DiLoCoConfig {
         DiLoCoConfig { period: self.period, rate: self.rate, momentum: self.momentum }
     }
@@ -106,7 +106,7 @@ impl StrategySettings for StreamingDiLoCoConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         let used = ["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
         exchange.refuse_all_but(&used, "strategy streaming-diloco exchanges a fragment at a time")?;
-        // What is wrong for the whole model is said of the whole model.
+        // Errors that concern the whole model are reported for the whole model.
         outer::build_reducer::<Self>(exchange, layout, world)?;
         let streaming = StreamingDiLoCo::new(*self, layout, |fragment| {
             let mut exchange = exchange.clone();

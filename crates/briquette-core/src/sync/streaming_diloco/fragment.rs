@@ -1,4 +1,4 @@
-//! A fragment: its slots side by side, their anchor, and the exchange of how far they have come.
+//! A fragment: its slots stored contiguously, their anchor, and the exchange of their changes.
 
 use std::ops::Range;
 
@@ -13,24 +13,24 @@ use crate::sync::{Context, DiLoCoConfig, check_own};
 use crate::wrapper::grouped::part;
 use crate::{Key, Layout, Session};
 
-/// What an exchange is told.
+/// Inputs of an exchange.
 pub(super) struct Sent {
     pub(super) key: Key,
     pub(super) agreed_step: AgreedStep,
 }
 
-/// How the mean over ranks of `z − x` comes.
+/// Exchange of the mean over ranks of `z − x`.
 enum Exchange<R> {
-    /// Ranks wait for it.
+    /// In the foreground: ranks wait for it.
     AtOnce { reducer: R, difference: Vec<f32> },
-    /// In the background. What is being exchanged is empty once it has been used.
+    /// In the background. Its input is empty once its result has been used.
     Later(Box<InBackground<R>>),
 }
 
 /// Slots that are exchanged together.
 pub(super) struct Fragment<R> {
     layout: Layout,
-    /// Where each of its slots is in the whole vector.
+    /// Ranges of its slots in the whole vector.
     places: Vec<Range<usize>>,
     /// `z`.
     anchor: Staged<Vec<f32>>,
@@ -39,20 +39,20 @@ pub(super) struct Fragment<R> {
     exchange: Exchange<R>,
 }
 
-/// The values of some places, side by side.
+/// Copies the values of some ranges into a contiguous vector.
 fn gather(x: &[f32], places: &[Range<usize>], into: &mut Vec<f32>) {
     into.clear();
     places.iter().for_each(|place| into.extend_from_slice(&x[place.clone()]));
 }
 
-/// How far they are from the anchor `z`: `z − x`.
+/// Computes the differences `z − x` of some ranges to the anchor `z`.
 fn differ(anchor: &[f32], x: &[f32], places: &[Range<usize>], into: &mut Vec<f32>) {
     gather(x, places, into);
     into.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
 }
 
 impl<R: Reducer + 'static> Fragment<R> {
-    /// The fragments of a model.
+    /// Creates all fragments of a model.
     pub(super) fn all(
         settings: &StreamingDiLoCoConfig,
         whole: &Layout,
@@ -79,7 +79,7 @@ impl<R: Reducer + 'static> Fragment<R> {
         (0..count as usize).map(fragment).collect()
     }
 
-    /// Every rank begins at `x`.
+    /// Starts every rank at `x`.
     pub(super) fn begin(&mut self, x: &[f32]) {
         let mut anchor = Vec::new();
         gather(x, &self.places, &mut anchor);
@@ -90,7 +90,7 @@ impl<R: Reducer + 'static> Fragment<R> {
         }
     }
 
-    /// Stages what is sent in the background from this step on.
+    /// Stages the input of the background exchange that starts at this step.
     pub(super) fn depart(&mut self, x: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), SyncError> {
         let Exchange::Later(exchange) = &mut self.exchange else { return Ok(()) };
         let input = exchange.input.next_mut();
@@ -100,14 +100,14 @@ impl<R: Reducer + 'static> Fragment<R> {
         Ok(())
     }
 
-    /// Sends it.
+    /// Starts the background exchange.
     pub(super) fn start(&mut self, sent: &Sent, cx: &Context<'_>, comm: &mut Session) {
         if let Exchange::Later(exchange) = &mut self.exchange {
             exchange.start(sent.key, sent.agreed_step, &Context { slots: self.layout.slots(), ..*cx }, comm);
         }
     }
 
-    /// Waits for it.
+    /// Waits for the background exchange.
     pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         match &mut self.exchange {
             Exchange::AtOnce { .. } => Ok(()),
@@ -115,7 +115,7 @@ impl<R: Reducer + 'static> Fragment<R> {
         }
     }
 
-    /// Stages the outer step, with the mean of what ranks have come to; false where nothing was sent.
+    /// Stages the outer step from the mean of the ranks' changes. Returns false if nothing was sent.
     pub(super) fn arrive(
         &mut self,
         x: &[f32],
@@ -152,7 +152,7 @@ impl<R: Reducer + 'static> Fragment<R> {
         Ok(true)
     }
 
-    /// Takes the anchor that has arrived, and `mixing` of what `x` is.
+    /// Mixes the anchor that has arrived with a share `mixing` of `x`.
     pub(super) fn mix(&self, mixing: f32, x: &mut [f32]) {
         for (place, slot) in self.places.iter().zip(self.layout.slots()) {
             let (x, anchor) = (&mut x[place.clone()], &self.anchor.latest()[slot.range()]);

@@ -35,7 +35,7 @@ fn close(a: &[Vec<f32>], b: &[Vec<f64>]) -> bool {
 fn of_one_fragment_at_once_it_is_diloco_to_the_bit() {
     let ours = train(4, streaming(settings(4, 1, 0), layout(10, 1)), &[3.0; 10], (SGD, &noisy));
     assert_eq!(ours, train(4, diloco(4), &[3.0; 10], (SGD, &noisy)));
-    // And through a reducer that draws and one that remembers.
+    // Also through a reducer that draws random numbers and one with a residual.
     for (compressor, feedback) in [("randk:4x:scaled", Feedback::None), ("topk:4x", Feedback::Error)] {
         let reducer = ReducerConfig::gather(compressor.parse().unwrap());
         let exchange = Exchange { reducer, feedback, ..Exchange::default() };
@@ -97,8 +97,8 @@ fn it_is_dilocos_recursion_of_each_fragment_staggered_late_and_mixed() {
     }
 }
 
-/// Two values, a fragment each, that ranks move by 4 and 12 a step. Of `b`, `D` is -8 and -13, its momentum -8 and -17, and the anchor
-/// 0 + 0.5·(8 + 4) = 6 and 6 + 0.5·(13 + 8.5) = 16.75; of `a`, `D` is -16 and the anchor 0.5·(16 + 8) = 12.
+/// Two values, a fragment each, that ranks move by 4 and 12 a step. For `b`, `D` is -8 and -13, its momentum -8 and -17, and
+/// the anchor 0 + 0.5·(8 + 4) = 6 and 6 + 0.5·(13 + 8.5) = 16.75. For `a`, `D` is -16 and the anchor 0.5·(16 + 8) = 12.
 #[test]
 fn golden() {
     let settings = StreamingDiLoCoConfig { rate: 0.5, momentum: 0.5, ..settings(2, 2, 1) };
@@ -141,7 +141,7 @@ fn what_is_under_way_is_saved_and_sent_again() {
     let runs = setup.run(6);
     let under_way = |step: usize| runs[0][step].state.f32s("fragment-0/input", None).unwrap().len();
     assert_eq!([2, 3, 4, 5].map(under_way), [0, 15, 15, 0]);
-    // Which saves after step 3.
+    // It saves after step 3.
     resumes_to_the_bit(&setup);
 }
 
@@ -160,7 +160,7 @@ fn the_peak_of_bytes_is_lower_by_the_number_of_fragments_and_their_sum_the_same(
     }
 }
 
-/// Claim: with overlap its exchanges cost no time, where DiLoCo's cost two thirds of the computing.
+/// Claim: with overlap its exchanges cost no time; those of DiLoCo cost two thirds of the compute time.
 #[test]
 fn exchanges_are_hidden() {
     let start = vec![3.0; 20_000];
@@ -175,8 +175,9 @@ fn exchanges_are_hidden() {
     assert!(hidden < 0.3301 && whole > 0.5 && waits > whole, "{found}");
 }
 
-/// Claim: the loss is DiLoCo's in fragments, and near it with overlap. What ranks keep of their own makes outer steps shorter: later there, and
-/// with less noise; also where one value of four, in 8 bits, is sent of the outer gradients.
+/// Claim: the loss with fragments is that of DiLoCo, and near it with overlap. The ranks' share of their own parameters
+/// shortens outer steps: slower progress, and less noise. This also holds if only one value of four, in 8 bits, of the outer
+/// gradients is sent.
 #[test]
 fn the_loss_is_near_dilocos() {
     let end = |x: Vec<Vec<f32>>| loss(&mean(&x));

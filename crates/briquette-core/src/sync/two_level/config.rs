@@ -1,4 +1,4 @@
-//! Its settings.
+//! Settings of two levels.
 
 use super::TwoLevel;
 use crate::Layout;
@@ -11,9 +11,9 @@ use crate::sync::{LocalSgdConfig, SgpConfig, SlowMoConfig, SyncStrategy};
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TwoLevelConfig {
-    /// What the first ranks of machines do.
+    /// Strategy of the first ranks of machines.
     pub between: Box<StrategyConfig>,
-    /// Ranks of a machine; absent, those that are on one.
+    /// Number of ranks of a machine. If absent, the ranks that share one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
 }
@@ -48,7 +48,8 @@ impl Described for TwoLevelConfig {
 }
 
 impl TwoLevelConfig {
-    /// What lies between the machines of a world. Without a group their number is known only when ranks have joined: any must do.
+    /// Builds the strategy between machines. Without a group their number is known only when ranks have joined, so any number
+    /// must be possible.
     fn build_between(
         &self,
         exchange: &Exchange,
@@ -62,7 +63,7 @@ impl TwoLevelConfig {
         let of_all = build(world);
         for machines in 1..=world {
             let Err(error) = build(machines) else { continue };
-            // What is wrong whatever their number.
+            // Errors that occur for any number of machines.
             if of_all.as_ref().is_err_and(|other| *other == error) {
                 return Err(error);
             }

@@ -14,7 +14,7 @@ fn pairs(period: u64) -> TwoLevel<Periodic> {
     TwoLevel::new(Periodic::new(period).unwrap(), Some(2))
 }
 
-/// The same in f64, machine by machine: momentum SGD on the mean gradient of each, then a mean over machines when due.
+/// Reference in f64, machine by machine: momentum SGD on the mean gradient of each machine, then a mean over machines when due.
 fn naive(machines: &[&[usize]], period: u64, start: f64, len: usize) -> Vec<Vec<f64>> {
     let mut all = vec![(vec![start; len], vec![0.0; len]); machines.len()];
     for step in 0..SGD.steps {
@@ -36,7 +36,7 @@ fn naive(machines: &[&[usize]], period: u64, start: f64, len: usize) -> Vec<Vec<
     all.into_iter().map(|(x, _)| x).collect()
 }
 
-/// What machines of `n` ranks have: `n` times that is shown by the first of each, and nothing by the others.
+/// Returns the parameters of machines of `n` ranks. The first rank of each shows `n` times that, and the others show 0.
 fn of_machines(shown: &[Vec<f32>], n: usize) -> Vec<Vec<f32>> {
     let machine = |ranks: &[Vec<f32>]| {
         assert!(ranks[1..].iter().flatten().all(|x| *x == 0.0));
@@ -71,7 +71,7 @@ fn with_one_machine_it_is_synchronous_sgd_and_with_a_rank_on_each_the_strategy_b
 fn ranks_of_a_machine_are_one_and_momenta_follow_the_strategy_between() {
     let settings = SlowMoConfig { period: Some(4), beta: 0.5, ..SlowMoConfig::default() };
     let slow = || TwoLevel::new(Outer::new(settings.clone(), Dense, None).unwrap(), Some(2));
-    // A noise that ranks of a machine share: two machines of two are two ranks.
+    // Noise that ranks of a machine share: two machines of two are equivalent to two ranks.
     let of_machine = |rank: usize, step: u64, x: &[f32]| noisy(rank / 2, step, x);
     let four = train(4, slow, &[3.0; 10], (SGD, &of_machine));
     let two = train(2, || Outer::new(settings.clone(), Dense, None).unwrap(), &[3.0; 10], (SGD, &noisy));
@@ -80,7 +80,8 @@ fn ranks_of_a_machine_are_one_and_momenta_follow_the_strategy_between() {
     }
 }
 
-/// Messages as long as a compressed vector, and their bytes, that leave the first of two machines in eight steps.
+/// Returns the number of messages as long as a compressed vector, and their bytes, that leave the first of two machines in
+/// eight steps.
 fn between_machines(text: &str, len: usize) -> [usize; 2] {
     let (strategy, layout): (StrategyConfig, _) = (text.parse().unwrap(), Layout::flat(len));
     let reducer = ReducerConfig::gather("sign".parse().unwrap());
@@ -118,7 +119,7 @@ fn between_machines(text: &str, len: usize) -> [usize; 2] {
     left.into_iter().map(Result::unwrap).fold([0; 2], |sum, left| [sum[0] + left[0], sum[1] + left[1]])
 }
 
-/// The claim. One of `n` ranks sends where all did, and to one rank of another machine where all of it were sent to.
+/// Claim: one of `n` ranks sends instead of all, and to one rank of another machine instead of all of it.
 #[test]
 fn between_machines_compressed_averages_are_fewer_by_the_square_of_a_machines_ranks() {
     let [flat, two] = ["local-sgd:4", "two-level:(local-sgd:4)"].map(|text| between_machines(text, 8000));
@@ -143,7 +144,7 @@ fn samples_weigh_inside_a_machine() {
     }
 }
 
-/// Anchor and slow momentum are of the first rank of a machine: the others keep nothing.
+/// Only the first rank of a machine has the anchor and the slow momentum; the others keep nothing.
 #[test]
 fn only_the_first_rank_of_a_machine_keeps_what_the_strategy_between_keeps() {
     let kept = run_ranks(Local::world(4), |mut comm| {
@@ -165,7 +166,8 @@ fn only_the_first_rank_of_a_machine_keeps_what_the_strategy_between_keeps() {
     assert_eq!(kept, [[7, 7], [0, 0], [7, 7], [0, 0]].map(Ok));
 }
 
-/// What can lie between machines of two of four ranks, at short periods; with top-k where that is possible.
+/// Returns the strategies that are possible between machines of two of four ranks, at short periods, with top-k where that is
+/// possible.
 fn all_between() -> Vec<(StrategyConfig, Exchange)> {
     let top_k = Exchange {
         reducer: ReducerConfig::gather("topk:4x".parse().unwrap()),
@@ -173,7 +175,7 @@ fn all_between() -> Vec<(StrategyConfig, Exchange)> {
         ..Exchange::default()
     };
     let mut all = Vec::new();
-    // At every step some cannot lie between, and a model of one slot has one fragment.
+    // Some cannot exchange between machines at every step, and a model of one slot has one fragment.
     let others = ["bmuf:3", "diloco:3", "streaming-diloco:3,fragments=1"].map(|text| text.parse().unwrap());
     for between in StrategyConfig::all().into_iter().chain(others) {
         for exchange in [Exchange::default(), top_k.clone()] {
@@ -190,7 +192,7 @@ fn built(strategy: &StrategyConfig, exchange: &Exchange, world: usize) -> Box<dy
     strategy.get().build(exchange, &Layout::flat(10), world).unwrap()
 }
 
-/// One that looks at an anchor of its own in `view`, and one that does so in `begin`, are among them.
+/// These include one whose `view` reads its anchor, and one that reads it in `begin`.
 #[test]
 fn whatever_lies_between_the_other_ranks_of_a_machine_need_nothing_of_it() {
     let all = all_between();
@@ -202,7 +204,7 @@ fn whatever_lies_between_the_other_ranks_of_a_machine_need_nothing_of_it() {
         let of_machine = |rank: usize, step: u64, x: &[f32]| noisy(rank / 2, step, x);
         let ours = || TwoLevel::new(built(between, exchange, 2), Some(2));
         let four = train(4, ours, &[3.0; 10], (steps, &of_machine));
-        // Two machines whose ranks compute the same are two ranks.
+        // Two machines whose ranks compute the same are equivalent to two ranks.
         let two = train(2, || built(between, exchange, 2), &[3.0; 10], (steps, &noisy));
         for (a, b) in of_machines(&four, 2).iter().flatten().zip(two.iter().flatten()) {
             assert!((a - b).abs() < 1e-5, "{between}, {}: {a} {b}", exchange.reducer);
@@ -210,10 +212,10 @@ fn whatever_lies_between_the_other_ranks_of_a_machine_need_nothing_of_it() {
     }
 }
 
-/// Ranks as they stand: what each saves, and its parameters.
+/// Positions of the ranks: each rank's saved state and parameters.
 type Ranks = Vec<(State, Vec<f32>)>;
 
-/// Steps of SGD in a world that loads `from`, on machines of `group` ranks.
+/// Takes steps of SGD with ranks that load `from`, on machines of `group` ranks.
 fn steps_of(
     text: &str,
     (world, group): (usize, usize),
@@ -251,8 +253,8 @@ fn trained(text: &str, world: (usize, usize), steps: u64) -> Ranks {
     steps_of(text, world, &|_| (None, vec![3.0; 10]), 0..steps).into_iter().map(Result::unwrap).collect()
 }
 
-/// In a world of another size every vector of a rank's own is dropped, and all ranks have the mean: what follows is what follows from there
-/// in a new run.
+/// If the world size changes, every rank-local vector is dropped, and all ranks have the mean. The run then continues like a
+/// new run from there.
 #[test]
 fn a_world_of_another_size_begins_anew_from_the_mean() {
     for text in [
@@ -323,7 +325,7 @@ fn what_cannot_lie_between_machines_is_refused() {
         ("two-level:(local-sgd:4),group=3", "do not tile a world of 4"),
         ("two-level:(local-sgd:4),group=0", "group of two-level"),
         ("two-level:(local-sgd:0)", "at least 1"),
-        // One number of machines of four would do, and which there are is not known.
+        // One number of machines of four would be valid, but the actual number is not known.
         ("two-level:(sgp:0>1;1>2;2>3;3>0)", "may find 1 machines"),
         ("two-level:(sgp:0>1;1>0)", "set its group"),
         ("two-level:(sgp:0>1;1>2;2>3;3>0),group=2", "sgp"),
@@ -336,10 +338,10 @@ fn what_cannot_lie_between_machines_is_refused() {
     }
 }
 
-/// Two machines of two ranks, which the table of the laws has not.
+/// Two machines of two ranks, a case that the table of the laws does not contain.
 #[test]
 fn the_laws_hold_where_machines_have_several_ranks() {
-    // Leaders move the mean, and what they leave is no longer the same on every rank.
+    // Leaders move the mean, and their result is no longer the same on every rank.
     for (text, conserves) in [("slowmo:2", true), ("easgd:2", true), ("lsgd:2,local=1", false), ("sgp", true)] {
         for group in ["", ",group=2"] {
             let text = format!(r#"{{"strategy": "two-level:({text}){group}"}}"#);

@@ -1,4 +1,4 @@
-//! Bytes that are checked, copied and summed a piece at a time.
+//! Reader of a frame: checks, copies and sums bytes one piece at a time.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use crate::error::WireError;
 use crate::message::Codes;
 use crate::wire::PIECE;
 
-/// A frame, up to where it was read, and its checksum so far: of everything before `summed`.
+/// A frame, the position up to which it was read, and the running checksum of the bytes before `summed`.
 pub(super) struct Reader<'a> {
     pub(super) content: &'a [u8],
     pub(super) at: usize,
     pub(super) summed: usize,
     pub(super) checksum: Hasher,
-    /// Whether codes stay where they are, and where that is.
+    /// Set if codes stay in the frame; `kept` is then their range.
     pub(super) keeps: bool,
     pub(super) kept: Option<Range<usize>>,
 }
@@ -52,14 +52,15 @@ impl<'a> Reader<'a> {
         rest
     }
 
-    /// Of the whole frame.
+    /// Returns the checksum of the whole frame.
     pub(super) fn checksum(self) -> u32 {
         let mut checksum = self.checksum;
         checksum.update(&self.content[self.summed..]);
         checksum.finalize()
     }
 
-    /// Appends `count` numbers that must all be valid, a piece at a time: copied, checked and summed while it is near.
+    /// Appends `count` numbers that must all be valid. Each piece is copied, checked and summed while it is in the
+    /// cache.
     pub(super) fn numbers<T: Copy, const N: usize>(
         &mut self,
         (what, count): (&'static str, usize),
@@ -75,7 +76,7 @@ impl<'a> Reader<'a> {
             end += N * piece.len();
             self.checksum.update(&self.content[self.summed..end]);
             self.summed = end;
-            // Looks at all first: a loop without early exit vectorises.
+            // Checks all values first: a loop without early exit vectorizes.
             let piece = &out[out.len() - piece.len()..];
             if !piece.iter().fold(true, |all, &v| all & valid(v)) {
                 return Ok(piece.iter().copied().find(|&v| !valid(v)));
@@ -84,8 +85,8 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    /// Checks `count` codes of `N` bytes, and leaves or copies them, a piece at a time. In a frame of their own they stand after `fields`
-    /// bytes of the message.
+    /// Checks `count` codes of `N` bytes, and leaves or copies them, one piece at a time. A copy has room for `fields`
+    /// bytes of the message in front of it.
     pub(super) fn codes<const N: usize>(
         &mut self,
         [what, one]: [&'static str; 2],
@@ -137,22 +138,22 @@ impl<'a> Reader<'a> {
         invalid.map_or(Ok(()), |bits| check(one, bits, false))
     }
 
-    /// Exponents of scales.
+    /// Reads exponents of scales.
     pub(super) fn exponents(&mut self, count: usize, out: &mut Vec<i8>) -> Result<(), WireError> {
         let valid = |exponent: i8| binary16::EXPONENTS.contains(&exponent);
         let invalid = self.numbers(("exponents", count), out, i8::from_le_bytes, valid)?;
-        // A message without values has none: it is of kind 1.
+        // A message without values has no exponents: it is of kind 1.
         check("exponents", 0_u8, count > 0)?;
         invalid.map_or(Ok(()), |exponent| check("exponent", exponent as u8, false))
     }
 
-    /// Finite numbers.
+    /// Reads finite numbers.
     pub(super) fn f32s(&mut self, what: &'static str, count: usize, out: &mut Vec<f32>) -> Result<(), WireError> {
         let invalid = self.numbers((what, count), out, f32::from_le_bytes, f32::is_finite)?;
         invalid.map_or(Ok(()), |v| check("value that must be finite", v.to_bits(), false))
     }
 
-    /// Finite pairs.
+    /// Reads finite pairs.
     pub(super) fn pairs(&mut self, what: &'static str, count: usize, out: &mut Vec<[f32; 2]>) -> Result<(), WireError> {
         let bytes = self.take(what, 8 * count as u64)?;
         out.extend(bytes.as_chunks::<4>().0.as_chunks::<2>().0.iter().map(|pair| pair.map(f32::from_le_bytes)));
@@ -170,13 +171,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The bytes of `n` codes of `bits` bits.
+    /// Reads `n` packed codes of `bits` bits.
     pub(super) fn packed(&mut self, n: usize, bits: u8, codes: &mut Vec<u8>) -> Result<(), WireError> {
         self.bytes(["codes", "code"], packed_len(n, bits), codes, |_| true)?;
         padding(codes, n as u64 * u64::from(bits))
     }
 
-    /// How many indices, and their Rice parameter.
+    /// Reads the number of indices and their Rice parameter.
     pub(super) fn sparse(&mut self, n: usize) -> Result<(usize, u8), WireError> {
         let count = self.u32("count of indices")?;
         check("count of indices", count, count as usize <= n)?;

@@ -1,34 +1,34 @@
-//! What a Byzantine rank sends, and its text.
+//! Attacks of Byzantine ranks, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::ConfigError;
 
-/// What a Byzantine rank sends; see the [module](super).
+/// Attack of a Byzantine rank; see the [module](super).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Attack {
-    /// Its vector times this.
+    /// Sends its vector times this factor.
     Large(f32),
-    /// Its vector reversed.
+    /// Sends its negated vector.
     SignFlip,
-    /// The mean of the honest, times minus this.
+    /// Sends the mean of the honest ranks, times minus this factor.
     InnerProduct(f32),
-    /// The mean of the honest less this many standard deviations.
+    /// Sends the mean of the honest ranks minus this many standard deviations.
     Little(f32),
-    /// What rank 0 sends.
+    /// Sends the vector of rank 0.
     Mimic,
-    /// Zeros.
+    /// Sends zeros.
     Crash,
-    /// Its vector of this many steps ago.
+    /// Sends its vector of this many steps ago.
     Stale(usize),
-    /// Not a number.
+    /// Sends NaN.
     NotFinite,
 }
 
 impl Attack {
-    /// One of each, with its default.
+    /// One attack of each kind, with its default.
     pub const ALL: [Attack; 8] = [
         Attack::Large(1000.0),
         Attack::SignFlip,
@@ -61,7 +61,7 @@ impl Attack {
         matches!(self, Attack::InnerProduct(_) | Attack::Little(_) | Attack::Mimic)
     }
 
-    /// The false value of one coordinate, from what the honest have there; [`knows_the_others`](Self::knows_the_others).
+    /// Returns the false value of one coordinate, from the honest ranks' values; see [`knows_the_others`](Self::knows_the_others).
     pub(super) fn of_others(self, honest: &[f32]) -> f32 {
         let count = honest.len() as f64;
         let mean = honest.iter().map(|x| f64::from(*x)).sum::<f64>() / count;

@@ -11,11 +11,11 @@ use crate::reduce::Reducer;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ByzantineConfig {
-    /// What ranks exchange through.
+    /// The reducer under attack.
     pub through: Box<ReducerConfig>,
-    /// What the last ranks send.
+    /// The attack of the last ranks.
     pub attack: Attack,
-    /// How many they are.
+    /// The number of attacking ranks.
     pub ranks: usize,
 }
 
@@ -49,7 +49,7 @@ impl ByzantineConfig {
 impl ReducerSettings for ByzantineConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check()?;
-        // `around_memory` is asked of the exchange's reducer alone.
+        // `around_memory` is only asked of the exchange's outermost reducer.
         if !matches!(&exchange.reducer, ReducerConfig::Byzantine(outermost) if outermost == self) {
             let why = "byzantine is around all that a rank exchanges: not in a rule, and in no other reducer";
             return Err(ConfigError::Conflict(why.into()));
@@ -66,7 +66,7 @@ impl ReducerSettings for ByzantineConfig {
         ReducerTraits { is_dense: false, is_exact: false, ..self.through.get().traits() }
     }
 
-    /// Of a true vector there is none.
+    /// No bound holds relative to the true vector.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None
     }

@@ -7,14 +7,14 @@ use crate::{Key, Layout};
 
 type Rule<'a> = &'a (dyn Fn() -> Box<dyn Aggregator> + Sync);
 
-/// One value's averages in some steps of five ranks, the last of which attacks.
+/// Returns the averages of one value over some steps of five ranks, the last of which attacks.
 fn averages(attack: Attack, rule: Rule<'_>, values: &(dyn Fn(usize, u64) -> f32 + Sync), steps: u64) -> Vec<f32> {
     let all = run_ranks(Local::world(5), |mut comm| {
         let layout = Layout::flat(1);
         let mut reducer = Byzantine::new(Gather::new(Dense, rule()), attack, 1);
         let mut averages = Vec::new();
         for step in 0..steps {
-            // A step that fails is done again, with other values first.
+            // A failed step is repeated, with other values first.
             for value in [99.0, values(comm.rank(), step)] {
                 reducer.discard();
                 let (input, mut average) = ([value], [0.0]);
@@ -44,7 +44,7 @@ fn attacks_by_hand() {
     assert_eq!(Attack::Mimic.of_others(&honest), 1.0);
     let values = |rank: usize, step: u64| 1.0 + rank as f32 + 10.0 * step as f32;
     let means = |attack, steps| averages(attack, &|| Box::new(Mean), &values, steps);
-    // 1, 2, 3, 4 of the honest, 5 of the other.
+    // 1, 2, 3, 4 from the honest ranks, 5 from the other.
     for (attack, expected) in [
         (Attack::Large(-10.0), (10.0 - 50.0) / 5.0),
         (Attack::SignFlip, (10.0 - 5.0) / 5.0),
@@ -56,7 +56,7 @@ fn attacks_by_hand() {
         let mean = means(attack, 1)[0];
         assert!((mean - expected).abs() < 1e-5, "{attack}: {mean} {expected}");
     }
-    // 40 more of the honest in each step; 5 and 15 of the other, from two steps before. What a failed step had is forgotten.
+    // The honest ranks' sum grows by 40 per step; the other sends 5 and 15, from two steps before. The values of a failed step are dropped.
     let expected = [10.0, 50.0, 90.0 + 5.0, 130.0 + 15.0].map(|sum: f32| sum / 5.0);
     for (mean, expected) in means(Attack::Stale(2), 4).iter().zip(expected) {
         assert!((mean - expected).abs() < 1e-5, "{mean} {expected}");
@@ -67,7 +67,7 @@ fn attacks_by_hand() {
 /// in its place could do.
 #[test]
 fn what_tolerates_byzantine_ranks_gives_these() {
-    // The mean of the honest less their standard deviation.
+    // The honest mean minus the honest standard deviation.
     let little = 2.5 - 1.25f32.sqrt();
     let attacks =
         [Attack::Large(1000.0), Attack::SignFlip, Attack::InnerProduct(0.5), Attack::Little(1.0), Attack::Mimic];
@@ -75,14 +75,14 @@ fn what_tolerates_byzantine_ranks_gives_these() {
     // Sent: 5000, -5, -1.25, little, 1, 0, 0, nothing that counts.
     let expected: [(Rule<'_>, [f32; 8]); 6] = [
         (
-            // The two nearest to their two neighbours.
+            // The two nearest to their two neighbors.
             &|| Box::new(Krum { byzantine: 1, keep: 2 }),
             [2.5, 2.5, 2.5, (1.0 + little) / 2.0, 1.0, 1.5, 1.5, 2.5],
         ),
         (&|| Box::new(TrimmedMean { trim: 1 }), [3.0, 2.0, 2.0, (little + 5.0) / 3.0, 2.0, 2.0, 2.0, 2.5]),
         (&|| Box::new(Median), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
         (&|| Box::new(GeometricMedian::default()), [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5]),
-        // Where what is sent is small, the 4 is left out.
+        // If the attack is small, the 4 is left out.
         (&|| Box::new(Cge { byzantine: 1 }), [2.5, 2.5, 4.75 / 4.0, (6.0 + little) / 4.0, 1.75, 1.5, 1.5, 2.0]),
         (&|| Box::new(Licm::default()), [2.5, 2.5, 2.5, (10.0 + little) / 5.0, 2.2, 2.0, 2.0, 2.5]),
     ];
@@ -135,7 +135,7 @@ fn attacks_from_a_command_line_are_those_of_code() {
     }
 }
 
-/// What a liar does not send of a false vector is remembered as of any, and goes on with the next: the memory is inside.
+/// The part of a false vector that an attacker does not send stays in its residual, and is sent later: error feedback is inside.
 #[test]
 fn a_false_vector_is_what_is_remembered() {
     let text = "byzantine:(gather:topk:2x),attack=sign-flip,ranks=1";
@@ -157,7 +157,7 @@ fn a_false_vector_is_what_is_remembered() {
         };
         Ok::<_, ReduceError>([0, 1].map(step).map(Result::unwrap))
     });
-    // −2 and −1.5; the second is kept, and −2 and −3 come next.
+    // −2 and −1.5; the second stays in the residual, and −2 and −3 come next.
     assert_eq!(*averages[0].as_ref().unwrap(), [[-1.0, 0.0], [0.0, -1.5]]);
 }
 
@@ -192,7 +192,7 @@ fn what_is_not_finite_is_excluded_under_a_memory_too() {
     assert!(averages.iter().all(|one| *one.as_ref().unwrap() == ([2.0], vec![3])), "{averages:?}");
 }
 
-/// Of momenta that ranks send, the attack is on these: their spread is smaller than that of gradients.
+/// If ranks send momenta, the attack applies to these: their spread is smaller than that of gradients.
 #[test]
 fn a_momentum_that_is_sent_is_what_is_falsified() {
     let exchange = crate::config::Exchange {
@@ -211,6 +211,6 @@ fn a_momentum_that_is_sent_is_what_is_falsified() {
         }
         Ok::<_, ReduceError>(average[0])
     });
-    // The honest momenta are 1/2 and -1/2, then -1/4 and 1/4; the false one -1/4. Of gradients' spread it would be -3/4.
+    // The honest momenta are 1/2 and -1/2, then -1/4 and 1/4; the false one is -1/4. With the gradients' spread it would be -3/4.
     assert!(averages.iter().all(|one| (one.as_ref().unwrap() + 0.25 / 3.0).abs() < 1e-6), "{averages:?}");
 }

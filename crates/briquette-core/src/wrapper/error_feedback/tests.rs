@@ -21,13 +21,13 @@ fn step(reducer: &mut Fed, input: [f32; 2], learning_rate: Option<f64>) -> Resul
 
 #[test]
 fn inside_what_waits_keeps_the_rate_of_its_step() {
-    // By hand: 2 waits at rate 0.5, so 1 in parameters; at rate 0.25 that is 4 in gradients.
+    // By hand: 2 stays in the residual at rate 0.5, which is 1 in parameters; at rate 0.25 that is 4 in gradients.
     let mut inside = reducer(ErrorFeedback::inside_learning_rate);
     assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.5)).unwrap(), [3.0, 0.0]);
     assert_eq!(inside.residual(), [0.0, 1.0]);
     assert_eq!(step(&mut inside, [3.0, 2.0], Some(0.25)).unwrap(), [0.0, 6.0]);
     assert_eq!(inside.residual(), [0.75, 0.0]);
-    // At rate 0 nothing is applied and nothing forgotten.
+    // At rate 0 nothing is applied and the residual stays.
     assert_eq!(step(&mut inside, [0.0, 1.0], Some(0.0)).unwrap(), [0.0, 1.0]);
     assert_eq!(inside.residual(), [0.75, 0.0]);
     assert_eq!(step(&mut inside, [0.0, 1.0], Some(1.0)).unwrap(), [0.0, 1.0]);
@@ -67,7 +67,7 @@ fn rates_that_no_memory_can_be_kept_in_are_refused() {
         assert!(error.contains(&format!("learning rate is {rate}")), "{error}");
         assert!(inside.residual().is_empty(), "as before");
     }
-    // 2.9e38 would wait at rate 8: more than there are numbers for.
+    // At rate 8 the residual of 2.9e38 would overflow.
     let error = step(&mut inside, [3e38, 2.9e38], Some(8.0)).unwrap_err();
     assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "{error}");
     assert!(inside.residual().is_empty(), "as before");
@@ -90,7 +90,7 @@ fn what_leaves_the_range_of_numbers_beside_the_residual_is_not_sent() {
     assert_eq!(fed.residual(), [0.0, 2.9e38], "as before");
 }
 
-/// Sends the opposite of half of the values, or of all.
+/// A reducer that sends the negative of half of the values, or of all.
 struct Opposite(bool);
 
 impl Compressor for Opposite {

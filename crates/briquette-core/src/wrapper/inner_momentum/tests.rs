@@ -20,7 +20,7 @@ fn top(factor: f64) -> Gather<TopK, Mean> {
     Gather::new(TopK::factor(CompressionFactor::new(factor).unwrap()), Mean)
 }
 
-/// Sparse for ten steps, dense for ten, and so on.
+/// Controller that alternates between ten sparse and ten dense steps.
 #[derive(Debug)]
 struct InTurns;
 
@@ -46,7 +46,7 @@ fn in_turns() -> Adaptive<Gather<TopK, Mean>, InTurns> {
     Adaptive::new(top(10.0), InTurns).unwrap()
 }
 
-/// This rank's gradient: the distance to a target of its own, and noise.
+/// Returns this rank's gradient: the distance to a rank-local target, plus noise.
 fn gradient(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
     let mut rng = Key::new(8).step(step).rank(rank).block(0);
     parameters.iter().map(|p| p - rank as f32 + Distribution::<f32>::sample(&StandardNormal, &mut rng)).collect()
@@ -60,7 +60,7 @@ fn mean_gradient(world: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
     mean
 }
 
-/// SGD as optimizers have it, with weight decay and dampening.
+/// SGD as in optimizers, with weight decay and dampening.
 struct Sgd {
     momentum: f32,
     dampening: f32,
@@ -85,7 +85,7 @@ impl Sgd {
     }
 }
 
-/// Rank 0's parameters after each step, and what the optimizer was handed.
+/// Returns rank 0's parameters after each step, and the optimizer's input.
 fn train<R: Reducer>(world: usize, sgd: [f32; 3], make: impl Fn() -> R + Sync) -> Vec<[Vec<f32>; 2]> {
     let layout = Layout::flat(LEN);
     let mut ranks = Local::run(world, |mut comm| {
@@ -109,8 +109,8 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Momentum 1/2, gradient (4, 1), the larger of two values is sent: velocities (4, 0), (4, 0), (0, 4.25) are agreed on, as
-/// `momentum_correction` has them by hand. Less half of the ones before: (4, 0), (4 − 2, 0), (0 − 2, 4.25).
+/// Momentum 1/2, gradient (4, 1), the larger of two values is sent: the agreed velocities are (4, 0), (4, 0), (0, 4.25), as computed by
+/// hand in `momentum_correction`. Minus half of the previous ones: (4, 0), (4 − 2, 0), (0 − 2, 4.25).
 #[test]
 fn what_is_handed_over_by_hand() {
     let mut comm = Local::world(1).remove(0);
@@ -162,7 +162,7 @@ fn around_an_optimizer_with_momentum_it_is_momentum_correction_around_one_withou
     }
 }
 
-/// The first dense step sends what waited; the second takes its velocity back; from the third on the optimizer has gradients.
+/// The first dense step sends the residual; the second takes its velocity back; from the third on the optimizer receives gradients.
 #[test]
 fn some_dense_steps_after_sparse_ones_the_optimizer_is_handed_the_mean_gradient() {
     let world = 3;

@@ -16,7 +16,7 @@ fn settings(momentum: f32) -> Momentum {
     Momentum { momentum, ..Momentum::default() }
 }
 
-/// One exchange: the average.
+/// Runs one exchange and returns the average.
 fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
     let (layout, mut average) = (Layout::flat(input.len()), vec![0.0; input.len()]);
     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
@@ -26,7 +26,7 @@ fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Sess
     Ok(average)
 }
 
-/// A lone rank's averages, velocities and pending values under a constant gradient.
+/// Returns a single rank's averages, velocities and pending values under the given gradients.
 fn alone(settings: Momentum, gradients: &[[f32; 2]]) -> Vec<[Vec<f32>; 3]> {
     let mut comm = Local::world(1).remove(0);
     let mut reducer = MomentumCorrection::new(top(2.0), settings).unwrap();
@@ -100,7 +100,7 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
     }
 }
 
-/// The averages of a dense exchange of `gradient(rank)` on every rank, clipped.
+/// Returns the averages of a dense exchange of `gradient(rank)` on every rank, clipped.
 fn clipped(world: usize, clip: f64, gradient: impl Fn(usize) -> Vec<f32> + Sync) -> Vec<f32> {
     let mut ranks = Local::run(world, |mut comm| {
         let mut reducer = MomentumCorrection::new(Dense, Momentum { clip: Some(clip), ..settings(0.5) }).unwrap();
@@ -118,8 +118,8 @@ fn a_rank_clips_to_its_part_of_the_norm() {
     }
 }
 
-/// What the limit is for: where ranks are independent, clipping at a norm that the mean has anyway changes nothing, and
-/// clipping at half of it halves the mean, whatever the number of ranks.
+/// Purpose of the limit: if ranks are independent, clipping at the norm of their mean changes nothing, and clipping at half of it halves
+/// the mean, for any number of ranks.
 #[test]
 fn independent_ranks_are_clipped_where_their_mean_would_be() {
     let len = 4096;
@@ -138,7 +138,7 @@ fn noise(rank: usize, step: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| StandardNormal.sample(&mut rng)).collect()
 }
 
-/// This rank's gradient: the distance to a target of its own, and noise.
+/// Returns this rank's gradient: the distance to a rank-local target, plus noise.
 fn gradient(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
     let noise = noise(rank, step, parameters.len());
     parameters.iter().zip(noise).map(|(p, noise)| p - rank as f32 + noise).collect()
@@ -147,7 +147,7 @@ fn gradient(rank: usize, step: u64, parameters: &[f32]) -> Vec<f32> {
 const LEN: usize = 30;
 const RATE: f32 = 0.05;
 
-/// Parameters after each of 20 steps of `inner` under `make`, then plain SGD.
+/// Returns the parameters after each of 20 steps of `inner` under `make`, then plain SGD.
 fn train<R: Reducer>(world: usize, make: impl Fn() -> R + Sync) -> Vec<Vec<f32>> {
     let mut ranks = Local::run(world, |mut comm| {
         let (mut reducer, mut parameters, mut path) = (make(), vec![0.0; LEN], Vec::new());
@@ -162,7 +162,7 @@ fn train<R: Reducer>(world: usize, make: impl Fn() -> R + Sync) -> Vec<Vec<f32>>
     ranks.swap_remove(0).unwrap()
 }
 
-/// Momentum SGD as optimizers have it, in one process, on the mean gradient.
+/// Runs momentum SGD as in optimizers, in one process, on the mean gradient.
 fn momentum_sgd(world: usize, settings: Momentum) -> Vec<Vec<f32>> {
     let (mut parameters, mut buffer, mut path) = (vec![0.0; LEN], vec![0.0_f32; LEN], Vec::new());
     for step in 0..20 {
@@ -211,8 +211,8 @@ fn without_the_correction_it_is_not_momentum_sgd() {
         let plain = momentum_sgd(world, settings(0.9));
         assert!(furthest(&train(world, || ErrorFeedback::new(Dense)), &plain) > 0.1);
     }
-    // Nor is it when the optimizer has the momentum. Gradients (4, 1), (4, 1), (0, 1) and momentum 1/2: the second value is
-    // sent at the third step, and should then have gone 1 + 1.5 + 1.75 = 4.25.
+    // The same holds if the optimizer has the momentum. Gradients (4, 1), (4, 1), (0, 1) and momentum 1/2: the second value is sent at the
+    // third step, and should then have moved by 1 + 1.5 + 1.75 = 4.25.
     let gradients = [[4.0, 1.0], [4.0, 1.0], [0.0, 1.0]];
     let corrected = alone(settings(0.5), &gradients);
     assert_eq!(corrected.iter().map(|[average, ..]| average[1]).sum::<f32>(), 4.25);

@@ -6,10 +6,10 @@ use crate::reduce::{AgreedStep, Dense, Gather};
 use crate::wrapper::ErrorFeedback;
 use crate::{CompressionFactor, Key, Layout, Message};
 
-/// What a rank sees of a run: the averages, and its layer at the end.
+/// Result of a run on a rank: the averages, and its wrapper at the end.
 type Run<R> = (Vec<Vec<f32>>, R);
 
-/// One exchange per step in a world; `input(rank, step, average of the step before)`.
+/// Runs one exchange per step in a world; `input(rank, step, average of the previous step)`.
 fn run<R: Reducer>(
     world: usize,
     steps: u64,
@@ -42,7 +42,7 @@ fn norm2(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
 }
 
-/// Values that need no more than 12 bits, so that sums and halves are exact.
+/// Returns values of at most 12 bits, so that sums and halves are exact.
 fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
     use rand::Rng;
     let mut rng = Key::new(8).step(step).rank(rank).block(0);
@@ -53,7 +53,7 @@ fn dyadic(rank: usize, step: u64, len: usize) -> Vec<f32> {
 fn ef21_by_hand() {
     let gradients = [[4.0, 1.0], [2.0, 3.0]];
     let runs = run(2, 3, || Shifted::ef21(top(1, 2)), |rank, _, _| gradients[rank].to_vec());
-    // Sent: (4,0) and (0,3); then the differences (0,1) and (2,0) whole; then nothing is left.
+    // Sent: (4,0) and (0,3); then the whole differences (0,1) and (2,0); then nothing is left.
     assert_eq!(runs[0].0, [[2.0, 1.5], [3.0, 2.0], [3.0, 2.0]]);
     assert_eq!((runs[0].1.memory(), runs[1].1.memory()), (&gradients[0][..], &gradients[1][..]));
     assert_eq!(runs[0].1.mean_memory(), [3.0, 2.0]);
@@ -86,7 +86,7 @@ fn a_difference_that_is_not_finite_is_refused_and_the_memories_stay() {
     assert_eq!((reducer.memory(), reducer.mean_memory()), (&[1.0, f32::MAX][..], &[1.0, f32::MAX][..]));
 }
 
-/// The papers' pseudocode, one process, no session.
+/// Runs the papers' pseudocode in one process, without a session.
 fn naive(world: usize, steps: u64, compressor: &mut dyn Compressor, alpha: f32, len: usize) -> Vec<Vec<f32>> {
     let mut own = vec![vec![0.0_f32; len]; world];
     let mut server = vec![0.0_f32; len];
@@ -151,7 +151,7 @@ fn ef21_distortion_contracts_by_one_minus_delta_a_call() {
 
 #[test]
 fn diana_distortion_contracts_by_one_minus_alpha_a_call_in_the_mean() {
-    // 64 vectors of 32 values, each in a bucket of its own, so that there are enough draws of one compressor.
+    // 64 vectors of 32 values, each in a separate bucket, so that there are enough draws of one compressor.
     let (vectors, bucket) = (64, 32);
     let qsgd = Qsgd::new(2, bucket, Norm::L2).unwrap();
     let len = vectors * bucket;
@@ -182,13 +182,13 @@ fn memories_stay_together_over_thousands_of_exchanges() {
     assert!(worst > 0.0 && worst < 3e-5, "{worst:e}"); // sqrt(3000) roundings of values between 2 and 8
 }
 
-/// `f_i(x) = ½ Σ a_ij (x_j − c_ij)²`: different curvatures and centres a rank.
+/// Returns curvatures and centers of `f_i(x) = ½ Σ a_ij (x_j − c_ij)²`, different on each rank.
 fn quadratic(rank: usize) -> (Vec<f32>, Vec<f32>) {
     let curvature = dyadic(rank, 1, 10).iter().map(|v| 1.0 + v.abs() / 16.0).collect();
     (curvature, dyadic(rank, 2, 10))
 }
 
-/// Gradient descent from zero through `make`'s averages; the distance to the optimum, relative.
+/// Runs gradient descent from zero with `make`'s averages; returns the relative distance to the optimum.
 fn descend<R: Reducer>(world: usize, steps: u64, rate: f32, make: impl Fn() -> R + Sync) -> f64 {
     let body = |mut comm: Session| {
         let (curvature, centre) = quadratic(comm.rank());
@@ -228,7 +228,7 @@ fn on_ranks_that_differ_only_memories_reach_the_optimum() {
     assert!(diana < 1e-6 && ef21 < 1e-6, "{diana:e} {ef21:e}");
 }
 
-/// Sizes of `x` on `f_i = ⟨a_i, x⟩² + ¼‖x‖²`, from (1, 1, 1) at rate 0.02.
+/// Returns the magnitudes of `x` on `f_i = ⟨a_i, x⟩² + ¼‖x‖²`, from (1, 1, 1) at rate 0.02.
 fn three_ranks<R: Reducer>(steps: usize, make: impl Fn() -> R + Sync) -> Vec<f32> {
     let body = |mut comm: Session| {
         let mut a = [2.0_f32; 3];

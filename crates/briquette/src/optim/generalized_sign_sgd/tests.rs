@@ -1,7 +1,7 @@
 use super::super::walk::{assert_near, walk};
 use super::*;
 
-/// Of every size, and 0.
+/// Gradients of every size, and 0.
 const GRADIENTS: [[f32; 6]; 5] = [
     [1.0, -2.0, 3e-30, 0.0, 1e30, 0.1],
     [-3.0, 1.0, -1e-30, 0.0, -5e29, 0.3],
@@ -32,7 +32,7 @@ fn the_first_step_is_of_one_size() {
     assert_near(&path[0], &[-size, size, -size], 1e-6);
 }
 
-/// |m|/√v ≤ 1/√(1 − β₂), whatever the gradients do.
+/// |m|/√v ≤ 1/√(1 − β₂), for any gradients.
 #[test]
 fn no_coordinate_moves_farther_than_the_bound() {
     let optimizer = GeneralizedSignSgdConfig::new().with_beta_2(0.9).build();

@@ -34,7 +34,7 @@ fn the_condition_accepts_and_refuses_the_golden_list() {
     assert!(said.contains("beta_1 must be below the root of θ₁, 0.5, got 0.9"), "{said}");
 }
 
-/// What the paper asks for, summed up: χ_t at 10³ and 10⁵, and the quotient of condition 4.
+/// The paper's conditions, evaluated numerically: χ_t at 10³ and 10⁵, and the quotient of condition 4.
 #[test]
 fn the_verdict_is_that_of_the_sums() {
     let grid = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25].into_iter().flat_map(|s| [0.0, 0.5, 1.0, 1.5, 2.0].map(|r| (s, r)));

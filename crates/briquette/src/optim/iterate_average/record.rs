@@ -10,14 +10,14 @@ use burn_pack::{Reader, Writer};
 use super::IterateAverage;
 use crate::flat;
 
-/// Of names in a record.
+/// Prefix of names in a record.
 const PREFIX: &str = "iterate-average";
 
 impl IterateAverage {
-    /// Mean and counters, for [`load_bytes`](Self::load_bytes).
+    /// Serializes mean and counters, for [`load_bytes`](Self::load_bytes).
     ///
     /// # Errors
-    /// What Burn's format says.
+    /// The errors of Burn's format.
     pub fn to_bytes(&self) -> Result<Bytes, RecordError> {
         let tensor = |(i, mean): (usize, &Tensor<1>)| {
             let (bytes, shape, dtype) = mean.clone().into_data().into_parts();
@@ -30,10 +30,10 @@ impl IterateAverage {
         Ok(counts.into_iter().fold(writer, put).into_bytes()?)
     }
 
-    /// Goes on where [`to_bytes`](Self::to_bytes) was called, under the settings of `self`, for `model`.
+    /// Restores the average of [`to_bytes`](Self::to_bytes), under the settings of `self`, for `model`.
     ///
     /// # Errors
-    /// The bytes are not an average's, or one of other parameters.
+    /// The bytes are not those of an average, or of one with other parameters.
     pub fn load_bytes<M: Module>(self, bytes: Bytes, model: &M) -> Result<Self, RecordError> {
         let reader = Reader::from_bytes(bytes)?;
         let count = |name: &str| {

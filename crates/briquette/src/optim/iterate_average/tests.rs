@@ -35,7 +35,7 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Eight samples.
+/// A batch of eight samples.
 fn batch(i: u64) -> Tensor<2> {
     let values: Vec<f32> = (0..16).map(|j| ((i * 16 + j) as f32 * 1.7).sin() * 3.0 + 1.0).collect();
     Tensor::from_data(TensorData::new(values, [8, 2]), &device())
@@ -53,7 +53,7 @@ fn near(a: &[f32], b: &[f32], by: f32) {
     a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() <= by * b.abs().max(1.0), "{a}, expected {b}"));
 }
 
-/// Seven steps, with an average of those from the third on that turns are.
+/// Seven steps, with an average of every `every`-th from the third on; also returns the averaged iterates.
 fn trained(every: u64) -> (Net, IterateAverage, Vec<Vec<f32>>) {
     let (mut net, mut optimizer) = (Net::new(), AdamWConfig::new().init());
     let mut average = IterateAverageConfig::new().with_from(2).with_every(every).init();
@@ -86,14 +86,14 @@ fn training_is_not_touched_by_evaluating() {
     let evaluated = average.evaluation_model_with(&net, 3, |model, i| drop(model.forward(batch(i)))).unwrap().unwrap();
     assert_eq!([Part::Trainable, Part::Buffers].map(|part| values(&net, part)), before);
     assert_ne!(values(&evaluated, Part::Rest), [before[0].clone(), before[1].clone()].concat());
-    // Nor the other way round.
+    // Running the model does not change the evaluated one, either.
     let shown = values(&evaluated, Part::Rest);
     let _ = net.forward(batch(9));
     assert_eq!(values(&evaluated, Part::Rest), shown);
     assert_ne!(values(&net, Part::Buffers), before[1]);
 }
 
-/// Of the first layer's outputs, by hand; under the mean, not under the last iterate.
+/// Statistics of the first layer's outputs, by hand; under the mean, not under the last iterate.
 #[test]
 fn statistics_are_the_mean_over_batches_of_the_averaged_model() {
     let (net, average, _) = trained(1);
@@ -103,7 +103,7 @@ fn statistics_are_the_mean_over_batches_of_the_averaged_model() {
     let mean = means.reduce(|a, b| a + b).unwrap().div_scalar(4.0);
     let got: Vec<f32> = evaluated.norm.running_mean.value().into_data().try_into_vec().unwrap();
     near(&got, &mean.into_data().try_into_vec::<f32>().unwrap(), 1e-5);
-    // What a momentum of 1 keeps is one batch's statistics, in both layers.
+    // A momentum of 1 keeps one batch's statistics, in both layers.
     let mut sure = net.clone().valid().train();
     (sure.norm.momentum, sure.last.momentum) = (1.0, 1.0);
     let mut sums = vec![0.0; values(&sure, Part::Buffers).len()];

@@ -1,4 +1,4 @@
-//! The paper's error term, `Σ ‖g‖²/s²`, relative to constant bits of the same mean, where norms are not flat.
+//! Tests of the paper's error term, `Σ ‖g‖²/s²`, relative to constant bits of the same mean, if norms are not flat.
 
 use super::{mean, run};
 use crate::Key;
@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 const STEPS: u64 = 300;
 
-/// `Σ ‖g‖²/s²` of these bits over that of their mean.
+/// Returns `Σ ‖g‖²/s²` of these bits relative to that of their mean.
 fn relative(norms: &[f64], bits: &[f64]) -> f64 {
     let term = |norm: &f64, bits: f64| (norm / ((bits - 1.0).exp2() - 1.0)).powi(2);
     let (constant, ours) = (mean(bits), norms.iter().zip(bits).map(|(norm, bits)| term(norm, *bits)).sum::<f64>());
@@ -18,10 +18,10 @@ fn norms(of: Norm) -> Vec<f64> {
     (0..STEPS).map(|step| of(step as f64)).collect()
 }
 
-/// The norm of a step.
+/// A function from steps to norms.
 type Norm = fn(f64) -> f64;
 
-/// Norms of steps that fall 20-fold, by 1/√n, tenfold after a tenth of the steps, and that rise 20-fold.
+/// Norms that fall 20-fold, fall by 1/√n, fall tenfold after a tenth of the steps, and rise 20-fold.
 const PROFILES: [(&str, Norm); 4] = [
     ("falling 20-fold", |n| 20_f64.powf(-n / (STEPS - 1) as f64)),
     ("1/√n", |n| (n + 1.0).powf(-0.5)),
@@ -33,7 +33,7 @@ fn settings(bits: f64) -> DqSgd {
     DqSgd { bits: Some(bits), steps: Some(STEPS), ..DqSgd::default() }
 }
 
-/// The constant found online must not undo the rule.
+/// The online constant must not undo the rule.
 #[test]
 fn the_error_is_below_that_of_constant_bits_of_the_same_mean() {
     for (name, of) in PROFILES {
@@ -48,7 +48,7 @@ fn the_error_is_below_that_of_constant_bits_of_the_same_mean() {
     }
 }
 
-/// The mean over draws of what mini-batches do to norms.
+/// Averages over draws of the noise of mini-batches in norms.
 #[test]
 fn it_is_below_where_norms_have_noise() {
     for (name, of) in PROFILES {
@@ -66,18 +66,18 @@ fn it_is_below_where_norms_have_noise() {
     }
 }
 
-/// Constant bits, but for the first hundredth of the steps and the last.
+/// Checks that bits are constant, except for the first hundredth of the steps and the last steps.
 #[test]
 fn flat_norms_have_constant_bits() {
     let bits = run(settings(4.0), vec![7.0; STEPS as usize]);
     assert!(bits[..3] == [5.0; 3] && bits[3..295].iter().all(|bits| *bits == 4.0), "{bits:?}");
     assert_eq!(bits[295..], [3.0, 4.0, 3.0, 4.0, 3.0]);
-    // Without their number, and where a hundredth of them is none, all are.
+    // All bits are constant without the number of steps, or if a hundredth of it is less than one step.
     assert_eq!(run(DqSgd { steps: None, ..settings(4.0) }, vec![7.0; 300]), [4.0; 300]);
     assert_eq!(run(DqSgd { steps: Some(99), ..settings(4.0) }, vec![7.0; 99]), [4.0; 99]);
 }
 
-/// A trend that ends costs something, and never what it did: a jump at nine tenths of the steps cost 21 times.
+/// A trend that ends has a small cost. Earlier, a jump at nine tenths of the steps cost 21 times as much.
 #[test]
 fn a_trend_that_ends_and_a_jump_cost_little() {
     let cases: [(&str, Norm, f64); 5] = [

@@ -1,20 +1,20 @@
-//! What was found is looked at again: gains that recover, dense that was timed long ago, and first samples that are high.
+//! Tests that earlier results are checked again: recovered gains, an old timing of dense, and first samples that are high.
 
 use super::*;
 
-/// The trainers' world: four ranks, so the newest gain weighs 1/20.
+/// The trainers' world: four ranks, so the newest gain has weight 1/20.
 fn four_ranks(config: &GraVacConfig) -> Driver {
     Driver { controller: config.build(4).unwrap(), ..Driver::new(config) }
 }
 
-/// A link on which a step at `factor` takes `1 + seconds/factor`.
+/// Returns the step times of a link on which a step at `factor` takes `1 + seconds/factor`.
 fn link(seconds: f64) -> impl Fn(f64) -> f64 {
     move |factor| 1.0 + seconds / factor
 }
 
 #[test]
 fn a_first_gain_above_epsilon_does_not_carry_a_candidate_below_it() {
-    // Gains of 20x as a residual fills, from a run of a ResNet-8.
+    // Gains of 20x while a residual fills, from a run of a ResNet-8.
     let recorded = [0.554, 0.37, 0.32, 0.30, 0.28, 0.27, 0.26, 0.25, 0.24, 0.23];
     let mut driver = four_ranks(&GraVacConfig::small_model());
     let factors: Vec<f64> = (0..24)
@@ -41,7 +41,7 @@ fn once_an_average_has_settled_a_single_low_gain_changes_nothing() {
     let mut driver = four_ranks(&GraVacConfig { window: 1000, ..GraVacConfig::default() });
     driver.run(20, &|_| 0.9, &no_clock);
     assert_eq!(driver.step(&|_| 0.1, &no_clock).factor.get(), 20.0);
-    // At the second step of an average it would.
+    // At the second step of an average it would change.
     let mut young = four_ranks(&GraVacConfig { window: 1000, ..GraVacConfig::default() });
     young.run(1, &|_| 0.9, &no_clock);
     assert_eq!(young.step(&|_| 0.1, &no_clock).factor.get(), 1.0);
@@ -82,7 +82,7 @@ fn several_candidates_that_fail_are_gone_back_over_one_by_one() {
     let mut driver = Driver::new(&config);
     let early = [(10.0, 0.95), (20.0, 0.93), (40.0, 0.91), (160.0, 0.89)];
     assert_eq!(driver.run(25, &table(&early), &no_clock).0, [(20.0, 10), (40.0, 10), (160.0, 5)]);
-    // Now only 10x keeps enough.
+    // From here on only 10x has a sufficient gain.
     let tried = [0, 10, 10, 10].map(|steps| {
         driver.run(steps, &|f| if f > 10.0 { 0.3 } else { 0.95 }, &no_clock);
         driver.controller.search.bold.get()
@@ -92,7 +92,7 @@ fn several_candidates_that_fail_are_gone_back_over_one_by_one() {
 
 #[test]
 fn a_held_factor_gives_way_to_a_bolder_one_after_the_rest() {
-    // 20x and 40x are as good as each other at first; later 160x is better than both.
+    // 20x and 40x are equally good at first. Later 160x is better than both.
     let config = GraVacConfig { max: factor(160.0), window: 10, reprobe_windows: 4, ..GraVacConfig::default() };
     let mut driver = Driver::new(&config);
     let gains = |f: f64| 0.95 - f / 1000.0;
@@ -109,11 +109,11 @@ fn dense_is_timed_again_and_wins_on_a_network_that_became_fast() {
     let mut driver = Driver::new(&config);
     let (runs, reasons) = driver.run(2 + 40, &table(&gains), &link(10.0));
     assert_eq!(runs, [(1.0, 2), (20.0, 40)], "{reasons:?}");
-    // A slow link: dense is timed, and compression stays.
+    // On a slow link, dense is timed, and compression stays on.
     let (runs, reasons) = driver.run(44, &table(&gains), &link(10.0));
     assert_eq!(runs, [(1.0, 2), (20.0, 40), (1.0, 2)]);
     assert_eq!(reasons[..2], ["timing dense again", "dense timed: sending 20x"]);
-    // Now a step takes a second whatever is sent, and dense keeps everything.
+    // From here on a step takes a second for any message, and dense keeps all energy.
     let (runs, reasons) = driver.run(80, &table(&gains), &link(0.0));
     assert_eq!(runs, [(20.0, 40), (1.0, 2), (20.0, 10), (1.0, 28)], "{reasons:?}");
 }
@@ -129,7 +129,7 @@ fn a_held_factor_is_compared_with_dense_as_it_is_today() {
     let (runs, reasons) = driver.run(60, &gains, &|f| if f == 1.0 { 0.5 } else { gains(f) });
     assert_eq!(runs.last().unwrap().0, 1.0, "{runs:?} {reasons:?}");
     assert!(reasons.contains(&"throughput best at 1x of all tried: compression off".to_owned()), "{reasons:?}");
-    // Without steps set aside for it, dense is timed only where a gain is too small.
+    // Without `dense_steps`, dense is timed only when a gain is too small.
     let mut blind = Driver::new(&GraVacConfig { dense_steps: 0, ..config });
     let (runs, _) = blind.run(200, &gains, &fast);
     assert!(runs.iter().all(|(factor, _)| *factor > 1.0), "{runs:?}");

@@ -1,11 +1,11 @@
-//! GraVAC's state, and that its decisions depend on nothing else.
+//! Tests that GraVAC's state is complete: its decisions depend on nothing else.
 
 use super::*;
 use crate::Key;
 use crate::state::{State, Stateful};
 use proptest::prelude::*;
 
-/// Numbers that pass `ε` now and then, with a clock that makes every kind of check happen.
+/// Numbers that reach `ε` occasionally, and times for which every kind of check occurs.
 fn noise(step: u64, factor: f64, what: &str) -> f64 {
     use rand::Rng;
     Key::new(9).step(step).bucket(factor as usize).purpose(what).block(0).random()
@@ -32,7 +32,7 @@ fn noisy_step(driver: &mut Driver) -> Decided {
     driver.step(&|f| 0.3 + 0.6 * noise(step, f, "gain"), &|f| 0.5 + 0.6 / f + noise(step, f, "time"))
 }
 
-/// Takes `steps`, and checks at each that a controller which loads its state is the same.
+/// Runs `steps`, and checks at each that a controller that loads its state is identical.
 fn resume_at_each_step(config: &GraVacConfig, steps: u64, mut seen: impl FnMut(Decided)) {
     let mut whole = Driver::new(config);
     for _ in 0..steps {
@@ -47,7 +47,7 @@ fn resume_at_each_step(config: &GraVacConfig, steps: u64, mut seen: impl FnMut(D
             let mut resumed = config.build(32).unwrap();
             resumed.load(&state).unwrap();
             assert_eq!(resumed, now.controller, "step {}", now.step);
-            // A controller that has gone on is taken back fully, too.
+            // Loading also takes a controller back that has continued.
             let mut taken_back = now.clone();
             (0..7).for_each(|_| drop(noisy_step(&mut taken_back)));
             taken_back.controller.load(&state).unwrap();
@@ -67,7 +67,7 @@ fn resume_at_any_step_continues_to_the_bit() {
             reasons.extend(decision.reason);
         });
     }
-    // The run has been through everything.
+    // The run has used all factors.
     assert_eq!(factors.into_iter().collect::<Vec<_>>(), [1, 10, 20, 40, 80]);
     let events = "trying, saturated, best, gain fell, throughput fell, dense timed, timing dense again, back to, off";
     for words in events.split(", ").chain(["below", "reaches"]) {
@@ -90,7 +90,7 @@ fn foreign_state_is_refused_and_changes_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Golden 9: copies fed the same agreed numbers never part, and send what they may send.
+    /// Golden 9: copies with the same agreed numbers stay identical, and send only valid factors.
     #[test]
     fn golden_9_same_observations_same_decision(
         numbers in prop::collection::vec((-0.5..1.5_f64, -0.5..1.5_f64, -0.2..2.0_f64, any::<bool>()), 1..200),

@@ -1,23 +1,23 @@
-//! Losses that rise steadily, and losses of healthy runs that must not be taken for such.
+//! Tests of losses that rise steadily, and of losses of healthy runs that must not raise an alarm.
 
 use super::*;
 use crate::Key;
 use rand::Rng;
 
-/// The loss of a step without noise.
+/// The noiseless loss of a step.
 type Curve = fn(f64) -> f64;
 
 fn falling(t: f64) -> f64 {
     0.5 + 1.8 * (-t / 300.0).exp()
 }
 
-/// Draws of a normal distribution.
+/// Draws from a normal distribution.
 fn normal(rng: &mut impl Rng) -> f64 {
     let (radius, angle): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
-/// The steps at which a guard with default settings alarms.
+/// Returns the steps at which a guard with default settings raises an alarm.
 fn alarms<K: Controller>(mut guard: LossGuard<K>, losses: impl Iterator<Item = f64>) -> Vec<usize> {
     let mut limited = 0;
     let alarmed = |(at, loss)| {
@@ -36,8 +36,8 @@ fn noisy(curve: Curve, deviation: f64, seed: u64) -> impl Iterator<Item = f64> {
 
 const NOISES: [f64; 3] = [0.02, 0.05, 0.1];
 
-/// Five hundred steps fall, then the loss rises: in the first case by 44, in the second by 5, in the last by 0.75 less what it would have
-/// fallen.
+/// The loss falls for five hundred steps, then rises: by 44 in the first case, by 5 in the second, and in the last by 0.75 minus the
+/// amount by which it would have fallen.
 #[test]
 fn a_loss_that_rises_steadily_is_an_alarm() {
     let shapes: [(&str, Curve); 3] = [
@@ -64,9 +64,9 @@ fn healthy_runs_raise_at_most_one_alarm_in_two_hundred() {
             let drop = |at: f64| if t > at { 0.3 * (1.0 - (-(t - at) / 15.0).exp()) } else { 0.0 };
             1.2 + 1.1 * (-t / 100.0).exp() - drop(400.0) - drop(700.0)
         }),
-        // Each of 100 steps, during which the loss rises again by half of what it fell when it began.
+        // Epochs of 100 steps. During each the loss rises again by half of its fall at the start.
         ("epochs", |t| falling(t) - 0.05 * (t / 100.0).floor().min(5.0) + 0.025 * (t / 100.0).fract()),
-        // It rises by 0.1 while the learning rate does.
+        // The loss rises by 0.1 while the learning rate rises.
         ("one cycle", |t| {
             let [top, end] = [(t - 350.0) / 100.0, (t - 500.0).max(0.0) / 500.0];
             1.6 + 0.7 * (-t / 40.0).exp() + 0.1 * (-top * top).exp() - 0.6 * end
@@ -82,8 +82,9 @@ fn healthy_runs_raise_at_most_one_alarm_in_two_hundred() {
     }
 }
 
-/// Of points of 1 the noise is taken to be 2 %. A point may lie 0.6 of five noises above them, .06, and adds at most 0.4 to the sum: 1.08
-/// adds .2, and 1.13 and those after it .4 each, until at 1.33 the sum is 2.2. The line follows them: none lies far above it.
+/// The noise of points of 1 is taken to be 2 %. A point may lie 0.6 of five noises above them, .06, and adds at most 0.4 to the sum.
+/// 1.08 adds .2, and 1.13 and later points .4 each, until at 1.33 the sum is 2.2. The line follows them, so that none lies far above
+/// it.
 #[test]
 fn golden_points_above_the_lowest_level_add_up() {
     let mut guard = guard(LossGuardConfig { window: 1, points: 4, ..LossGuardConfig::default() });
@@ -93,7 +94,7 @@ fn golden_points_above_the_lowest_level_add_up() {
     assert_eq!(reasons.iter().flatten().count(), 1);
 }
 
-/// Dense for as many steps, then the highest ratio.
+/// Dense until this many steps have passed, then the highest ratio.
 struct DenseUntil(u64);
 
 impl Stateful for DenseUntil {}
@@ -113,7 +114,7 @@ fn a_rise_while_nothing_was_compressed_is_no_alarm_later() {
     assert!(alarms(dense_until(0), noisy(curve, 0.02, 1))[0] < 200);
 }
 
-/// A model that fits its training data too well: the training loss falls, the validation loss rises by 1 % a report.
+/// A model that overfits: the training loss falls, the validation loss rises by 1 % per report.
 #[test]
 fn a_validation_loss_that_rises_steadily_is_overfitting() {
     let mut guard = guard(LossGuardConfig::default());
@@ -142,7 +143,7 @@ fn a_sum_goes_on_where_its_state_is_loaded() {
     assert!(through.iter().any(|(factor, _)| *factor < 100.0));
 }
 
-/// A run that diverges by 0.01 a step above 8x, and converges below.
+/// A run whose loss diverges by 0.01 a step above 8x, and converges below.
 #[test]
 fn a_run_that_diverges_slowly_is_kept_by_giving_up_compression() {
     let train = |guarded: bool| {
