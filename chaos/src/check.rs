@@ -15,7 +15,7 @@ pub(crate) const TOO_MANY: &str = "checkpoints are left, not 2";
 /// Differences that are allowed because of the injected faults.
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
-    /// Steps whose records were damaged on the disk after they had been written.
+    /// Steps whose records were damaged on disk after they had been written.
     pub lost_records: BTreeSet<u64>,
     /// Set if evaluations took place at other steps, so the best of them may differ.
     pub other_evaluations: bool,
@@ -155,7 +155,7 @@ fn tensors(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         names.insert(tensor.param_id.map_or(String::new(), |id| id.to_string()), tensor.name.clone());
         all.insert(format!("model/{}", tensor.name), tensor.to_bytes()?.to_vec());
     }
-    // Ids are drawn anew in every process; the optimizer's names begin with them.
+    // Ids differ between processes; the optimizer's names begin with them.
     let named = |name: &str| {
         let (id, rest) = name.split_once('.').unwrap_or((name, ""));
         format!("optimizer/{} {rest}", names.get(id).map_or(id, String::as_str))

@@ -84,7 +84,7 @@ pub fn run(soak: &Soak, plan: &Plan, record: &mut Record, directory: &Path) -> R
         clock: None,
     };
     let mut whole = around.start(plan.trainer, &plan.arguments("whole", plan.reference), 0)?;
-    // As slow as the machine is.
+    // No time limit, since the machine may be slow.
     while whole.end_within(LOOK)?.is_none() && !soak.stop.load(Ordering::Relaxed) {}
     if soak.stop.load(Ordering::Relaxed) {
         return Ok(Outcome::default());
@@ -229,7 +229,8 @@ impl<'a> Episode<'a> {
         fs::read_to_string(self.around.directory.join("stderr")).map_or(0, |text| text.matches("restarting (").count())
     }
 
-    /// Waits until the run continues, and returns whether that took a restart since there were this many.
+    /// Waits until the run continues, and returns the outcome: `restarted` if the launcher restarted the world since
+    /// the count was `restarts`, else `survived`.
     fn survives(&mut self, restarts: usize) -> Result<String> {
         let outcome = self.goes_on("survived")?;
         let again = self.restarts() > restarts;

@@ -117,7 +117,7 @@ fn lost(text: &[u8], place: usize, harm: Harm) -> Vec<u64> {
         let touched = match harm {
             Harm::Remove => true,
             Harm::Truncate => end > place,
-            // A newline that is none any more belongs to both lines.
+            // A newline that is lost belongs to both lines.
             Harm::Flip(_) => (begin..end).contains(&place) || (begin == place + 1),
         };
         let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
@@ -134,7 +134,7 @@ pub fn strangers(port: u16, count: usize) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) else { continue };
         let noise: Vec<u8> = (0..number * 37).map(|i| (i * 31 + number * 7) as u8).collect();
-        // Refused connections are what is expected.
+        // Refused connections are expected.
         let _ = stream.set_read_timeout(Some(Duration::from_millis(20)));
         let _ = stream.write_all(&noise);
         let _ = stream.read(&mut [0; 64]);

@@ -259,7 +259,7 @@ impl Bench {
         let end = if traced.code == 0 { End::Itself } else { self.recover(&mut findings)? };
         if end != End::Lost {
             let mut differ = self.compare(&self.whole)?;
-            // What cannot be removed stays, and is said.
+            // If an old checkpoint could not be removed, it stays, and the run has reported it.
             if log.contains("cannot remove the old checkpoint") {
                 differ.retain(|found| !found.ends_with(check::TOO_MANY));
             }

@@ -1,6 +1,6 @@
 //! Fault injection into training runs, with checks that nothing of them is lost.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`world`] | a run of a trainer as processes, started by `briquette launch` |
 //! | [`plan`] | plan of an episode of the soak: the run, the faults and their times, all from one seed |
@@ -8,7 +8,7 @@
 //! | [`inflict`] | effect of each fault |
 //! | [`check`] | equality with an undisturbed run, and absence of leftovers |
 //! | [`watch`] | memory and descriptors of the ranks while they run |
-//! | [`record`] | one line per event, on the terminal and as CSV |
+//! | [`record`] | event log: one line per event, on the terminal and as CSV |
 //! | `trace` | every system call on a run's files, one of which is disturbed |
 //! | `kill_io` | `trace` for each call of beginning, resuming and overwriting |
 //!

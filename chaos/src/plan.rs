@@ -85,7 +85,7 @@ pub enum Fault {
     Frozen(Duration),
     /// One bit of the byte at this offset of a connection to rank 0 is flipped.
     Flip(u64),
-    /// Connections to rank 0 lose everything without a sign.
+    /// Connections to rank 0 lose everything silently.
     Gone,
     /// The disk is full for this time.
     Full(Duration),
@@ -241,7 +241,7 @@ impl Fault {
             67..71 => Fault::Flip(rng.random_range(0..60_000)),
             71 => Fault::Gone,
             72..79 => Fault::Full(short),
-            // A day either way is what certificates allow for.
+            // Less than a day, the clock difference that certificates tolerate.
             79..84 => Fault::Clock(rng.random_range(-80_000..80_000)),
             84..94 => Fault::Damage(Damage::draw(rng, rank)),
             94..97 => Fault::Strangers(rng.random_range(1..40)),

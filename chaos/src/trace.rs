@@ -46,7 +46,7 @@ pub struct Call {
 pub struct Traced {
     /// All calls, up to the end.
     pub calls: Vec<Call>,
-    /// The command's exit code; 128 and more for a signal.
+    /// Exit code of the command; 128 and more for a signal.
     pub code: i32,
     /// Set if it did not end in time and was killed.
     pub late: bool,
@@ -145,7 +145,7 @@ pub fn run(command: &[String], directory: &Path, inside: &Path, injection: Injec
     Ok(tracer.traced)
 }
 
-/// Longer than any of these commands takes.
+/// Time limit: longer than any of these commands takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 impl Tracer<'_> {
@@ -190,7 +190,7 @@ impl Tracer<'_> {
             }
             return;
         }
-        // The kernel puts this there on the way in; anything else is the way out of a call whose way in was not seen.
+        // The kernel stores this value at the entry of a call; any other value is the exit of a call whose entry was not seen.
         if registers.rax as i64 != -(libc::ENOSYS as i64) {
             return;
         }
@@ -202,7 +202,7 @@ impl Tracer<'_> {
                 Injection::KillBefore(at) if at == number => drop(kill(pid, Signal::SIGKILL)),
                 Injection::KillAfter(at) if at == number => entered.kill = true,
                 Injection::Fail(at, error) if at == number => {
-                    // A number that is no call: the kernel does nothing.
+                    // An invalid call number: the kernel does nothing.
                     registers.orig_rax = u64::MAX;
                     let _ = ptrace::setregs(pid, registers);
                     entered.fail = Some(error);

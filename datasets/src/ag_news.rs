@@ -42,12 +42,12 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
             break;
         }
         let raw = &bytes[start..reader.position().byte() as usize];
-        // The reader counts blank lines, and the end of a line in \r\n, to the row that follows.
+        // The reader attributes blank lines, and the second character of \r\n, to the row that follows.
         let skipped = raw.len() - raw.trim_ascii_start().len();
         let blank = raw[..skipped].iter().filter(|&&byte| byte == b'\n').count() as u64;
         let line = record.position().map_or(0, csv::Position::line) + blank;
-        // The reader takes a quote that is never closed for a long field. The format writes a new line as
-        // \n, so a row is one line, and the quotes in it come in pairs.
+        // The reader treats an unclosed quote as a long field. The format writes a new line as \n, so a row is one line
+        // with paired quotes.
         let raw = raw.trim_ascii();
         quotes(raw).map_err(|problem| at(line, problem.to_owned()))?;
         rows.push(row(&record).map_err(|problem| at(line, problem + hint(&record, line)))?);
@@ -58,7 +58,7 @@ fn parse(file: &DataFile, bytes: &[u8], wanted: usize, rows: &mut Vec<Row>) -> R
 /// Checks that one row is one line, with paired quotes.
 fn quotes(row: &[u8]) -> Result<(), &'static str> {
     let is_even = row.iter().filter(|&&byte| byte == b'"').count() % 2 == 0;
-    // The first line alone: a quote that is never closed makes the reader take the rows that follow as one field.
+    // The first line alone: with an unclosed quote the reader takes the rows that follow as one field.
     let first = row.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let closes = first.iter().filter(|&&byte| byte == b'"').count() % 2 == 0;
     match (row.contains(&b'\n'), is_even) {

@@ -113,8 +113,8 @@ pub(crate) static CIFAR100: Catalog = Catalog {
     archive_md5: "03b5dce01913d631647c71ecec9e9cb8",
 };
 
-/// The archive is the mirror that Burn uses, with the checksum fastai publishes for it; the checksums of the CSV
-/// files are those of torchtext.
+/// The archive is the mirror that Burn uses, with the checksum that fastai publishes for it. The checksums of the CSV
+/// files are torchtext's.
 pub(crate) static AG_NEWS: Catalog = Catalog {
     name: "AG-News",
     folder: "ag_news",

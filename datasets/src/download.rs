@@ -135,7 +135,7 @@ fn lock(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok((file, true)),
-            // Some network file systems have no locks. Two downloads are then wasteful and still safe.
+            // Some network file systems have no locks. Two downloads are then wasteful but still safe.
             Err(TryLockError::Error(_)) => return Ok((file, false)),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
                 let text = "another process is still downloading the same data";

@@ -22,7 +22,7 @@ struct Topic {
     things: [&'static str; 8],
 }
 
-/// In the order of the class names.
+/// Topics in the order of the class names.
 #[rustfmt::skip]
 const TOPICS: [Topic; 4] = [
     Topic {
@@ -57,7 +57,7 @@ pub(crate) fn generate(source: &TextSource) -> Result<Rows, DataError> {
     let rows = |purpose: &str, count: usize| {
         let key = key.purpose(purpose);
         let mut rows = Vec::new();
-        // What their texts take is more than that, and comes bit by bit.
+        // The texts need more than that, which is allocated gradually.
         rows.try_reserve_exact(count).map_err(|_| DataError::Memory { count, what: "generated texts" })?;
         rows.extend((0..count).map(|index| row(index % TOPICS.len(), &mut key.block(index))));
         Ok(rows)

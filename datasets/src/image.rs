@@ -49,7 +49,7 @@ pub struct ImageSource {
 }
 
 impl ImageSource {
-    /// All images, from the usual places, seed 0.
+    /// Returns a source of all images, from the usual places, with seed 0.
     pub fn new(kind: ImageKind) -> Self {
         let download = Download::default();
         Self { kind, dir: None, train_limit: None, test_limit: None, seed: 0, download }
@@ -115,9 +115,9 @@ pub struct ImageSet {
 /// A batch of images and labels for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageBatch {
-    /// Normalized, `images * CHANNELS * SIDE * SIDE` values in NCHW order.
+    /// Normalized pixels, `images * CHANNELS * SIDE * SIDE` values in NCHW order.
     pub pixels: Vec<f32>,
-    /// One class per image.
+    /// Class of each image.
     pub labels: Vec<i64>,
 }
 

@@ -31,14 +31,14 @@ pub struct TextSource {
     pub seed: u64,
     /// Maximum number of words in the vocabulary, default 20 000.
     pub vocabulary: usize,
-    /// Words per text, title and description together, default 48. Longer texts are cut, shorter ones padded.
+    /// Words per text, title and description together, default 48. Longer texts are truncated, shorter ones padded.
     pub length: usize,
     /// Download settings for missing files.
     pub download: Download,
 }
 
 impl TextSource {
-    /// All texts, from the usual places, with the default vocabulary and length, seed 0.
+    /// Returns a source of all texts, from the usual places, with the default vocabulary and length, and seed 0.
     pub fn new(kind: TextKind) -> Self {
         Self {
             kind,
@@ -102,7 +102,7 @@ pub struct Texts {
     pub train: TextSet,
     /// Test texts.
     pub test: TextSet,
-    /// The words of the training texts.
+    /// Vocabulary of the training texts.
     pub vocabulary: Vocabulary,
     /// Number of classes; labels are smaller.
     pub classes: usize,
@@ -128,7 +128,7 @@ pub struct TextBatch {
     pub tokens: Vec<i64>,
     /// Number of words of each text before the padding; 0 for a text without any word.
     pub lengths: Vec<usize>,
-    /// One class per text.
+    /// Class of each text.
     pub labels: Vec<i64>,
 }
 

@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let steps = std::env::args().nth(1).map_or(Ok(2000), |steps| steps.parse())?;
     println!("all of the gradient: loss {:.4}", train(SgdConfig::new().init(), steps));
     for fraction in [0.1, 0.01] {
-        // Wraps the optimizer for one tensor, which `build` gives. It sees the largest values of each gradient; the others are kept
-        // and added to the next gradient, so that each is sent in the end.
+        // Wraps the optimizer returned by `build` for one tensor. It sees the largest values of each gradient; the
+        // others are kept and added to the next gradient, so that each is sent in the end.
         let optim = Compressed::new(SgdConfig::new().build(), TopK::fraction(fraction)?, 42);
         println!("{:>4.0} % of each tensor: loss {:.4}", 100.0 * fraction, train(optim.into(), steps));
     }

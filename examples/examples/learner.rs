@@ -33,7 +33,7 @@ type Batch = (Tensor<2>, Tensor<1, Int>);
 
 fn spirals(count: usize) -> InMemDataset<([f32; 2], i64)> {
     let point = |index: usize| {
-        // So that a batch has points of everywhere.
+        // Shuffled, so that a batch has points from everywhere.
         let index = index * 617 % count;
         let (side, at) = (index % 2, (index / 2) as f32 / count as f32 * 2.0);
         // An irrational step in place of noise.
@@ -101,7 +101,7 @@ fn train(session: Session, epochs: usize, directory: PathBuf) -> Result<(), Box<
         .early_stopping(stopping)
         .num_epochs(epochs)
         .summary();
-    // What follows is rank 0's.
+    // The rest is done by rank 0 alone.
     let Some(mut result) = ranks.launch(training, Learner::new(model, optimizer, 0.003))? else { return Ok(()) };
     result.renderer.manual_close();
     result.model.into_record().save(directory.join("model"))?;

@@ -36,12 +36,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Runs rank 0; starts rank 1 and waits for its end.
 fn lead(steps: &str) -> Result<(), Box<dyn Error>> {
     let count = steps.parse()?;
-    // A socket that listens already has a port that nobody else can take.
+    // A listening socket reserves its port.
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     let mut second = Command::new(current_exe()?).args(["rank-1", &address, steps]).spawn()?;
     let trained = train(TcpBuilder::new(0, 2, address).listener(listener), count);
-    // Where this rank has failed, the other has the reason and ends too.
+    // If this rank fails, the other receives the reason and ends too.
     let status = second.wait()?;
     trained?;
     if status.success() { Ok(()) } else { Err(format!("rank 1 ended with {status}").into()) }
@@ -49,7 +49,7 @@ fn lead(steps: &str) -> Result<(), Box<dyn Error>> {
 
 /// Learns `y = x · (1, 2, 3)`; every rank draws its own samples.
 fn train(builder: TcpBuilder, steps: usize) -> Result<(), Box<dyn Error>> {
-    // How long to wait for the other rank to come, and for a call to end. With a clock, seconds are measured, which `auto` decides by.
+    // Timeouts for the other rank to join, and for a call. With a clock, times are measured, on which `auto` decides.
     let builder = builder.join_deadline(Duration::from_secs(30)).deadline(Duration::from_secs(60));
     let session = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
     let device = Device::flex().autodiff();

@@ -90,7 +90,7 @@ mod tests {
         let mixed = [Backend::Cuda, Backend::Flex];
         let places: Vec<_> = (0..6).map(|rank| before(&mixed, rank, rank)).collect();
         assert_eq!(places, [0, 0, 1, 1, 2, 2]);
-        // The second machine of two with three ranks each begins again: ranks 3, 4, 5 are flex, cuda, flex.
+        // The second of two machines with three ranks each restarts the sequence: ranks 3, 4, 5 are flex, cuda, flex.
         assert_eq!([3, 4, 5].map(|rank| before(&mixed, rank, rank - 3)), [0, 0, 1]);
     }
 }

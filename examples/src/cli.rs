@@ -294,7 +294,7 @@ fn by_flag(settings: &Settings) -> Result<Flags> {
     if let Some(Value::Object(config)) = flags.remove("config") {
         flags.extend(config.into_iter().map(|(key, value)| (key.replace('_', "-"), value)));
     }
-    // Of the directory that is resumed, whatever its path.
+    // Depends on the resumed directory, whatever its path.
     flags.remove("out");
     flags.retain(|_, value| !value.is_null());
     Ok(flags)

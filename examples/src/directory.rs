@@ -91,7 +91,7 @@ pub(crate) fn check(out: &Path, control: &Control) -> Result<()> {
 }
 
 fn check_saved(out: &Path) -> Result<()> {
-    // What was moved aside comes back when the directory is claimed.
+    // Files that were moved aside are restored when the directory is claimed.
     if Checkpoint::any(&out.join(CHECKPOINTS)) || replaced(out).is_ok_and(|found| !found.is_empty()) {
         return Ok(());
     }
@@ -149,7 +149,7 @@ impl RunDirectory {
     pub(crate) fn begin(self, settings: &Settings, run: &str) -> Result<RunFiles> {
         let aside = self.path.join(format!("{REPLACED}{run}"));
         let begun = self.move_aside(&aside).and_then(|()| write_config(&self.path, settings, Some(run)));
-        // Also where nothing has begun: then it puts everything back.
+        // Also if no run has started: then it restores everything.
         let settled = self.settle();
         begun.and(settled)?;
         let metrics = self.path.join(METRICS);
@@ -174,7 +174,7 @@ impl RunDirectory {
             let to = aside.join(from.file_name().context("a file has a name")?);
             fs::rename(from, to).with_context(failed)?;
         }
-        // Before the new run begins: a loss of power may not mix the two.
+        // Before the new run starts: a loss of power must not mix the two.
         let mut moved = [aside, &self.path].into_iter().filter(|_| aside.exists());
         moved.try_for_each(sync_directory).with_context(failed)
     }
@@ -182,7 +182,7 @@ impl RunDirectory {
     /// Resolves the state left by a process that was killed in [`begin`](Self::begin): if the new run has started, the
     /// replaced one is deleted; otherwise it is restored.
     fn settle(&self) -> Result<()> {
-        // What cannot be listed may hold the only copy of a run.
+        // A directory that cannot be listed may hold the only copy of a run.
         let found = replaced(&self.path).with_context(|| format!("cannot list {}", self.path.display()))?;
         for (aside, by) in found {
             let run = saved_run(&self.path)?;

@@ -22,7 +22,7 @@ mod absent {
         /// Fails, since this build has no endpoint.
         ///
         /// # Errors
-        /// Always.
+        /// Always fails.
         pub fn open(address: SocketAddr) -> Result<Endpoint> {
             bail!("--metrics-addr {address}: this build has no endpoint; build with --features prometheus")
         }

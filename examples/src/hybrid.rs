@@ -7,9 +7,9 @@
 //! sent. The convolutions stay data-parallel.
 //!
 //! # Method
-//! Every rank has `B` samples. One step, with what a rank sends in values where the columns divide evenly:
+//! Every rank has `B` samples. The table shows one step, with the number of values that a rank sends if the columns divide evenly:
 //!
-//! | | what | by | values |
+//! | | operation | by | values |
 //! |---|---|---|---|
 //! | 1 | convolutions, on the rank's own samples: features `[B, F]` | | |
 //! | 2 | features of all samples: `[W·B, F]` | [`gather_rows`](exchange::gather_rows) | `(W−1)·B·F` |

@@ -120,10 +120,10 @@ pub struct SlotRecord {
     /// Norm of the residual, if there is error feedback.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub residual_norm: Option<f64>,
-    /// Values sent as something other than 0.
+    /// Number of values sent as something other than 0.
     #[serde(default)]
     pub kept: u64,
-    /// Its share of the bytes sent, by values kept.
+    /// Its share of the bytes sent, in proportion to the values kept.
     pub bytes: u64,
     /// Time by which its gradient arrived before the end of the backward pass on rank 0, if exchanges start during that
     /// pass and seconds are measured.

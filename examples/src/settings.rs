@@ -259,7 +259,7 @@ impl Options {
     /// Reads `--config`.
     ///
     /// # Errors
-    /// Names the file, and the line and key that are wrong.
+    /// Names the file, and the invalid line and key.
     pub fn read(path: &Path) -> Result<Options> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read --config {}", path.display()))?;
         toml::from_str(&text).with_context(|| format!("in --config {}", path.display()))
@@ -351,10 +351,10 @@ mod tests {
         let former = settings.former.clone().unwrap();
         let kept = ["compressor", "controller", "momentum-correction", "per-slot", "reducer", "rules"];
         assert_eq!(former.keys().collect::<Vec<_>>(), kept);
-        // As it is written when it goes on, it is read again.
+        // Settings written by a resumed run can be read again.
         std::fs::write(&path, toml::to_string(&settings).unwrap()).unwrap();
         assert_eq!(read().resolve().unwrap(), settings);
-        // A run of today has none.
+        // A run of the current version has none.
         std::fs::write(&path, toml::to_string(&Options::default().resolve().unwrap()).unwrap()).unwrap();
         assert_eq!(read().resolve().unwrap().former, None);
     }

@@ -61,7 +61,7 @@ fn show_and_write(output: &Output, file: Option<File>) -> Option<FlushGuard> {
         })
         .unzip();
     let registry = tracing_subscriber::registry().with(stderr.without_time().with_target(false).with_filter(filter));
-    // Fails only where there is a subscriber already, which then has them.
+    // Fails only if there is a subscriber already, which then receives them.
     registry.with(trace).try_init().ok().and(guard)
 }
 

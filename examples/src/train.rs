@@ -55,7 +55,7 @@ pub struct Control {
     pub world_change: Option<WorldChange>,
     /// Replaces a run that is already in the directory.
     pub overwrite: bool,
-    /// Set by Ctrl-C: all ranks stop after the step, with a checkpoint.
+    /// Set by Ctrl-C: all ranks stop after the current step, with a checkpoint.
     pub stop: Arc<AtomicBool>,
     /// Place of this process in its world, if it is one rank of many; `None` if the ranks are its threads.
     pub place: Option<Environment>,
@@ -117,7 +117,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     if let Some(from) = settings.average_from.filter(|from| *from >= total) {
         bail!("--average-from {from}: the run has {total} steps, counted from 0");
     }
-    // A run that goes on has what was chosen when it began.
+    // A resumed run has the choices made when it began.
     let (settings, choice) = settings.for_steps((!control.resume).then_some(total));
     choice.into_iter().for_each(|choice| control.say(format_args!("# {choice}")));
     let settings = &settings;
@@ -161,7 +161,7 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
 /// Creates the session of a process that is one rank.
 fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
     let channels = settings.config.channels();
-    // So that whoever started this rank knows from when on a signal to stop is not lost.
+    // Lets the process that started this rank know from when on a stop signal is not lost.
     let Environment { rank, world, master, .. } = place;
     control.output.err(format_args!("rank {rank} of {world} handles signals, and joins the others at {master}"));
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
@@ -180,7 +180,7 @@ struct Run<'a, T: Task> {
     shards: Shards,
     key: Key,
     steps_per_epoch: u64,
-    /// Steps of the run, if its world has always had this size.
+    /// Number of steps of the run, if its world has always had this size.
     total: u64,
     /// Fingerprints of the training data and the test data.
     fingerprints: [String; 2],

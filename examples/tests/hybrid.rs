@@ -104,7 +104,7 @@ fn a_wide_head_sends_less_when_it_is_split_and_a_narrow_one_more() {
         trained(&Settings { plan, batch, steps: 1, ..settings(2) }, how)[0].bytes[0]
     };
     // Of the head a rank sends 2B·(F + 2H + C/2) values when it is split over two ranks, else its (F + 1 + H + 1 + C)·H + C
-    // parameters: 1 002 beside 15 505 · 20 040 beside 15 505 · 1 128 beside 655.
+    // parameters: 1 002 against 15 505 · 20 040 against 15 505 · 1 128 against 655.
     for (hidden, batch, fewer) in
         [(100, 2, Parallelism::Hybrid), (100, 40, Parallelism::Data), (10, 8, Parallelism::Data)]
     {

@@ -38,7 +38,7 @@ struct Arguments {
     /// Saves of each kind
     #[arg(long, default_value_t = 9)]
     repeats: usize,
-    /// Where to save, on the disk to be measured; a directory is made there and removed again
+    /// Directory to save to, on the disk to be measured; a directory is made there and removed again
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// Write the table here as CSV too
@@ -55,7 +55,7 @@ enum Mode {
     Background,
 }
 
-/// Times in milliseconds, except the first four columns.
+/// One row of the table; all times are in milliseconds.
 #[derive(Debug, Serialize)]
 struct Row {
     model_mib: usize,

@@ -148,7 +148,7 @@ struct Line {
     difference_to_dense: f64,
     standard_error: f64,
     bytes_sent: f64,
-    /// Bytes of the dense ring over bytes sent.
+    /// Bytes of the dense ring divided by the bytes sent.
     wire_factor: f64,
     simulated_seconds: f64,
     machine: String,

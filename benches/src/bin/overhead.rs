@@ -37,7 +37,7 @@ struct Cli {
 
 /// Plain Burn, and the wrapped variants.
 const WAYS: [&str; 4] = ["plain", "dense", "top-k 100x", "auto"];
-/// Samples of a batch of the large model.
+/// Batch size of the large model.
 const BATCH: usize = 16;
 
 fn main() -> Result<()> {
@@ -82,7 +82,7 @@ fn small(cli: &Cli) -> Result<()> {
 struct Taken {
     /// Median of a step.
     seconds: f64,
-    /// The process's peak memory in bytes.
+    /// Peak memory of the process in bytes.
     peak: u64,
     /// Page faults of a step after warm-up, caused by pages that the allocator had returned.
     faults: f64,

@@ -40,11 +40,11 @@ struct Arguments {
 enum Mode {
     /// Nothing is recorded.
     Off,
-    /// A record a step, slots every 50.
+    /// One record per step, slots every 50 steps.
     Default,
-    /// A record with all slots a step.
+    /// One record with all slots per step.
     EveryStep,
-    /// The default, and a page for Prometheus.
+    /// The default, with a page for Prometheus.
     Prometheus,
 }
 

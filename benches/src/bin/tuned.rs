@@ -65,7 +65,7 @@ fn main() -> Result<()> {
             if runs.is_empty() {
                 break;
             }
-            // What a search tries next is known when these are done.
+            // The next rates of a search are known once these are done.
             trainer::each(runs, cli.jobs, |run| run.train(&cli.data))?;
         }
     }

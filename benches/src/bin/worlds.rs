@@ -1,4 +1,4 @@
-//! Bytes a rank sends in one exchange of a recorded gradient, by reducer and size of the world.
+//! Bytes that a rank sends in one exchange of a recorded gradient, by reducer and world size.
 //!
 //! Worlds of up to 64 ranks run complete exchanges, over threads; for larger ones the bytes are counted from each
 //! rank's selection. Where both exist, the count is checked against the exchange. Ranks other than the first have the
@@ -27,7 +27,7 @@ struct Arguments {
     /// A gradient: .safetensors as `--record-gradient` of the trainers writes it
     #[arg(default_value = "benches/data/resnet20.safetensors")]
     file: PathBuf,
-    /// What the sparse reducers keep
+    /// Compression ratio of the sparse reducers
     #[arg(long, default_value = "100x")]
     factor: CompressionFactor,
     /// PowerSGD's rank

@@ -41,7 +41,7 @@ const EXCHANGES: [(&str, &str); 3] =
 
 /// Learning rate at one rank; multiplied by √n at n.
 const RATE: f64 = 5e-4;
-/// Texts of a gradient, as in the source.
+/// Batch size in texts, as in the source.
 const BATCH: usize = 32;
 /// Target above the optimum's loss.
 const TARGET: f64 = 0.2;

@@ -117,7 +117,7 @@ fn different_data(seeds: u64) -> Result<Vec<Row>> {
 /// Shares of a class that belong to one rank; the rest is distributed over all.
 const SHARES: [f64; 3] = [0.0, 0.5, 1.0];
 
-/// Texts of a gradient.
+/// Batch size in texts.
 const BATCH: usize = 16;
 
 fn setting(strategy: &str, rounds: u64) -> String {

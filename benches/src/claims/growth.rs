@@ -130,7 +130,7 @@ impl Setting {
         let (strategy, reducer, steps) = (self.strategy, self.reducer, self.steps());
         let on = Some((network, &*format!("{COMPUTE_MS}ms")));
         let descent = Descent { strategy, reducer, ranks, steps, on, ..Descent::default() };
-        // What top-k sends is of nothing that is zero.
+        // Top-k does not send values that are zero.
         let gradient = |rank: usize, step: u64, _: &[f32], g: &mut [f32]| {
             let mut noise = noise(1, rank, step);
             g.iter_mut().for_each(|g| *g = noise());

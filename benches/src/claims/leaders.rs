@@ -74,7 +74,7 @@ fn two_wells_by_pull(claim: &'static str, seeds: u64) -> Result<Vec<Row>> {
             let (lsgd, easgd) =
                 (format!("lsgd:1,local=1,group=4,pull={pull},global-pull=0"), format!("easgd:1,beta={}", 4.0 * pull));
             for (setting, strategy) in [("lsgd", &*lsgd), ("easgd", &easgd), ("every-step", "every-step")] {
-                // Replicas that are declared equal begin alike.
+                // Replicas that are declared equal start equal.
                 let alike = |_: usize| start(seed as usize % 4);
                 let starts: &(dyn Fn(usize) -> Vec<f32> + Sync) = if setting == "every-step" { &alike } else { &start };
                 let descent = Descent { strategy, ranks: 4, steps: 400, rate: 0.1, ..Descent::default() };

@@ -101,7 +101,7 @@ fn excess(x: &[f64], least: f32) -> f64 {
     x.iter().enumerate().map(|(i, x)| 0.5 * f64::from(curvature(i, least)) * x * x).sum()
 }
 
-/// The gradient of `½ Σ aᵢ·xᵢ²` with noise of 0.3.
+/// Returns the gradient of `½ Σ aᵢ·xᵢ²` with noise of 0.3.
 fn noisy(seed: u64, least: f32) -> impl Fn(usize, u64, &[f32], &mut [f32]) + Sync {
     move |rank, step, x, g| {
         let mut noise = noise(seed, rank, step);
@@ -211,7 +211,7 @@ fn slow_momentum(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Steps of a period.
+/// Numbers of steps per period.
 const PERIODS: [u64; 4] = [5, 20, 50, 100];
 
 /// The lowest loss over learning rates.
@@ -266,7 +266,7 @@ fn hidden(_: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Bytes of a step, all and at the busiest, of 60 tensors.
+/// Bytes of 60 tensors, over all steps and at the busiest step.
 fn fragments(_: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (setting, strategy) in [("diloco:20", "diloco:20"), ("streaming-diloco:20", "streaming-diloco:20,fragments=4")]

@@ -178,7 +178,7 @@ fn lowest(start: f64, mut value: impl FnMut(f64) -> Result<f64>) -> Result<(f64,
             }
             best = next;
         }
-        // What lies below a rate that was left for a better one is known to be worse.
+        // A rate beyond one that was left for a better one is known to be worse.
         if best.0 != begun {
             break;
         }

@@ -63,7 +63,7 @@ pub(super) const WORST_RUN: Claim = Claim {
 const LENGTHS: [f64; 4] = [64.0, 256.0, 1024.0, 4096.0];
 const MOMENTA: [f64; 3] = [0.0, 0.5, 0.9];
 const FTRL: &str = "FTRL";
-/// `(‖x₁ − x*‖²/(2c) + c·G²)`: the start is an optimum, `c` is 1, and `G²` at most `¼ + Σ 1/(64j²)`.
+/// Value of `(‖x₁ − x*‖²/(2c) + c·G²)`: the start is an optimum, `c` is 1, and `G²` at most `¼ + Σ 1/(64j²)`.
 const BOUND: f64 = 0.276;
 
 fn constant(momentum: f64) -> String {
@@ -75,8 +75,9 @@ fn row(claim: &Claim, setting: String, x: f64, seed: u64, ended: (&'static str, 
     Row { family: Family::Optimizers, claim: claim.name, setting, over: "steps", x, seed, quantity, rate: None, value }
 }
 
-/// `max(0, maxᵢ hᵢ·x)` in `T + 1` dimensions, of Harvey, Liaw, Plan and Randhawa (2019): `hᵢ` is `1/(8(T + 2 − j))` at `j < i`, `−√i/(2√T)` at `i`, 0
-/// beyond. The subgradient is that of the first of the largest. From 0, an optimum, every step uncovers one more.
+/// Loss of Harvey, Liaw, Plan and Randhawa (2019), `max(0, maxᵢ hᵢ·x)` in `T + 1` dimensions: `hᵢ` is
+/// `1/(8(T + 2 − j))` at `j < i`, `−√i/(2√T)` at `i`, 0 beyond. The subgradient is that of the first maximizer. From 0,
+/// an optimum, every step activates one more `hᵢ`.
 struct Worst {
     a: Vec<f64>,
     b: Vec<f64>,

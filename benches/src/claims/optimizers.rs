@@ -175,7 +175,7 @@ fn unbounded(seeds: u64) -> Result<Vec<Row>> {
 }
 
 const LEN: usize = 10;
-/// Steps of a run.
+/// Number of steps of a run.
 const STEPS: usize = 1000;
 const STEP_SIZES: [&str; 5] = ["exponential", "cosine", "1/√t", "constant", "delayed AdaGrad"];
 

@@ -85,7 +85,7 @@ pub(super) const CLAIMS: &[Claim] = &[
                 best / mean(rows, "synthesis", samples)
             });
             let seen = times.map(|times| format!("{times:.1}")).join(", ");
-            // What is no number holds nothing.
+            // A value that is not a number makes the claim fail.
             let holds = (0.35..=0.65).contains(&grows) && times.iter().all(|times| *times > 1.5);
             (holds, format!("∝ N^{grows:.2}; asynchronous SGD at the best of five rates takes {seen} times as many"))
         },
@@ -276,7 +276,7 @@ struct Doing {
     version: u64,
     x: Vec<f32>,
     before: Vec<f32>,
-    /// Samples whose gradients it takes.
+    /// Number of samples whose gradients it computes.
     takes: u64,
     until: u64,
 }

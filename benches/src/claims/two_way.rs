@@ -246,7 +246,8 @@ fn absent_ranks(seeds: u64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns the plateau of the ranks' models, or with `of_servers` of the model that follows from the means of what the ranks sent.
+/// Returns the plateau of the ranks' models, or with `of_servers` the plateau of the server's model, which follows from
+/// the means of the sent vectors.
 fn plateau(exchange: &Exchange, rate: f32, of_servers: bool, seed: u64) -> Result<f64> {
     const LEN: usize = 20;
     const RANKS: usize = 10;

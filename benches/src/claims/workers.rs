@@ -71,7 +71,7 @@ const BATCH: usize = 32;
 const EPOCH: u64 = 64;
 const EPOCHS: usize = 16;
 const RATE: f32 = 0.015;
-/// `√n` levels of the norm, in Elias codes.
+/// Quantizer with `√n` levels of the norm, in Elias codes.
 const LEVELS: &str = "qsgd:s16:256:l2:elias";
 
 /// Least squares over separate samples of each worker, with noise such that the workers' optima differ.

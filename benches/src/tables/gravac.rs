@@ -38,7 +38,7 @@ fn rows(model: Model) -> Vec<Row> {
     let accordion = "accordion:10x,high=1000x,interval=25,window=25,per_slot=false";
     let flags = format!("--compressor topk:10x --feedback error --controller {accordion}");
     rows.push(Row::new("Accordion 10x/1000x over Top-k", flags));
-    // What `auto` sends, at fixed ratios: 8-bit values, and the feedback that fits the optimizer.
+    // The exchange of `auto` at fixed ratios: 8-bit values, and the feedback that fits the optimizer.
     rows.extend([10, 20, 50].map(|ratio| Row::corrected(&format!("topk:{ratio}x:q8"), model)));
     rows.push(Row::auto());
     rows

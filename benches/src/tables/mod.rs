@@ -226,7 +226,7 @@ impl Table {
     ) -> Job {
         let on = network.unwrap_or(if self.trainer.is_some() { "100mbit,1ms" } else { "unlimited" });
         let record = if network.is_none() && self.trainer.is_none() { " --record-frames on" } else { "" };
-        // What it takes to encode and decode, where seconds decide; added to replayed seconds elsewhere.
+        // Encode and decode times, if decisions depend on times; otherwise they are added to replayed times.
         let codecs = if network.is_some() { " --compress-seconds benches/results/codec-seconds.csv" } else { "" };
         let evaluate = if self.trainer.is_some() { "--eval-every 3" } else { "--eval-every 1" };
         let flags = format!(

@@ -1,4 +1,4 @@
-//! Near the limit: links on which dense spends 90 % of a step in the exchange.
+//! Near-limit table: links on which dense spends 90 % of a step in the exchange.
 
 use super::{Model, Row, Table};
 
@@ -9,7 +9,7 @@ pub const TABLE: Table = Table {
     trainer: None,
     models: &Model::ALL,
     rows,
-    // 450 ms beside 50 ms of computing: each rank sends 3/2 of the gradient's bytes. Seven of 50 µs are the ring's latency.
+    // 450 ms next to 50 ms of computing: each rank sends 3/2 of the gradient's bytes. Seven of 50 µs are the ring's latency.
     networks: |model| match model {
         Model::ResNet8 => vec!["8.2mbit,50us", "unlimited"],
         Model::Vgg11Slim => vec!["61mbit,50us", "unlimited"],

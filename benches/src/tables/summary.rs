@@ -21,7 +21,7 @@ pub struct Run {
     network: &'static str,
     test_accuracy: f64,
     bytes_sent: u64,
-    /// Bytes of the dense ring over bytes sent.
+    /// Bytes of the dense ring divided by the bytes sent.
     wire_factor: f64,
     /// Mean bits per value, by the ratios in force.
     nominal_bits: f64,
@@ -45,7 +45,7 @@ pub struct Run {
     command: String,
 }
 
-/// A row's means over seeds.
+/// Means of a row over seeds.
 #[derive(Debug, Serialize)]
 struct Line {
     model: &'static str,

@@ -11,7 +11,7 @@ use super::{Kept, Run, TUNING_SEED, Task, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
 
-/// A row's means over seeds.
+/// Means of a row over seeds.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     pub(super) task: &'static str,

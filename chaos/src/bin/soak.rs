@@ -123,7 +123,7 @@ mod soak {
         let limit = Duration::from_secs_f64(arguments.hours * 3600.0);
         let (begin, mut totals) = (Instant::now(), Totals::default());
         for number in 1.. {
-            // Apart enough: each episode begins a generator of its own.
+            // Far enough apart, since each episode has a separate generator.
             let seed = arguments.episode.unwrap_or(first.wrapping_mul(1000).wrapping_add(number as u64));
             let plan = Plan::draw(seed, arguments.events, seed.is_multiple_of(8), abilities);
             record.episode = (number, seed);

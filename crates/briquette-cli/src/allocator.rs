@@ -13,7 +13,7 @@ use std::ffi::OsString;
 /// allocator; another C library does not read them.
 pub const KEEP: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "1"),
-    // No block has a mapping of its own. Before 2.35, glibc refuses a MALLOC_MMAP_THRESHOLD_ above 32 MiB.
+    // No block has a separate mapping. Before 2.35, glibc refuses a MALLOC_MMAP_THRESHOLD_ above 32 MiB.
     ("MALLOC_MMAP_MAX_", "0"),
     // 1 TiB.
     ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),

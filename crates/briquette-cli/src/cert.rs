@@ -22,9 +22,9 @@ pub const NAME: &str = "briquette";
 
 /// The certificate of the authority, the only one that ranks trust.
 pub const AUTHORITY: &str = "ca.pem";
-/// The certificate of all ranks.
+/// Certificate shared by all ranks.
 pub const CERTIFICATE: &str = "cert.pem";
-/// Its key, which must stay secret.
+/// Private key of the certificate, which must stay secret.
 pub const KEY: &str = "key.pem";
 
 /// Time by which the validity begins before the certificates are made, since clocks of machines differ.
@@ -85,7 +85,7 @@ impl Cert {
         self.names.iter().try_for_each(|text| name(text).map(drop)).map_err(|problem| anyhow!("--name: {problem}"))?;
         let made = self.make()?;
         fs::create_dir_all(&self.out).with_context(|| format!("--out {shown} cannot be made"))?;
-        // The key first: where it cannot be written there is no certificate that lacks one.
+        // The key comes first: if it cannot be written, there is no certificate without a key.
         for (file, text) in [(KEY, &made.key), (CERTIFICATE, &made.certificate), (AUTHORITY, &made.authority)] {
             let path = self.out.join(file);
             write(&path, text, file == KEY).with_context(|| format!("{} cannot be written", path.display()))?;

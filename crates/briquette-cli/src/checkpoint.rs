@@ -44,7 +44,7 @@ pub struct Checkpoint {
     pub incomplete: Option<String>,
     /// Defect found in the manifest, if any.
     pub damaged: Option<String>,
-    /// Steps that the run had made.
+    /// Steps that the run had completed.
     pub step: Option<u64>,
     /// Number of ranks that saved it.
     pub world: Option<usize>,
@@ -65,7 +65,7 @@ pub struct File {
     pub bytes: Option<u64>,
     /// Defect found in the file, if any. A file that is not in this directory may be on another machine.
     pub problem: Option<String>,
-    /// Bytes of each record and of the algorithms' state.
+    /// Number of bytes of each record, and of the algorithms' state.
     pub contents: BTreeMap<String, u64>,
 }
 
@@ -138,7 +138,7 @@ fn open(path: &Path) -> Result<Checkpoint> {
         files: Vec::new(),
     };
     let manifest = path.join("manifest.json");
-    // As a resume looks for it: a name that leads nowhere is damage.
+    // Checked as a resume does: a dangling name is damage.
     if fs::symlink_metadata(&manifest).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         checkpoint.incomplete = Some("no manifest.json: the save was interrupted".into());
         return Ok(checkpoint);
@@ -317,7 +317,7 @@ mod tests {
         fs::rename(&path, &renamed).unwrap();
         let found = &read(&renamed).unwrap()[0];
         assert_eq!(found.damaged.as_deref(), Some("manifest.json: it is of step 2: the directory was renamed"));
-        // An epoch's number is none of a step, and an interrupted save is no damage.
+        // An epoch's number is not a step, and an interrupted save is no damage.
         let epoch = path.with_file_name("epoch-00000003");
         fs::rename(&renamed, &epoch).unwrap();
         assert!(show(&epoch));

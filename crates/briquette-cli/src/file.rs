@@ -60,7 +60,7 @@ pub fn read(path: &Path) -> Result<Vector> {
 fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let len = fs::metadata(path)?.len();
     memory::check("its bytes and the values in them take", len.saturating_mul(2))?;
-    // Fails rather than aborts where even that is too much.
+    // Fails rather than aborts if even that is too much.
     Ok(files::read(path)?)
 }
 

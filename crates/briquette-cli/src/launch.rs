@@ -1,13 +1,13 @@
 //! `briquette launch`: starts the ranks of a world as processes, forwards their output, and ends them together.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `plan` | checks the command line; makes each rank's environment |
 //! | `world` | one start of the world: processes, signals, termination |
 //! | `signals` | signals to the launcher |
 //! | `output` | the ranks' lines: terminal, log files, the last ones for an error |
 //! | `failure` | first failed rank, and the cause of its failure |
-//! | `child` | the step between launcher and rank that ties the rank's life to the launcher's |
+//! | `child` | the process between launcher and rank that ties the rank's life to the launcher's |
 
 mod error;
 mod plan;
@@ -143,7 +143,7 @@ impl Launch {
         }
         let output = output::Output::new(self.only_rank);
         let result = self.worlds(&plan, signals, &output);
-        // What is still to be written, is.
+        // Pending output is written here.
         signals.while_idle(|| drop(output));
         result
     }
@@ -155,7 +155,7 @@ impl Launch {
         let mut restart = 0;
         loop {
             let start = plan.start(restart)?;
-            // From here on a signal is the ranks' as well.
+            // From here on, signals are also for the ranks.
             signals.end_idleness();
             if let Some(signal) = signals.asked_to_stop() {
                 return Ok(signals::exit_code(signal));
@@ -173,7 +173,7 @@ impl Launch {
         }
     }
 
-    /// Prints the commands of a dry run; starting ranks needs a Unix system.
+    /// Prints the commands of a dry run. Starting ranks requires a Unix system.
     ///
     /// # Errors
     /// [`LaunchError::Usage`].

@@ -115,7 +115,7 @@ fn main() -> ExitCode {
 
 /// Runs the command and returns its exit code.
 fn run() -> Result<u8> {
-    // Before anything else: a signal that comes before is lost where the launcher was started in the background of a script.
+    // Before anything else: an earlier signal is lost if the launcher was started in the background of a script.
     #[cfg(unix)]
     let signals =
         std::env::args_os().nth(1).filter(|command| command == "launch").map(|_| Listening::start()).transpose()?;
@@ -233,7 +233,7 @@ impl Codec {
         if let Some(path) = &self.message {
             std::fs::write(path, &bytes).with_context(|| format!("{}", path.display()))?;
         }
-        // What another machine would see: decoded from the bytes.
+        // Decoded from the bytes, as on another machine.
         let mut read = Message::default();
         read.decode_from(&bytes)?;
         let dense = 4 * vector.values.len();

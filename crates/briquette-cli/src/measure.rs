@@ -15,9 +15,9 @@ pub struct Measured {
     pub compressor: String,
     /// Compressor class that it declares for this vector.
     pub class: String,
-    /// Dense size over compressed size, as the compressor counts it.
+    /// Dense size divided by compressed size, as the compressor counts it.
     pub nominal_factor: f64,
-    /// Dense bytes over bytes of the whole message.
+    /// Dense bytes divided by the bytes of the whole message.
     pub wire_factor: f64,
     /// Bytes of the whole message.
     pub bytes: usize,
@@ -47,7 +47,7 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
     let (mut spare, mut frame) = (Vec::new(), Vec::new());
     let (mut sum, mut copy) = (vec![0.0; x.len()], vec![0.0; x.len()]);
     let (mut encode, mut decode, mut copying) = (Vec::new(), Vec::new(), Vec::new());
-    // The first run finds storage; it does not count unless it is the only one.
+    // The first run allocates storage; it does not count unless it is the only one.
     for run in 0..=repeats.max(1) {
         let begin = Instant::now();
         copy.copy_from_slice(black_box(x));

@@ -108,7 +108,7 @@ fn every_command_ends_quietly_where_its_reader_went_away_and_names_a_full_disk()
         drop(reader);
         assert_eq!(run(writer.into()), (Some(0), String::new()), "{command:?}");
         let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else { continue };
-        // What the command line's parser writes by itself is not checked for room.
+        // Output of the command line's parser is not checked for write errors.
         if command != ["--help"] {
             let (code, error) = run(full.into());
             assert_eq!(code, Some(1), "{command:?}: {error}");

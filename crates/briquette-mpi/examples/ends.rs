@@ -14,7 +14,7 @@ const FOR_EVER: Duration = Duration::from_secs(600);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let way = std::env::args().nth(1).unwrap_or_default();
-    // In the world that gets stuck, somebody loses patience soon.
+    // In the world that gets stuck, the timeout is short.
     let patience = Duration::from_secs(if matches!(way.as_str(), "stuck" | "late") { 1 } else { 60 });
     let mut comm = Session::from(Mpi::builder().deadline(patience).init()?);
     assert_eq!(Mpi::init().unwrap_err(), MpiError::InitializedBefore);
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let last = comm.rank() + 1 == comm.world();
     match way.as_str() {
         "well" => {}
-        // Longer than the deadline, with nobody waiting for a frame: that is no failure.
+        // Longer than the timeout, without a rank waiting for a frame: that is no failure.
         "late" if last => thread::sleep(Duration::from_secs(2)),
         "late" => {}
         "threads" => drop(elsewhere(comm)?),
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "panic" if last => panic!("out of luck"),
         "exit" if last => std::process::exit(3),
         "error" | "panic" | "exit" => drop(comm.recv(comm.world() - 1)?),
-        // All but one are told, and that one never asks.
+        // All but one are notified, and that one never asks.
         "stuck" if last => thread::sleep(FOR_EVER),
         "stuck" => drop(comm.recv(comm.world() - 1)?),
         other => return Err(format!("no such way to end: {other}").into()),

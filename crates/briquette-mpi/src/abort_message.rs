@@ -32,7 +32,7 @@ fn parse(bytes: &[u8]) -> Option<(Scope, String)> {
     let operation = String::from_utf8_lossy(operation).into_owned();
     let bucket = u64::from_le_bytes(*bucket);
     let scope = Scope {
-        // A few bytes for good, once in the life of a world: scopes name operations of the program itself.
+        // Leaks a few bytes, once in the life of a world: scopes name operations of the program itself.
         operation: String::leak(operation),
         step: u64::from_le_bytes(*step),
         bucket: (bucket != u64::MAX).then_some(bucket as usize),

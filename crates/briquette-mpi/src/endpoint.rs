@@ -351,7 +351,7 @@ fn begin_to_receive(message: Message, status: &Status, pool: &mut FramePool) -> 
     Pending::receive(message, frame)
 }
 
-/// Polling wait: first polls at once, then yields to other threads, then sleeps briefly.
+/// Polling wait: first spins, then yields to other threads, then sleeps briefly.
 struct Wait {
     began: Instant,
     deadline: Duration,

@@ -30,7 +30,7 @@
 //!
 //! Under MPI the launcher assigns the ranks; no address or port is configured.
 //!
-//! # What is MPI's and what is not
+//! # Use of MPI
 //! Frames travel as MPI messages, between buffers that this crate owns until MPI has released them. **All** collectives
 //! are the core's, and none is MPI's own:
 //! - an all-reduce must give the same bits on every transport, and MPI leaves the order of a sum to the library;
@@ -138,7 +138,7 @@ impl Mpi {
         body: impl FnOnce(&mut Session) -> T,
     ) -> Result<Option<T>, CommError> {
         assert!((1..=self.world()).contains(&ranks), "{ranks} ranks of a world of {}", self.world());
-        // Splitting waits without a deadline; this one has one.
+        // Splitting waits without a timeout; this call has one.
         self.barrier()?;
         let member = self.rank() < ranks;
         let color = if member { Color::with_value(0) } else { Color::undefined() };
@@ -177,7 +177,7 @@ impl MpiBuilder {
         if got < needed {
             return Err(MpiError::Threading { needed: error::name(needed), got: error::name(got) });
         }
-        // A context of its own: no other messages are mistaken for frames.
+        // A separate context, so that no other messages are mistaken for frames.
         let endpoint = Endpoint::new(universe.world().duplicate(), self.deadline);
         Ok(Mpi { endpoint, universe })
     }

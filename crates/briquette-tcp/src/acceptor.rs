@@ -66,7 +66,7 @@ impl Door {
             tokio::select! {
                 () = self.sender.closed() => return,
                 Some(done) = self.handshakes.join_next() => {
-                    // One that was turned away has been named already.
+                    // A dropped handshake has been logged already.
                     let Ok((from, result)) = done else { continue };
                     match result {
                         Ok(caller) => drop(self.sender.send(Ok((caller, from))).await),
@@ -96,7 +96,7 @@ impl Door {
         if !are_exhausted(&error) || !self.guests.is_empty() {
             self.exhausted = None;
         } else if self.exhausted.get_or_insert_with(Instant::now).elapsed() >= CROWDED {
-            // Where there is no room for it, it is reported the next time.
+            // If there is no room for it, it is reported the next time.
             drop(self.sender.try_send(Err(error)));
         }
     }
@@ -150,7 +150,7 @@ struct Strangers(HashMap<(IpAddr, String), usize>);
 
 impl Strangers {
     fn name(&mut self, from: IpAddr, problem: &str) {
-        // Bounded: a thousand addresses are not worth a line each, and reasons hold bytes of the caller's choice.
+        // Bounded: a thousand addresses do not deserve a line each, and the caller chooses the bytes of a reason.
         let reasons = self.0.keys().filter(|(address, _)| *address == from).count();
         let is_full = self.0.len() >= 1000 || reasons >= REASONS;
         let known = self.0.get_mut(&(from, problem.to_owned()));

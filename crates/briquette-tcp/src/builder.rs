@@ -64,10 +64,10 @@ impl TcpBuilder {
     /// Creates the settings from a launcher's environment, including token and certificates.
     ///
     /// # Errors
-    /// [`JoinError::File`] when the token or the certificates cannot be read.
+    /// [`JoinError::File`] if the token or the certificates cannot be read.
     pub fn from_environment(environment: &Environment) -> Result<TcpBuilder, JoinError> {
         let Environment { rank, world, master, token, token_file, tls, .. } = environment;
-        // None that is given: it follows from the world's name.
+        // No given port: it follows from the world's name.
         let port = environment.port.unwrap_or(0);
         // An IPv6 address needs its brackets.
         let host =
@@ -278,7 +278,7 @@ impl TcpBuilder {
         let (streams, shared) = match joined.recv().map_err(|_| gone()).and_then(|result| result) {
             Ok(joined) => joined,
             Err(error) => {
-                // So that nothing of a failed attempt is left when another begins: no thread, no port.
+                // Nothing of a failed attempt may remain when another begins: no thread, no port.
                 let is_hurried = matches!(error, JoinError::Cancelled { .. });
                 join_within(control, if is_hurried { LOOK } else { ENDING });
                 return Err(error);

@@ -1,4 +1,4 @@
-//! Calls to other ranks: finding their addresses, connecting, and the caller's side of the handshake.
+//! Outgoing connections to other ranks: resolving their addresses, connecting, and the caller's side of the handshake.
 
 use std::io;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ enum Setback {
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
-    // An address that was asked for is tried first: if it cannot be had, no rank need be called.
+    // A given address is tried first: if it is not available, calling a rank is useless.
     let mut listener = settings.take_listener()?.map(Own::at_given_address);
     if let (None, Some(address)) = (&listener, &settings.listen) {
         listener = Some(Own::at_given_address(listen::at_given_address(settings, address, deadline).await?));
@@ -106,7 +106,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
         let cause = match setback {
             Setback::Final(error) | Setback::Elsewhere(error) => return Err(error),
             Setback::Exhausted(error) if is_over || has_lasted(&mut exhausted) => return Err(error),
-            // No later attempt makes an address of a text that is none.
+            // No later attempt can resolve invalid text.
             Setback::Name(source) if is_over || source.kind() == io::ErrorKind::InvalidInput => {
                 return Err(JoinError::Resolve { address, source });
             }
@@ -144,7 +144,7 @@ async fn any_master(
     for address in places {
         match attempt(settings, listener, (address, may_hang_up), deadline).await {
             Err(Setback::Silence(cause)) => causes.push(cause),
-            // Rank 0 found that port taken, too, and has taken one of the next.
+            // Rank 0 found that port taken, too, and uses one of the next.
             Err(Setback::Elsewhere(error)) if settings.derives_port().is_some() => causes.push(error.to_string()),
             done => return done,
         }
@@ -162,7 +162,7 @@ async fn attempt(
     let (socket, address) = connect(settings, place, deadline).await?;
     let refused = |error: HandshakeError| refusal(settings.rank, format!("rank 0 ({address})"), error);
     let system = |what| move |source| Setback::Final(JoinError::system(settings.rank, settings.world, what)(source));
-    // The way to rank 0 is the way on which the others are likely to reach this rank.
+    // The route to rank 0 is the one on which the others are likely to reach this rank.
     let mut here = socket.local_addr().map_err(system("tell its own address"))?;
     if here.ip() == address.ip() && listener.as_ref().is_some_and(|own| own.port() == Some(address.port())) {
         return Err(Setback::Silence(format!("{address}: this rank listens there itself")));
@@ -190,12 +190,12 @@ async fn attempt(
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
             Setback::Silence(format!("{address}: {}", reason(error.into())))
         }
-        // A rank of this world. A wrong proof without a refusal is of none: any program may send one.
+        // The refusal comes from a rank of this world. A wrong proof without a refusal does not: any program may send one.
         Ok(Err(error @ HandshakeError::Refused(_))) => Setback::Final(refused(error)),
         Ok(Err(error)) => Setback::Elsewhere(refused(error)),
         Err(_) => Setback::Silence(format!("{address}: {}", slow())),
     };
-    // The way to another place may lead over another interface.
+    // The route to another address may use another interface.
     *listener = Some(own).filter(|own| own.is_given || !matches!(setback, Setback::Elsewhere(_)));
     Err(setback)
 }
@@ -257,7 +257,7 @@ pub(crate) async fn call_rank(
                 format!("the address cannot be resolved: {error}")
             }
         };
-        // It accepts connections, or it would not be on the roster.
+        // It accepts connections, since it is on the roster.
         let is_in_vain = unanswered.is_some_and(|since| since.elapsed() + pause >= LINKING);
         if is_in_vain || Instant::now() + pause >= deadline {
             return Err(failed(whole(cause, before, deadline)));
@@ -298,7 +298,7 @@ async fn connect(settings: &Settings, address: &str, until: Instant) -> Result<(
     let mut causes = Vec::new();
     for place in resolve(address, until).await.map_err(named)? {
         let cause = match timeout_at(until.min(Instant::now() + CONNECT), TcpStream::connect(place)).await {
-            // A port of this machine's without a listener may be drawn for the call itself, which then answers itself.
+            // The system may draw a local port without a listener as the call's source port, in which case the call answers itself.
             Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "nobody listens there".to_owned(),
             Ok(Ok(socket)) => return Ok((socket, place)),
             Ok(Err(error)) if are_exhausted(&error) => return Err(full(&error)),
@@ -321,7 +321,7 @@ fn reason(error: HandshakeError) -> String {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                 format!("it hung up in the middle of the handshake ({error}); its log says why")
             }
-            // TLS 1.3: a listener that does not like the caller's certificate says so after its own part is done.
+            // TLS 1.3: a listener that rejects the caller's certificate reports it after its own part is done.
             io::ErrorKind::InvalidData => explained(error).to_string(),
             _ => error.to_string(),
         },

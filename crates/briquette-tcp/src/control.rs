@@ -51,7 +51,7 @@ pub(crate) async fn watch(
             },
             (from, event) = lines.next() => heed(&mut lines, &shared, from, event).await,
             _ = ticks.tick() => {
-                // Whoever was asleep itself has no opinion on the others.
+                // A rank that was asleep itself cannot judge the others.
                 let asleep = last_tick.elapsed() > pulse.lost_after / 2;
                 last_tick = Instant::now();
                 beat(&mut lines, &shared).await;

@@ -35,7 +35,7 @@ pub(crate) fn exhausted(rank: usize, world: usize, cause: String) -> JoinError {
 fn error(rank: usize, world: usize, channels: usize, cause: String) -> JoinError {
     let needed = missing(rank, world, channels) + BESIDES;
     let usage = usage().map_or(String::new(), |(open, limit)| format!("; {open} are open, and the limit is {limit}"));
-    // Generous, and a number that people set.
+    // Generous, and a number that people use.
     let advice = (4 * (needed + 64)).next_power_of_two();
     JoinError::Descriptors { rank, world, cause, needed, usage, advice }
 }

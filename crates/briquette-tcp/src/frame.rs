@@ -1,16 +1,16 @@
 //! Wire format of a data link: a header of 68 bytes, then the bytes of the frame.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 2 | `bq` |
 //! | 1 | version, 2 |
 //! | 1 | kind: 0 data, 1 goodbye |
-//! | 4 | length of what follows the header |
+//! | 4 | number of bytes after the header |
 //! | 8 | number of the frame on this link and in this direction, from 0 |
 //! | 8 | step |
 //! | 4 | bucket, `0xffff_ffff` for none |
-//! | 4 | CRC-32 of what follows the header, 0 where checksums are off |
-//! | 32 | operation, UTF-8 filled up with zeros; a longer name is cut and ends in `…` |
+//! | 4 | CRC-32 of the bytes after the header, 0 if checksums are off |
+//! | 32 | operation, UTF-8 padded with zeros; a longer name is cut and ends in `…` |
 //! | 4 | CRC-32 of the 64 bytes before |
 //!
 //! Numbers are little-endian. The checksum of a header is verified before its length is used.
@@ -204,7 +204,7 @@ mod tests {
             let cut = if operation.len() > 32 { "thirty-two letters and no mor…" } else { operation };
             assert_eq!(shown(operation), format!("{cut} at step 0"));
         }
-        // Not within a letter.
+        // Not within a character.
         assert_eq!(shown("ääääääääääääääääää"), "ääääääääääääää… at step 0");
     }
 

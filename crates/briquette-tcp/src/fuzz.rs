@@ -138,7 +138,7 @@ fn converse<T>(said: &[u8], piece: usize, side: impl AsyncFnOnce(DuplexStream) -
     let mut context = Context::from_waker(Waker::noop());
     let mut result = Poll::Pending;
     for piece in said.chunks(piece.max(1)) {
-        // A side that has hung up hears nothing more.
+        // A side that has hung up receives nothing more.
         let _ = at_once(theirs.write_all(piece));
         if result.is_pending() {
             result = side.as_mut().poll(&mut context);

@@ -34,7 +34,7 @@ pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP2";
 const FAMILY: &[u8; 7] = b"BRIQTCP";
 /// Time limit for writing an answer, to a connection on which nothing else is in transit yet.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Longest introduction or answer, in bytes.
+/// Maximum bytes of an introduction or answer.
 const LONGEST: usize = 4 << 10;
 
 /// Identity of the caller, and purpose of its call.
@@ -83,7 +83,7 @@ pub(crate) enum HandshakeError {
     /// The other side uses another protocol.
     #[error("{}", stranger(.0))]
     Stranger(Vec<u8>),
-    /// A program that sends back what it receives.
+    /// A program that echoes its input.
     #[error("what answers there is not a rank: it repeats what it is sent")]
     Echo,
     /// The other side belongs to a job with another name.
@@ -150,7 +150,7 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     write(stream, &introduction, &proof).await?;
     let (text, proof) = read(stream).await?;
     if !token.verify(&[b"listener", binding, world, &ours, &theirs, &introduction, &text], &proof) {
-        // Whoever refuses because of the token cannot prove to know ours. The words may be a stranger's: they are not shown.
+        // A side that refuses because of the token cannot prove to know ours. The text may be a stranger's, so it is not shown.
         return Err(match parse(&text) {
             Ok(Answer::Refused(_)) => HandshakeError::Refused(WRONG_TOKEN.to_owned()),
             _ => HandshakeError::Proof,
@@ -180,7 +180,7 @@ pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     let ours = drawn()?;
     stream.write_all(&[&MAGIC[..], &ours, world].concat()).await?;
     if tag != *world {
-        // The caller finds that out by the tag that it has just been sent.
+        // The caller detects that by the tag that it has just been sent.
         stream.flush().await?;
         return Err(HandshakeError::OtherWorld);
     }
@@ -224,7 +224,7 @@ async fn answer<S: AsyncWrite + Unpin>(
 async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<([u8; PROOF], [u8; TAG]), HandshakeError> {
     let mut magic = [0; MAGIC.len()];
     let mut got = 0;
-    // A TLS alert is shorter than what is expected, and says more than the end that follows it.
+    // A TLS alert is shorter than the expected message, and more informative than the end that follows it.
     while got < magic.len() {
         match stream.read(&mut magic[got..]).await? {
             0 if got > 0 => return Err(HandshakeError::Stranger(magic[..got].to_vec())),

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::secure::Secure;
 use crate::shared::Doing;
 
-/// Longest message, in bytes: a roster or a beat of a few thousand ranks.
+/// Maximum bytes of a message: a roster or a heartbeat of a few thousand ranks.
 const LONGEST: usize = 1 << 20;
 /// Time limit for writing a message: lines are empty unless the other side is frozen.
 const WRITING: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl Lines {
         }
         match self.events.recv().await {
             Some(event) => event,
-            // A sender is kept here, so this does not come to pass.
+            // A sender is kept here, so this does not occur.
             None => std::future::pending().await,
         }
     }
@@ -122,7 +122,7 @@ impl Lines {
     pub(crate) async fn close(mut self) {
         let until = Instant::now() + WRITING;
         for (writer, _) in self.writers.values_mut() {
-            // Who does not take even this is not waited for below.
+            // A side that does not accept even this is not waited for below.
             drop(timeout_at(until, writer.shutdown()).await);
         }
         while !self.writers.is_empty() {
@@ -144,7 +144,7 @@ impl Lines {
 
     /// Writes to several lines concurrently, so that all of them together have the time limit of one.
     async fn tell(&mut self, message: &Message, whom: impl Fn(usize) -> bool) {
-        // What cannot be encoded is a fault of this program's, and there is none such.
+        // Failing to encode would be a bug in this program; no message has it.
         let Ok(bytes) = encode(message) else { return };
         let lines = self.writers.iter_mut().filter(|(rank, _)| whom(**rank));
         let mut writing: Vec<_> = lines.map(|(rank, (writer, _))| (*rank, Box::pin(write(writer, &bytes)))).collect();
@@ -160,10 +160,10 @@ impl Lines {
         // Those that are left are seen below.
         timeout(WRITING, all).await.unwrap_or_default();
         let stuck: Vec<usize> = writing.into_iter().map(|(rank, _)| rank).collect();
-        // Their readers say what happened.
+        // Their readers report the cause.
         broken.into_iter().for_each(|rank| self.remove(rank));
-        // A line that takes nothing is cut: half a message on it would spoil the next. Nobody hears of it from a side that
-        // is frozen, so it is said here.
+        // A line that accepts no data is cut: half a message on it would corrupt the next one. A frozen side cannot
+        // report this, so it is logged here.
         for rank in stuck {
             if let Some((_, reading)) = self.writers.remove(&rank) {
                 reading.abort();
@@ -258,7 +258,7 @@ mod tests {
             let (mut lines, mut far) = line().await;
             lines.send(1, &Message::Bye).await;
             let begin = Instant::now();
-            // A heartbeat on its way is taken.
+            // A heartbeat in transit is received.
             far.write_all(&encode(&Message::Ready).unwrap()).await.unwrap();
             let ending = async {
                 let mut heard = Vec::new();

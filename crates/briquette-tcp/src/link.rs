@@ -107,7 +107,7 @@ impl Link {
         match self.write_queued(pool) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
-            // What came before the break may still be read, and says more: a goodbye, for one.
+            // Data that arrived before the break can still be read, and is more informative: a goodbye, for example.
             Err(error) => {
                 self.pump_in(pool);
                 self.reader.lose(error.to_string());

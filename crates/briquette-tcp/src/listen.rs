@@ -21,7 +21,7 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
     for address in settings.masters() {
         let port = address.rsplit_once(':').map_or("", |(_, port)| port);
         let at = match &settings.listen {
-            // Any port, where one was derived.
+            // Port 0 is replaced by the derived port.
             Some(listen) => match listen.strip_suffix(":0").filter(|_| is_derived) {
                 Some(host) => format!("{host}:{port}"),
                 None => listen.clone(),
@@ -30,7 +30,7 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
         };
         match everywhere(settings, &at, deadline).await {
             Ok(listeners) => return Ok((listeners, address)),
-            // Another job's rank 0, perhaps: the others find out that it is not theirs, and try the next one, too.
+            // Possibly another job's rank 0: the others detect that it is not theirs, and try the next one, too.
             Err(JoinError::Listen { source, .. }) if is_derived && source.kind() == io::ErrorKind::AddrInUse => {
                 tracing::debug!("{at} is taken: {source}");
                 taken.push(at);
@@ -64,7 +64,7 @@ async fn everywhere(settings: &Settings, address: &str, deadline: Instant) -> Re
             Err(error) if are_exhausted(&error) => {
                 return Err(exhausted(settings.rank, settings.world, error.to_string()));
             }
-            // Ranks that try this one first would find somebody else.
+            // Ranks that try this address first would find another process.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse || places.len() == 1 => {
                 let source =
                     if places.len() == 1 { error } else { io::Error::new(error.kind(), format!("{place}: {error}")) };
@@ -105,7 +105,7 @@ pub(crate) async fn follow(settings: &Settings, here: IpAddr) -> Result<TcpListe
     };
     let Some(ports) = &settings.ports else { return at(0).await };
     let (first, width) = (usize::from(*ports.start()), ports.len());
-    // Ranks of a machine begin apart, so that few find a port taken.
+    // Ranks of a machine start at different ports, so that few find a port taken.
     let order = (0..width).map(|i| u16::try_from(first + (settings.rank + i) % width).unwrap_or(*ports.end()));
     for port in order {
         match at(port).await {

@@ -186,7 +186,7 @@ impl Reader {
             return Err(FrameError::Number { expected: self.next_in, got: header.number });
         }
         self.next_in += 1;
-        // The receiver of an empty frame may drop it, so it takes none of the pool's.
+        // The receiver of an empty frame may drop it, so it takes none from the pool.
         let frame = if header.len == 0 { Frame::new() } else { pool.take_for(header.len.min(STEP)) };
         self.incoming = Some(Incoming { header, frame, filled: 0, hasher: Hasher::new() });
         Ok(())

@@ -142,7 +142,7 @@ impl Gathering {
             let remind = sleep_until(reminder.unwrap_or(self.deadline));
             let came = timeout_at(self.deadline, async {
                 tokio::select! {
-                    // Lines first: a rank that died and came again is known to have died when it comes.
+                    // Lines first: a rank that died and restarted is known to have died when it calls.
                     biased;
                     (rank, event) = self.lines.next() => Err((rank, event)),
                     Some(call) = self.calls.recv() => Ok(Some(call)),
@@ -160,14 +160,14 @@ impl Gathering {
                     self.exhausted = Some(error);
                     return Err(self.incomplete(String::new()));
                 }
-                // Gone again before the world was complete; another attempt is welcome.
+                // It left before the world was complete; another attempt is welcome.
                 Ok(Err((rank, Event::Closed(cause)))) => {
                     tracing::warn!("rank {rank} joined and went away again: {cause}");
                     self.lines.remove(rank);
                     self.addresses[rank].clear();
                 }
                 Ok(Err((_, Event::Said(Message::Unable(reason))))) => return Err(JoinError::Stopped { reason }),
-                // Its own deadline has passed, perhaps: the end of its line follows.
+                // Its own deadline has possibly passed: the end of its line follows.
                 Ok(Err((_, Event::Said(_)))) => {}
                 Err(_) => {
                     let missing: Vec<_> = self.missing().iter().map(ToString::to_string).collect();
@@ -195,8 +195,8 @@ impl Gathering {
             return Err(JoinError::Stopped { reason: problem });
         }
         (self.addresses, self.machines) = (addresses, machines);
-        // Where this rank found rank 0 counts, not what rank 0 calls itself. Ranks of its machine may have found it at an address
-        // of loopback, and say that they are there, too.
+        // The address at which this rank found rank 0 counts, rather than the one that rank 0 advertises. Ranks of its
+        // machine may have found it at a loopback address, and advertise that, too.
         self.addresses.iter_mut().for_each(|address| *address = as_seen_from_elsewhere(address, master));
         self.addresses[0] = master.to_string();
         let mut links = self.mesh(&session, &mut BTreeSet::new()).await?;
@@ -244,7 +244,7 @@ impl Gathering {
                         self.lines.send(0, &Message::Reached { other }).await;
                     }
                 }
-                // Rank 0 may know of an earlier reason: then the other rank has given up already.
+                // Rank 0 may know an earlier reason: then the other rank has given up already.
                 Err(error) => match timeout(GRACE, self.lines.next()).await {
                     Ok((rank, event @ Event::Said(Message::Fail(_)))) => return Err(stopped(rank, event)),
                     _ => return Err(error),

@@ -32,7 +32,7 @@ impl Certificates {
     /// Reads `ca.pem`, `cert.pem` and `key.pem` in a directory made by `briquette cert`.
     ///
     /// # Errors
-    /// [`JoinError::File`] when a file cannot be read or used.
+    /// [`JoinError::File`] if a file cannot be read or used.
     pub fn read(directory: &Path) -> Result<Certificates, JoinError> {
         let path = |name: &str| directory.join(name);
         let fail = |name: &str, problem: String| JoinError::File { path: path(name), problem };
@@ -162,8 +162,7 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
         "a certificate has expired: make new ones with `briquette cert` and copy them to every machine"
     } else if is_about(&["NotValidYet", "not valid yet"]) {
         "a certificate is not valid yet: do the machines' clocks agree?"
-    // An authority of the same name with another key is a bad signature, which the other side hears of as an error to
-    // decrypt.
+    // A different authority with the same name causes a bad signature, which is reported to the other side as a decrypt error.
     } else if is_about(&["UnknownIssuer", "UnknownCA", "BadSignature", "DecryptError"]) {
         "the certificates are not of the same `briquette cert`: copy one directory to every machine"
     } else if is_about(&["InvalidContentType", "corrupt message"]) {

@@ -137,7 +137,7 @@ impl Settings {
         let host = self.master.rsplit_once(':').map_or(self.master.as_str(), |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_meant = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
-        // Without a token no other machine may join, and all ranks are here.
+        // Without a token no other machine may join, so all ranks are here.
         found.is_loopback() && !is_meant && !self.is_alone && !self.token.is_empty()
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Channel {
 }
 
 pub(crate) struct Parts {
-    /// At least one.
+    /// Channels; at least one.
     pub(crate) channels: VecDeque<Channel>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: UnboundedSender<Command>,
@@ -341,7 +341,7 @@ impl Transport for Tcp {
     }
 
     fn abort(&mut self, during: Scope, reason: &str) {
-        // As much of it as a control message takes, whatever the letters.
+        // As many characters as a control message can hold.
         let reason = reason.chars().take(LONGEST_REASON).collect();
         self.stop(during, Stop::Aborted { by: self.rank, during, reason });
     }
@@ -368,7 +368,7 @@ impl Transport for Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // Ranks that opened a channel find that this one left it.
+        // Ranks that opened a channel see that this one left it.
         (1..=self.spare.len()).for_each(|channel| drop(self.opened(channel)));
         if self.shared.stopped().is_none() {
             self.leave();
@@ -383,7 +383,7 @@ impl Drop for Tcp {
 /// Joins a thread, with a time limit.
 pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
     let (done, ended) = channel::<()>();
-    // The sender goes with the waiter, which ends the wait.
+    // The sender is dropped with the waiting thread, which ends the wait.
     let waiter = move || {
         let _done = done;
         thread.join()

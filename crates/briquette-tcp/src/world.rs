@@ -16,7 +16,7 @@ pub(crate) const TAG: usize = 32;
 /// from torchrun's defaults (29400, 29500).
 pub(crate) const DERIVED: RangeInclusive<u16> = 15_000..=27_999;
 
-/// Derived ports of one name, and the ports of a given range that a rank tries in every pass.
+/// Number of ports derived from one name, and number of ports of a given range that a rank tries in every pass.
 pub(crate) const CANDIDATES: usize = 8;
 
 /// Returns the digest of a world's name that both sides of a connection compare; zeros for a world without a name.

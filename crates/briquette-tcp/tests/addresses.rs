@@ -34,7 +34,7 @@ fn ranks_meet_over_ipv6() {
 
 #[test]
 fn every_address_of_a_name_is_tried() {
-    // Where `localhost` has an address of IPv6, that may be tried first, and nobody listens there.
+    // If `localhost` has an IPv6 address, that may be tried first, and no process listens there.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     adds_up(meet(&format!("localhost:{port}"), listener, |rank| rank));

@@ -111,7 +111,7 @@ fn a_frozen_rank_is_named_by_the_others_before_the_deadline() {
             names(error, 2);
             assert!(error.to_string().contains("no heartbeat for"), "{error}");
         }
-        // It hears nobody itself: to it, rank 0 is the one that is gone.
+        // It receives nothing itself: from its view, rank 0 is lost.
         names(&errors[2], 0);
     }
 }

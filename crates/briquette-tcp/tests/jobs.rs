@@ -110,7 +110,7 @@ fn a_port_that_another_job_has_is_passed_over_by_every_rank() {
             let mut bound = ports.clone().filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
             let stranger = bound.next().unwrap();
             let answering = threads.spawn(move || {
-                // As a server that dislikes what it hears.
+                // As a server does that rejects its input.
                 stranger.set_nonblocking(true).unwrap();
                 let until = Instant::now() + Duration::from_secs(4);
                 while Instant::now() < until {

@@ -29,7 +29,7 @@ fn differ(zero: Scope, one: Scope) {
         let scope = if comm.rank() == 0 { zero } else { one };
         let mut result = call(&mut comm, scope);
         if comm.rank() == 0 && result.is_ok() {
-            // A root is done when its bytes are on their way: here it hears what became of them.
+            // A root is done when its bytes are in transit: here it receives the outcome.
             result = comm.recv(1).map(drop);
         }
         let again = comm.barrier();

@@ -102,7 +102,7 @@ fn a_token_where_the_others_have_none_is_refused_with_advice() {
 /// Threat S1.
 #[test]
 fn a_token_is_needed_where_others_could_call() {
-    // Nobody listens there: whoever tried to connect would do so for longer than the deadline of this test.
+    // No process listens there: an attempt to connect would last longer than the deadline of this test.
     let begin = std::time::Instant::now();
     for edit in [
         |rank: TcpBuilder| rank,
@@ -178,7 +178,7 @@ fn a_call_that_was_led_to_another_rank_is_refused() {
             |rank: TcpBuilder| threads.spawn(move || secret(rank).join_deadline(soon).join().unwrap_err().to_string());
         let ranks = [
             join(rank(0, master).listener(listener)),
-            // As if somebody between the ranks led calls for rank 1 to rank 0.
+            // As if an intermediary between the ranks redirected calls for rank 1 to rank 0.
             join(rank(1, master).advertise(relay.address.to_string())),
             join(rank(2, master)),
         ];
@@ -256,7 +256,7 @@ fn certificates_of_another_authority_are_refused() {
 fn expired_certificates_are_refused() {
     let directory = TempDir::new().unwrap();
     let (ours, theirs) = write_pair(directory.path());
-    // Of the same authority: only the listener sees what is wrong, and the caller is told.
+    // Of the same authority: only the listener detects the defect, and the caller is notified.
     let words = (&["expired", "make new ones"][..], "expired");
     refused_as_rank(|rank| rank.certificates(ours.clone()), |rank| rank.certificates(theirs.clone()), words);
 }

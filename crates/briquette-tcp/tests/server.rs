@@ -144,7 +144,7 @@ fn errors(policy: &str, ending: usize, how: Ends) -> Vec<String> {
     let errors = run_ranks(world(WORKERS + 1, |rank| rank.deadline(deadline)), |mut comm| {
         let alive = alive.lock().unwrap().pop();
         let mut rank = Rank::new(comm.rank(), policy, 10);
-        // The others may not have heard of its end when a rank ends after it.
+        // The others may not have received its end when a rank ends after it.
         let well = rank.until(1, &mut comm);
         if comm.rank() != ending {
             let error = well.and_then(|_| rank.until(1_000_000, &mut comm)).expect_err("a rank ends");

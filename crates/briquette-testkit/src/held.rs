@@ -51,7 +51,7 @@ impl Held<'_> {
 #[macro_export]
 macro_rules! held {
     ($what:expr, $times:expr, $outcome:expr, $test:ident) => {{
-        // The name is that of a function which is there.
+        // Checks that a function of this name exists.
         let _ = $test;
         let row =
             $crate::held::Held { what: $what, times: ($times).to_string(), outcome: $outcome, test: stringify!($test) };

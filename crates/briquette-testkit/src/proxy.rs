@@ -275,10 +275,10 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         };
         match accepted {
             Ok((client, _)) => {
-                // The client is dropped, so that it learns of it, when there is no other end.
+                // Without the other end, the client is dropped, which notifies it.
                 let _ = relay::start(shared, client, number);
             }
-            // Out of file descriptors, perhaps only for a moment.
+            // Out of file descriptors, possibly only briefly.
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     }

@@ -11,7 +11,7 @@ use custom::{FirstBits, Outcome, Saved, train};
 fn main() -> Result<(), String> {
     let levels = 3;
     let compressed = || {
-        // What ranks compare, and what is built, from the same numbers.
+        // The settings that ranks compare, and the instance, are made from the same numbers.
         custom(format!("first-bits, {levels} levels, error feedback"), move |_, _| {
             let gather = Gather::new(FirstBits::new(levels), Mean);
             Ok(EveryStep::new(ErrorFeedback::new(Metered::new(gather))))

@@ -29,7 +29,7 @@ impl Compressor for FirstBits {
             x.chunks(BUCKET).map(|values| values.iter().fold(0.0, |largest: f32, v| largest.max(v.abs()))).collect();
         let level = |(value, scale): (&f32, f32)| match scale {
             0.0 => 0,
-            // Truncated, not rounded: never longer than the value.
+            // Truncated, not rounded: the magnitude never exceeds the value's.
             scale => (value / scale * f32::from(self.levels)) as i8,
         };
         let scaled = x.iter().zip(scales.iter().flat_map(|scale| [*scale; BUCKET]));

@@ -34,7 +34,7 @@ impl Stateful for WhileItHelps {
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        // All or nothing: what cannot be read must leave the controller as it was.
+        // All or nothing: an unreadable state must leave the controller unchanged.
         let [ratio, sum, before] = [state.f64("ratio")?, state.f64("sum")?, state.f64("before")?];
         (self.ratio, self.sum, self.count, self.before) = (ratio, sum, state.u64("count")?, before);
         Ok(())

@@ -7,7 +7,7 @@ use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
 use briquette::core::{Session, Traffic};
 
-/// Averages parameters after 1, 2, 4, 8, … steps, and from then on every `longest` steps.
+/// Averages parameters after 1, 2, 4, 8, … steps, and then every `longest` steps.
 #[derive(Debug, Clone)]
 pub struct Doubling {
     longest: u64,
@@ -44,7 +44,7 @@ impl SyncStrategy for Doubling {
         let round = Round { key, slots, agreed_step, input: parameters, average: &mut self.average, sent: None };
         let failed = |source| SyncError::Reduce { step: cx.agreed_step.step, source };
         self.traffic = self.reducer.reduce(round, comm).map_err(failed)?.traffic;
-        // Only now: an error leaves parameters as they were.
+        // Only now, so that an error leaves the parameters unchanged.
         parameters.copy_from_slice(&self.average);
         Ok(Momenta::Keep)
     }

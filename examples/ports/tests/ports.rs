@@ -73,7 +73,7 @@ fn compare(folder: &str, name: &str, most: usize, tolerance: f32) {
     let processes = ["0", "1", "2", "3"].map(start);
     for (rank, process) in processes.into_iter().enumerate() {
         let losses = end(&ranks, process);
-        // What follows a learner's launch is rank 0's.
+        // The part after a learner's launch is rank 0's.
         assert!(
             losses == threads || rank > 0 && losses.is_empty(),
             "processes train to the bits of threads: {losses:?}"

@@ -47,7 +47,7 @@ enum Earlier {
 /// Checks that no process holds the lock, retrying for up to [`PATIENCE`]; changes nothing.
 pub(super) fn check(directory: &Path) -> Result<()> {
     let path = directory.join(LOCK);
-    // What cannot be looked at now is found out when the lock is taken.
+    // An error here is reported when the lock is taken.
     let Ok(file) = files::open(&path) else { return Ok(()) };
     match patiently(|| file.try_lock_shared()) {
         Err(TryLockError::WouldBlock) => bail!(in_use(&path, &file)),
@@ -89,9 +89,9 @@ impl RunLock {
 
 impl Drop for RunLock {
     fn drop(&mut self) {
-        // What stays is recognized as stale.
+        // Leftover contents are recognized as stale.
         let _ = self.file.set_len(0);
-        // Closing the file would not do: a process that is being started may have inherited it for a moment.
+        // Closing the file is not enough: a process that is being started may have inherited it briefly.
         let _ = self.file.unlock();
     }
 }
@@ -100,7 +100,7 @@ impl Drop for RunLock {
 /// moves a file that another has created since.
 fn set_aside(directory: &Path, path: &Path) -> io::Result<()> {
     let turn = File::open(directory)?;
-    // Where directories cannot be locked, turns are not taken.
+    // If directories cannot be locked, processes do not take turns.
     let _ = patiently(|| turn.try_lock());
     let Err(error) = files::open(path) else { return Ok(()) };
     if files::is_irregular(&error) {

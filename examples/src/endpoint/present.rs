@@ -82,7 +82,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
-            // Both fail only where serving has ended by itself.
+            // Both fail only if serving has already ended.
             let _ = stop.send(());
             let _ = thread.join();
         }
@@ -94,7 +94,7 @@ async fn serve(listener: TcpListener, handle: PrometheusHandle) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Too few file descriptors, for one: there may be some again.
+            // For example, too few file descriptors: some may be freed.
             Err(error) => {
                 tracing::debug!("--metrics-addr: a connection was not taken: {error}");
                 sleep(DEADLINE / 10).await;

@@ -110,7 +110,7 @@ fn gather(comm: &mut Session, mine: Tensor<2>, shape: impl Fn(usize) -> [usize; 
 /// Sends each rank its matrix, and receives one from each; `shape` is the shape of each rank's matrix for this one.
 fn swap(comm: &mut Session, parts: Vec<Tensor<2>>, shape: impl Fn(usize) -> [usize; 2]) -> Result<Vec<Tensor<2>>> {
     let rank = comm.rank();
-    // What stays here need not become bytes.
+    // This rank's own part is not converted to bytes.
     let frame = |(to, part)| if to == rank { Frame::new() } else { encode(part) };
     let mut frames: Vec<_> = parts.iter().enumerate().map(frame).collect();
     comm.all_to_all(&mut frames)?;
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn sums_go_to_the_rank_whose_part_it_is() {
         for world in 1..4 {
-            // Rank r adds r + 1 times the table: 1 + 2 + … + W times together.
+            // Rank r adds r + 1 times the table: 1 + 2 + … + W times in total.
             let times = (world * (world + 1) / 2) as f32;
             let part_of = |rank: usize| (rank + 1) as f32;
             let rows = on_ranks(world, |comm, rank| sum_to_rows(comm, table(2 * world, 5) * part_of(rank)));

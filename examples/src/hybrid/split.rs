@@ -56,7 +56,7 @@ impl SplitHead {
         for (index, (layer, width)) in self.layers.iter().zip(&self.widths).enumerate() {
             let input = x.require_grad();
             let output = layer.forward(input.clone());
-            // ReLU of columns are columns of the ReLU; a layer ends with it where another one follows.
+            // ReLU acts column by column, so it can be applied to a part; a layer ends with it if another one follows.
             let is_last = index + 1 == self.layers.len();
             let output = if is_last { output } else { relu(output) };
             let columns = output.clone().detach();
@@ -83,13 +83,13 @@ impl SplitHead {
         let mut gradients = Vec::new();
         let mut gradient = rows_to_columns(comm, logits)?;
         for (index, (piece, layer)) in pieces.into_iter().zip(&self.layers).enumerate().rev() {
-            // Gradients come without autodiff, and meet outputs that have it.
+            // Gradients have no autodiff, but the outputs do.
             let gradient_of_output = gradient.autodiff();
-            // The scalar whose gradients are those of the loss: the outputs weighed by their gradient, as if it were constant.
+            // A scalar with the same gradients as the loss: the outputs weighted by their gradient, which is treated as constant.
             let mut grads = (piece.output * gradient_of_output).sum().backward();
             let input = piece.input.grad_remove(&mut grads).expect("the input requires a gradient");
             gradients.push(GradientsParams::from_grads(grads, layer));
-            // This rank's columns are one part of what the input went into; the sum over the ranks is the whole.
+            // This rank's columns contribute one part of the input's gradient; the sum over the ranks is the whole.
             gradient = if index == 0 { sum_to_rows(comm, input)? } else { sum_to_columns(comm, input)? };
         }
         Ok((gradient.autodiff(), gradients))

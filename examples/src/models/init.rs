@@ -144,7 +144,7 @@ impl ModuleMapper for Draw {
             }
         };
         let value = Tensor::from_data(TensorData::new(values, shape), &param.lazy_device());
-        // What a checkpoint does: same id, same device, same gradient setting.
+        // As a checkpoint does: same id, same device, same gradient setting.
         let id = param.id;
         param.transform_for_load(value, id)
     }

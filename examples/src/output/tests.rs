@@ -36,7 +36,7 @@ impl Stopped {
 
 impl Write for Stopped {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        // An error says that it was let go.
+        // An error means that it was released.
         let _ = self.1.recv();
         self.0.write(text)
     }

@@ -91,7 +91,7 @@ impl Kept {
             [(self.damaged, "damaged"), (self.repeated, "repeated")].into_iter().filter(|(lines, _)| *lines > 0);
         let dropped: Vec<String> = dropped.map(|(lines, what)| format!("{lines} {what}")).collect();
         let dropped = (!dropped.is_empty()).then(|| format!("lines were dropped: {}", dropped.join(" and ")));
-        // A damaged line of a step that is taken once more is no loss.
+        // A damaged line of a step that is repeated is no loss.
         (lost.is_some() || self.repeated > 0).then(|| dropped.into_iter().chain(lost).collect::<Vec<_>>().join("; "))
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         let pauses = |count| Written::Pauses { count, before: 30 };
         let mut bytes = file(&[9, 19, 29]);
         assert_eq!(sort(&bytes, 30).losses(pauses(3)), None);
-        // Of an older version, which has not counted; of steps that are taken once more.
+        // The first is of an older version, which has not counted; the second has steps that are repeated.
         assert_eq!(sort(&bytes, 30).losses(pauses(0)), None);
         assert_eq!(sort(&file(&[9, 19, 29, 39]), 30).losses(pauses(3)), None);
         assert_eq!(sort(&[], 30).losses(pauses(3)).unwrap(), "3 of 3 pauses have no record any more");

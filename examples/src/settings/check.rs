@@ -28,7 +28,7 @@ impl Settings {
                 bail!("--{flag} must be at most {limit}, got {value}");
             }
         }
-        // Parameters are f32: what is no number there is none here.
+        // Parameters are f32: a value that is not finite as f32 is refused.
         let is_number = |value: f64| (value as f32).is_finite();
         if !(is_number(self.lr) && self.lr > 0.0) {
             bail!("--lr must be a positive number up to 3.4e38, got {}", self.lr);

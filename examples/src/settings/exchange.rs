@@ -70,7 +70,7 @@ impl Options {
             Some(ControllerSpec::Core(controller)) => parts.controller = Some(controller.clone()),
             Some(ControllerSpec::WarmUp(shape)) => {
                 warm_up = Some(*shape);
-                // It becomes one when the steps of an epoch are known; what it warms up is a sparsifier.
+                // It is resolved once the steps of an epoch are known; the compressor under warm-up is a sparsifier.
                 parts.controller = Some(ControllerConfig::None);
             }
             None => {}
@@ -209,7 +209,7 @@ fn set(parts: Parts, sets: &[String]) -> Result<Parts> {
     let mut table = toml::Table::try_from(&parts)?;
     for text in sets {
         let (key, value) = text.split_once('=').with_context(|| format!("`{text}` is not KEY=VALUE"))?;
-        // What is no value of TOML is a text.
+        // A value that is not valid TOML is taken as a string.
         let read = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
         let value = read.and_then(|mut table| table.remove("value")).unwrap_or_else(|| value.into());
         let key = key.trim().replace('-', "_");
@@ -251,7 +251,8 @@ impl Settings {
         choices
     }
 
-    /// Resolves the settings for a run of `steps` steps: chooses what the strategy leaves open until that number is known.
+    /// Resolves the settings for a run of `steps` steps: chooses the parts that the strategy leaves open until that
+    /// number is known.
     #[must_use]
     pub(crate) fn for_steps(&self, steps: Option<u64>) -> (Self, Option<Choice>) {
         let mut settings = self.clone();
@@ -283,7 +284,7 @@ impl Settings {
         }
         let mut config = self.config(1)?;
         if config.steps_with_averages() {
-            // Layers are known when the model is there: whether a rule matches one is checked then.
+            // Layers are known once the model exists: whether a rule matches one is checked then.
             config.exchange.rules.clear();
             config.exchange.dense_below = Some(0);
         }

@@ -116,7 +116,7 @@ impl<T: Task> Rank<'_, T> {
             let pass = trace_span!(target: TARGET, "forward").entered();
             let forward = self.optim.forward_model(&model)?;
             let loss = run.task.loss(&forward, indices, place, &self.device);
-            // Where a device fails, it says so here: what it was asked to compute is waited for.
+            // A device failure is reported here, since this waits for its computations.
             let failed = |error| anyhow!("rank {} at step {step}: {}", self.rank, Error::device(error));
             let value: f32 = loss.clone().try_into_scalar().map_err(failed)?;
             self.optim.record_loss(f64::from(value));
@@ -212,7 +212,7 @@ impl<T: Task> Rank<'_, T> {
     /// Evaluates: all ranks score their share of the test samples, outside of simulated time.
     fn evaluate(&mut self) -> Result<()> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
-        // A copy: evaluating changes nothing of what each rank goes on with.
+        // A copy: evaluating does not change the training state of any rank.
         let trained = model(&self.model)?;
         // The others are about to wait for this rank.
         let averaged = self.averaged(trained);

@@ -61,7 +61,7 @@ impl<T: Task> Run<'_, T> {
         }
         if start.resumed {
             (model, totals, ahead) = self.resume(&mut optim, model, &start)?;
-            // They are sums over ranks: one rank takes them along.
+            // They are sums over ranks, so one rank carries them.
             if rank != 0 {
                 totals = Totals { bytes_sent: 0, bytes_received: 0, bytes_dense: 0, ..totals };
             }
@@ -126,7 +126,7 @@ impl<T: Task> Run<'_, T> {
         from: Option<Written>,
     ) -> Result<Option<RunFiles>> {
         let sync = optim.synchronizer_mut();
-        // Simulated time begins with the first step, not with the joining.
+        // Simulated time begins with the first step, not with joining.
         let clock = from.map_or(0.0, |_| sync.session().now());
         let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
             (Some(written), run) => directory.resume(self.settings, run, written),
@@ -136,7 +136,7 @@ impl<T: Task> Run<'_, T> {
         let files = directory.map(open).transpose();
         let files = files.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
         sync.session().barrier()?;
-        // One rank of each other machine, when rank 0's file is there.
+        // One rank of each other machine, once rank 0's file exists.
         if sync.rank() != 0 && self.control.place.as_ref().is_some_and(|place| place.local_rank == 0) {
             let left = leave_config(&self.settings.out, self.settings, start.run.as_deref());
             left.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;

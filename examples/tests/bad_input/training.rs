@@ -44,7 +44,7 @@ fn what_was_trained_before_a_refused_gradient_is_saved_and_can_be_resumed() {
         assert!(error.contains(word), "no `{word}` in: {error}");
     }
     assert_eq!(runs.checkpoints("run"), [3]);
-    // What has diverged stops there again, as was said.
+    // A diverged run stops there again, as the error said.
     let control = Control { resume: true, ..quiet() };
     let again = train(&settings, &Toy::new(96, Some(Fault::Nan(1, 3))), &control).unwrap_err();
     assert_eq!(format!("{again:#}"), error);

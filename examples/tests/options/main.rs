@@ -14,7 +14,7 @@ fn check(text: &str) -> Option<Settings> {
     Some(settings)
 }
 
-/// Keys, and values that some of them take.
+/// Keys, and values that are valid for some of them.
 const KEYS: &str = "dataset data model ranks epochs steps batch lr momentum weight-decay optimizer schedule seed reducer \
     momentum-correction compressor per-slot aggregator rules dense-below feedback controller local-steps staleness bucket-values overlap threads \
     network clock compress-seconds backend device rebroadcast augment non-iid out checkpoint-every background-saving record-gradient record-frames slots-every metrics-addr eval-every \

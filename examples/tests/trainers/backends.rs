@@ -39,7 +39,7 @@ fn rebroadcasts_are_counted_and_show_that_replicas_were_equal() {
     let parameters = 77_850 * 4;
     for (never, often) in never.iter().zip(&often) {
         let more = often.bytes_sent - never.bytes_sent;
-        // Rank 0 sends its parameters and its own drift, and hears the other one's.
+        // Rank 0 sends its parameters and its own drift, and receives the other one's.
         assert_eq!(more, if often.drift.is_some() { parameters + 8 } else { 0 }, "step {}", often.step);
     }
 }

@@ -296,7 +296,7 @@ fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resume
         assert!(!done.interrupted && done.final_test_accuracy.is_finite() && done.final_test_loss.is_finite());
         let scored = toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len();
         assert_eq!(scored, evaluations, "once an epoch");
-        // What is finished is not evaluated again.
+        // A finished run is not evaluated again.
         train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
         assert_eq!(toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len(), evaluations);
     }

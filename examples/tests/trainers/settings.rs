@@ -46,7 +46,7 @@ fn ranks_that_were_started_with_other_settings_are_refused_by_the_flag_on_both()
         }
         assert!(!runs.path("run-0/config.toml").exists(), "nothing was begun");
     }
-    // What core's configuration has is named by its key there.
+    // Settings that are part of core's configuration are named by their key there.
     let runs = Runs::default();
     let flags = ["0.1", "0.2"].map(|share| format!("--dataset generated --train-limit 64 --compressor topk:{share}"));
     for (rank, ended) in ranks(&runs, CIFAR, [&flags[0], &flags[1]]).into_iter().enumerate() {

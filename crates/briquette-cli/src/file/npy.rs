@@ -9,7 +9,7 @@ use half::f16;
 use super::{Vector, reserved};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// NumPy's own limit.
+/// Maximum number of dimensions, as in NumPy.
 const DIMENSIONS: usize = 64;
 
 /// Contents of a header.

@@ -32,9 +32,9 @@ impl RunRank {
         #[cfg(target_os = "linux")]
         {
             use nix::sys::{prctl, signal::Signal};
-            // A refusal leaves a rank that would outlive a launcher killed by SIGKILL, which is no reason not to run.
+            // If this is refused, the rank would outlive a launcher killed by SIGKILL, which is no reason not to run.
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-            // Asked too late: the launcher is gone and nobody wants this rank.
+            // The request came too late: the launcher is gone, so this rank must not run.
             if nix::unistd::getppid().as_raw() != self.launcher {
                 return 126;
             }

@@ -27,7 +27,7 @@ pub(super) enum End {
 pub(super) enum Words {
     /// The last line on stderr that begins with `error:`, without that prefix.
     Error(String),
-    /// The last lines on stderr; none if it wrote nothing there.
+    /// The last lines on stderr; empty if it wrote nothing there.
     Lines(Vec<String>),
 }
 
@@ -245,9 +245,9 @@ mod tests {
             (lost(12, Some("[fe80::1]:40112")), true),
             (lost(2, None), true),
             (stopped(2), true),
-            // What a rank hears of itself is its own.
+            // An error in which a rank names itself is its own.
             (stopped(0), false),
-            // Nobody knows whether the other rank will fail too.
+            // It is unknown whether the other rank will fail too.
             (overdue(None), false),
             (overdue(seen), false),
             (CommError::OutOfStep { rank, other: 2, during, theirs }, false),

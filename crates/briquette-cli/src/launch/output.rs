@@ -166,7 +166,7 @@ impl Rank {
         loop {
             line.clear();
             match from.by_ref().take(LONGEST).read_until(b'\n', &mut line) {
-                // A pipe that cannot be read any more has nothing more to say.
+                // A pipe that cannot be read any more has no further output.
                 Ok(0) | Err(_) => return,
                 Ok(_) => self.line(stream, line.strip_suffix(b"\n").unwrap_or(&line)),
             }
@@ -213,7 +213,7 @@ impl Last {
         if self.lines.len() == KEPT {
             self.lines.pop_front();
         }
-        // What is shown of a line in an error is for people.
+        // Truncated, since the line is shown to people in an error.
         self.lines.push_back(line.chars().take(500).collect());
     }
 }
@@ -228,7 +228,7 @@ impl Pipes {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => {
-                    // A line that is being written may take as long as it takes its reader.
+                    // Writing a line may take as long as its reader needs.
                     drop(lock(&terminal.writing));
                     if terminal.lines.load(Ordering::SeqCst) == before {
                         return false;

@@ -28,7 +28,7 @@ pub(super) struct Plan {
     tls: Option<PathBuf>,
     command: Vec<OsString>,
     world_name: String,
-    /// The identity of this launch.
+    /// Unique id of this launch.
     launch: String,
 }
 

@@ -39,7 +39,7 @@ impl Listening {
         let nobody = Arc::clone(&idle);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                // The launcher only writes what is still to be written, and whoever reads that may have stopped.
+                // The launcher is only writing its pending output, whose reader may have stopped.
                 if signal != SIGCHLD && nobody.load(Ordering::SeqCst) {
                     std::process::exit(exit_code(signal).into());
                 }
@@ -56,7 +56,7 @@ impl Listening {
         match self.received.recv_timeout(limit) {
             Ok(signal) => Some(signal).filter(|signal| *signal != SIGCHLD),
             Err(RecvTimeoutError::Timeout) => None,
-            // The thread ends with this value only; without it, polling is what is left.
+            // The thread ends only when this value is dropped; without the thread, polling is the fallback.
             Err(RecvTimeoutError::Disconnected) => {
                 std::thread::sleep(limit.min(Duration::from_millis(100)));
                 None

@@ -95,12 +95,12 @@ impl<'a> World<'a> {
             }
             let (program, arguments) = plan.command();
             let mut command = child::command(program, arguments);
-            // What a launcher around this one told it is not for its ranks.
+            // Variables set by a launcher around this one are not for its ranks.
             for name in [names::TOKEN, names::TOKEN_FILE, names::TLS].iter().chain(TORCHRUN) {
                 command.env_remove(name);
             }
             command.envs(allocator::settings().iter().copied()).envs(environment.variables());
-            // Keys pressed on the terminal are for the launcher, which passes on what they mean.
+            // Keys pressed on the terminal are for the launcher, which forwards their signals.
             command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let failed = |source| LaunchError::Start { rank, program: program.to_string_lossy().into_owned(), source };
             let mut child = command.spawn().map_err(failed)?;
@@ -260,7 +260,7 @@ impl<'a> World<'a> {
         let Some((signal, _)) = self.stop else {
             return match failure::first(ended.iter()) {
                 None => Outcome::Ended(0),
-                // Somebody stopped the run elsewhere: through a launcher on another machine, or the rank's own process.
+                // The run was stopped elsewhere: by a launcher on another machine, or by the rank's own process.
                 Some(first) if first.blame() == Blame::Stopped => {
                     let code = first.end.exit_code();
                     self.output.say(format!("rank {} was told to stop elsewhere (exit code {code})", first.rank));
@@ -321,7 +321,7 @@ impl Running {
         if !self.reaped
             && let Ok(id) = i32::try_from(self.child.id())
         {
-            // Nobody is left in the group: what was to be ended has ended.
+            // The group is empty: all processes to be ended have ended.
             let _ = killpg(Pid::from_raw(id), signal);
         }
     }
@@ -337,7 +337,7 @@ impl Running {
                 Ok(WaitStatus::Exited(_, code)) => return Some(End::Exit(code)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => return Some(End::Signal(signal as i32)),
                 Ok(_) => return None,
-                // A signal that the library has no name for: the standard library knows its number.
+                // A signal without a name in the library: the standard library knows its number.
                 Err(_) => {}
             }
         }

@@ -112,7 +112,7 @@ fn a_second_ctrl_c_kills_ranks_that_ignore_the_first() {
     place.wait_for(&["ready-0", "ready-1"]);
     launched.signal(Signal::SIGINT);
     launched.wait_said("passed on");
-    // Two that come together are one, as from a program around the launcher that passes it on too.
+    // Two signals in quick succession count as one, for example if a program around the launcher forwards it too.
     std::thread::sleep(Duration::from_millis(500));
     launched.signal(Signal::SIGINT);
     let left = launched.end();

@@ -85,7 +85,7 @@ fn a_launcher_whose_lines_nobody_reads_can_be_stopped() {
     place.wait_for(&["ready"]);
     launched.signal(Signal::SIGINT);
     place.wait_gone("pid-0");
-    // What the rank wrote is still waiting for its reader. Now only the launcher is left to stop.
+    // The rank's output is still waiting for its reader. Now only the launcher is left to stop.
     let mut status = None;
     wait("the launcher", || {
         launched.signal(Signal::SIGINT);

@@ -22,7 +22,7 @@ const PMIX_SERVER: [&str; 8] = [
     "PMIX_SERVER_URI",
 ];
 
-/// A launcher with variable names of its own.
+/// A launcher that sets other variable names than torchrun's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
     /// Open MPI's `mpirun`.
@@ -40,7 +40,7 @@ const OF: [(Launcher, [&str; 4]); 3] = [
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
     ),
     (Launcher::Pmi, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
-    // A job's own shell has these of Slurm too, but for the number of tasks of a step.
+    // A job's own shell has these Slurm variables too, except the number of tasks of a step.
     (Launcher::Slurm, ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"]),
 ];
 
@@ -58,11 +58,11 @@ impl Launcher {
     }
 }
 
-/// Returns the launcher that started this process as one rank of several; none for a world of one.
+/// Returns the launcher that started this process as one rank of several; `None` for a world of one.
 pub(super) fn launcher(lookup: &impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let (launcher, names) = OF.into_iter().find(|(_, names)| lookup(names[0]).is_some())?;
     let slurm = Launcher::Slurm.names();
-    // `srun` may set PMI's names as well, and has more to say than they do.
+    // `srun` may set PMI's names as well, but its own say more.
     let is_slurm = launcher == Launcher::Pmi
         && lookup(names[0]) == lookup(slurm[0])
         && lookup(names[1]) == lookup(slurm[1])
@@ -82,7 +82,7 @@ pub(super) fn place(lookup: &impl Fn(&str) -> Option<String>, name: &str) -> Opt
         names::LOCAL_RANK => lookup(own[2]),
         names::LOCAL_WORLD_SIZE => local_world(launcher, lookup),
         names::GROUP_RANK if launcher == Launcher::Slurm => lookup("SLURM_NODEID"),
-        // All on one machine: there is no need to say where rank 0 is.
+        // All ranks are on one machine, so rank 0's address is not needed.
         names::MASTER_ADDR if local_world(launcher, lookup).as_ref() == Some(&world) => Some("127.0.0.1".to_owned()),
         // Slurm puts the first task on the first node of the list.
         names::MASTER_ADDR if launcher == Launcher::Slurm => first_host(&lookup("SLURM_STEP_NODELIST")?),
@@ -140,20 +140,20 @@ fn first_host(list: &str) -> Option<String> {
 /// Returns the name of this process's world, derived from its job id.
 ///
 /// # Errors
-/// [`EnvironmentError::Unnamed`] for a launcher that gives its job no id.
+/// [`EnvironmentError::Unnamed`] if the launcher gives its job no id.
 pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Option<String>, EnvironmentError> {
     let set = |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     if let Some(name) = set(names::WORLD) {
         return Ok(Some(name));
     }
     if let (Some(id), Some(port)) = (set("TORCHELASTIC_RUN_ID"), set(names::MASTER_PORT)) {
-        // The id is `none` unless one was given; the port is the agents', and no other job's on that machine.
+        // The id is `none` unless one was given; the port belongs to the agents, and to no other job on that machine.
         return Ok(Some(format!("torchrun/{id}/{port}")));
     }
     let Some(launcher) = launcher(lookup) else { return Ok(None) };
     let is_ours = set(names::WORLD_SIZE).is_none_or(|world| Some(world) == set(launcher.names()[1]));
     if !is_ours {
-        // A script made worlds of its own within the job.
+        // A script created separate worlds within the job.
         return Ok(None);
     }
     let slurm = || Some(format!("slurm/{}/{}", set("SLURM_JOB_ID")?, set("SLURM_STEP_ID")?));
@@ -173,11 +173,11 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
         Launcher::OpenMpi => pmix(),
         Launcher::Slurm => slurm(),
         Launcher::Pmi => set("PMI_JOBID").map(|id| format!("pmi/{id}")).or_else(pmix).or_else(|| {
-            // One launcher's process for each machine and job: of use where there is one machine.
+            // One launcher process per machine and job: usable if there is only one machine.
             set(PROXY).filter(|_| is_one_machine).map(|process| format!("hydra/{process}"))
         }),
     };
-    // With torchrun's names set by hand there is a port that was chosen for the job.
+    // With torchrun's names set by hand, the port was chosen for the job.
     match name {
         None if set(names::RANK).is_none() => Err(EnvironmentError::Unnamed { launcher: launcher.program() }),
         name => Ok(name),

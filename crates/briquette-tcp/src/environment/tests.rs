@@ -95,7 +95,7 @@ fn every_launcher_names_its_world_by_the_job() {
             ("OMPI_MCA_orte_hnp_uri", place),
         ])
     };
-    // Its ids are short: two processes may come to the same, and then have other addresses.
+    // Its ids are short: two processes may have the same one, and then have different addresses.
     assert_ne!(ompi("7", "7.0;tcp://10.0.0.1:4000"), ompi("7", "7.0;tcp://10.0.0.1:4001"));
     assert_ne!(ompi("7", ""), ompi("8", ""));
     // Open MPI 5 in two containers: one host name, one process number.
@@ -112,7 +112,7 @@ fn every_launcher_names_its_world_by_the_job() {
     };
     for variable in ["PMIX_SERVER_URI51", "PMIX_SERVER_URI41", "PMIX_SERVER_URI2", "PMIX_SERVER_URI"] {
         assert_ne!(five("2", variable, 4000), five("2", variable, 4001), "{variable}");
-        // On several machines each has a server of its own.
+        // With several machines, each has a separate server.
         assert_eq!(five("4", variable, 4000), five("4", variable, 4001), "{variable}");
     }
     let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
@@ -121,7 +121,7 @@ fn every_launcher_names_its_world_by_the_job() {
     assert_eq!(name(&[&pmi[..], &[("BRIQUETTE_WORLD", "mine")]].concat()), "mine");
     let text = read(&pmi).unwrap_err().to_string();
     assert!(text.contains("mpirun gives this job no id") && text.contains("BRIQUETTE_WORLD"), "{text}");
-    // On several machines each has a process of its own.
+    // With several machines, each has a separate process.
     let spread = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2"), (job::PROXY, "77@123")];
     assert!(read(&spread).is_err());
 }
@@ -160,7 +160,7 @@ fn names_that_a_script_sets_within_a_job_keep_its_port() {
     ];
     let whole = read(&[&set[..], &[("SLURM_STEP_NUM_TASKS", "2")]].concat()).unwrap().unwrap();
     assert_eq!((whole.port, whole.world_name.as_deref()), (Some(7000), Some("slurm/41/3")));
-    // Steps of one task each: every rank has another one.
+    // Steps of one task each: every rank has a different one.
     let apart = read(&[&set[..], &[("SLURM_STEP_NUM_TASKS", "1")]].concat()).unwrap().unwrap();
     assert_eq!((apart.port, apart.world_name), (Some(7000), None));
 }

@@ -23,7 +23,7 @@ impl Gathering {
     /// Sends the reason to the other ranks before giving up, unless this rank has it from rank 0.
     pub(super) async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
         let reason = error.to_string();
-        // How long ranks that come late can still get the reason.
+        // Time for which late ranks can still get the reason.
         let parting = match error {
             JoinError::Cancelled { .. } => HURRIED,
             JoinError::Descriptors { .. } => PARTING,
@@ -45,7 +45,7 @@ impl Gathering {
     /// Reports the reason to ranks that rank 0 has not accepted: otherwise they would call in vain until their deadline.
     async fn part(&mut self, reason: &str, limit: Duration) {
         let until = Instant::now() + limit;
-        // Their lines' descriptors are those that further calls need.
+        // Their lines occupy the descriptors that further calls need.
         self.lines = Lines::new();
         while !self.missing().is_empty() {
             match timeout_at(until, self.calls.recv()).await {
@@ -86,7 +86,7 @@ impl Gathering {
         if let Some(error) = self.exhausted.take() {
             return descriptors::exhausted(self.settings.rank, self.settings.world, error.to_string());
         }
-        // Whom a rank could not reach says more than that its links are missing.
+        // The rank that could not be reached is more informative than the missing links.
         if let Some((_, trouble)) = self.stuck.pop_first() {
             return trouble;
         }

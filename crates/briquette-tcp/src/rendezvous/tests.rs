@@ -58,7 +58,7 @@ fn with_impostor<F: Future<Output = ()>>(impostor: impl FnOnce(SocketAddr) -> F)
         let first = rank(0).listener(listener);
         let ranks = [first, rank(1)].map(|rank| threads.spawn(|| rank.join().unwrap_err().to_string()));
         let runtime = runtime();
-        // Rank 1 should be there by then; where it is late, it hears the same.
+        // Rank 1 should have joined by then; if it is late, it receives the same.
         thread::sleep(SOON / 5);
         runtime.block_on(impostor(master));
         ranks.map(|rank| rank.join().unwrap())
@@ -222,7 +222,7 @@ fn a_rank_that_is_refused_a_link_waits_for_a_better_reason_from_rank_0() {
     let master = listener.local_addr().unwrap().to_string();
     let joining = TcpBuilder::new(1, 2, master.clone()).join_deadline(PATIENT);
     let joining = thread::spawn(|| (joining.join().unwrap_err().to_string(), Instant::now()));
-    // The line stays open until the end: one that closes is an answer, too.
+    // The line stays open until the end: closing it would be an answer, too.
     let runtime = runtime();
     let (_lines, refused) = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();

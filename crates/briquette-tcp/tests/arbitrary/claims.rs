@@ -7,7 +7,7 @@ use briquette_core::comm::Scope;
 use briquette_tcp::frame::{HEADER, Header, Kind};
 use briquette_tcp::fuzz::{self, AHEAD, Frames, SECRET};
 
-/// Longest frame that is accepted here.
+/// Maximum frame length accepted here.
 pub const LONGEST: usize = 1 << 30;
 
 /// Bytes that arrive in pieces of pseudo-random length, with pauses between.

@@ -36,7 +36,7 @@ impl Source {
     pub(crate) fn say(self, to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect(to);
         let mut heard = Vec::new();
-        // The other side may hang up before everything is said: that is heard as well.
+        // The other side may hang up before everything is sent: that is recorded as well.
         let _ = stream.write_all(bytes).and_then(|()| stream.read_to_end(&mut heard));
         heard
     }

@@ -93,7 +93,7 @@ impl Case {
     /// Runs the case; `number` is unique to it.
     pub(crate) fn run(self, number: usize) -> Seen {
         let directory = TempDir::new().unwrap();
-        // Addresses of loopback that nobody else has, so that no port can be taken.
+        // Loopback addresses that no other process uses, so that no port can be taken.
         let [master, here] = [1, 2].map(|last| SocketAddr::from(([127, 77, number as u8, last], 29500)));
         let before = if self.fault == Fault::Flip { self.flip() } else { Harm::none() };
         // In front of rank 0's only address; or on rank 1's way to rank 0, and in front of its own address.

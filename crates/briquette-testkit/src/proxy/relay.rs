@@ -62,7 +62,7 @@ pub(super) fn start(shared: &Arc<Shared>, client: TcpStream, number: u64) -> io:
     })?;
     for socket in [&client, &server] {
         socket.set_nodelay(true)?;
-        // A writer whose reader stands still looks now and then whether the connection was reset.
+        // A writer whose reader stalls checks periodically whether the connection was reset.
         socket.set_write_timeout(Some(LOOK))?;
     }
     let link = Arc::new(Link { client, server, number, ended: AtomicBool::new(false) });
@@ -235,7 +235,7 @@ impl Writer {
             }
             rest = later;
         }
-        // A reset that is due comes now, and not with the next byte.
+        // A reset that is due comes now, not with the next byte.
         let harm = self.shared.lock().harm;
         self.most(&harm).map(drop)
     }

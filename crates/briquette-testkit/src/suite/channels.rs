@@ -1,4 +1,4 @@
-//! Facts about channels: exchanges in the background. For transports that have two of them.
+//! Facts about channels, that is, exchanges in the background, for transports with two of them.
 
 use std::sync::mpsc;
 use std::time::Duration;

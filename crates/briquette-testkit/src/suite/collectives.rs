@@ -54,7 +54,7 @@ pub fn long_all_reduces_sum_in_ring_order_and_agree_to_the_bit<L: Launch>(launch
     });
 }
 
-/// An all-reduce of exact numbers sums in rank order, gives the same bits everywhere, and takes an empty vector.
+/// An all-reduce of exact numbers sums in rank order, gives the same bits everywhere, and accepts an empty vector.
 pub fn all_reduce_of_f64_sums_in_rank_order<L: Launch>(launch: &L) {
     all_ok(launch, |comm| {
         let (rank, world) = (comm.rank(), comm.world());

@@ -128,7 +128,7 @@ fn run(cli: &Cli, control: &Control) -> Result<bool> {
 }
 
 fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
-    // What no flag names is decided by itself.
+    // Parts that no flag names are chosen automatically.
     let reducer = (!adaptive).then_some(ReducerConfig::Dense);
     let own = Options { reducer, ..Options::default() };
     let shared = Options {
