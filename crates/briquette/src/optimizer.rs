@@ -1,5 +1,7 @@
 //! The optimizer a Burn user already has, on many ranks.
 
+mod world;
+
 use briquette_core::Session;
 use briquette_core::config::Config;
 use briquette_core::trace::TARGET;
