@@ -67,5 +67,18 @@ for test in $(sed -n '/<!-- what held -->/,/<!-- end of what held -->/p' docs/fa
         failed=1
     fi
 done
+# Titles name the thing: no doc comment's first line and no heading of a page begins with a question word.
+question='(What|Who|Whom|Whose|How|Which|Where|Whether)'
+titles=$(git ls-files '*.rs' | xargs awk -v question="^[[:space:]]*//[/!] $question " '
+    FNR == 1 { inside = 0 }
+    { is_doc = $0 ~ /^[[:space:]]*\/\/[\/!]/ }
+    is_doc && !inside && $0 ~ question { print FILENAME ":" FNR ": " $0 }
+    { inside = is_doc }')
+titles+=$(git ls-files '*.md' | xargs grep -nE "^#+ ([0-9]+\. )?$question " || true)
+if [ -n "$titles" ]; then
+    printf 'broken: a title names the thing, not a question\n%s\n\n' "$titles"
+    failed=1
+fi
+
 [ "$failed" -eq 0 ] && echo "rules hold"
 exit "$failed"

@@ -5,6 +5,7 @@
 //! [`ParamId`], which is random in every process.
 
 pub(crate) mod alone;
+mod clip;
 mod digest;
 pub(crate) mod discrete;
 mod inventory;
@@ -23,6 +24,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+pub(crate) use self::clip::clip;
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
 pub(crate) use self::inventory::Inventory;
 pub(crate) use self::kept::{Kept, buffer_ids};

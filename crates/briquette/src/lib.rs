@@ -72,6 +72,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod best;
 mod checkpoint;
 mod clock;
 mod compressed;
@@ -104,6 +105,7 @@ pub use briquette_core::config::Config as DistributedConfig;
 pub use briquette_tcp as tcp;
 
 pub use backend::{Backend, BackendError, Found};
+pub use best::BestModel;
 pub use checkpoint::{Checkpoint, SaveReport, WorldChange};
 pub use clock::WallClock;
 pub use compressed::{Compressed, CompressedState};

@@ -1,5 +1,7 @@
 //! Distributed optimizer: wraps a Burn optimizer and averages gradients over all ranks.
 
+mod world;
+
 use briquette_core::Session;
 use briquette_core::config::Config;
 use briquette_core::trace::TARGET;

@@ -2,6 +2,7 @@
 
 mod alone;
 mod average;
+mod clip;
 mod forward;
 mod hidden;
 mod join;
@@ -12,6 +13,7 @@ mod recorded;
 mod replicas;
 mod timing;
 mod trace;
+mod world;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
 
 pub(crate) use self::average::Own;
+use self::clip::Clip;
 use self::forward::Written;
 use self::hidden::Hidden;
 use self::join::averages_gradients;
@@ -68,6 +71,7 @@ pub struct Synchronizer {
     digest: Option<u64>,
     /// State that forward passes write.
     written: Written,
+    clip: Clip,
     /// The public method on whose behalf an average is computed, for error messages.
     on_behalf: Option<&'static str>,
     gradients: Gradients,
@@ -141,6 +145,7 @@ impl Synchronizer {
             replica_check: None,
             digest: None,
             written: Written::default(),
+            clip: Clip::default(),
             on_behalf: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
@@ -278,7 +283,7 @@ impl Synchronizer {
         // State that the forward pass wrote for this step is undone with it.
         let grads = grads.inspect_err(|_| self.undo_forward(module))?;
         // Without gradients, an optimizer does not change parameters, momenta and step counters.
-        Ok(if plan.optimizes { grads } else { GradientsParams::new() })
+        if plan.optimizes { self.clip(module, grads) } else { Ok(GradientsParams::new()) }
     }
 
     fn order(&self, called: &'static str, first: &'static str) -> Error {

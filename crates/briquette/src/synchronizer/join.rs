@@ -80,7 +80,9 @@ impl Synchronizer {
     /// As [`join`](Self::join), with the optimizer if it is accessible.
     pub(crate) fn join_with<M: Module>(&mut self, module: M, optimizer: Option<&ModuleOptimizer>) -> Result<M, Error> {
         flat::drain(&module);
-        let find = || optimizer.map_or(InnerOptimizer::Unseen, |optimizer| inner_optimizer(optimizer, &module));
+        let clip = self.clip;
+        let seen = |optimizer| clip.seen(inner_optimizer(optimizer, &module));
+        let find = || optimizer.map_or(InnerOptimizer::Unseen, seen);
         let mut cautions = self.config.for_run(self.run_steps);
         let probe = |module: &M| optimizer.map_or(Ok(None), |optimizer| Probe::of(optimizer, module));
         let built = Inventory::of(&module).and_then(|inventory| {

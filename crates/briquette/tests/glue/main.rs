@@ -6,6 +6,7 @@ mod auto;
 mod averages;
 mod both;
 mod buffers;
+mod calls;
 mod candidates;
 mod checkpoint_errors;
 mod common;

@@ -1,0 +1,106 @@
+//! The best model of a run.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use briquette_core::files;
+use burn::module::Module;
+
+use crate::checkpoint::fail;
+use crate::error::Error;
+use crate::optimizer::DistributedOptimizer;
+
+/// Keeps the best model of a world on disk: the model that [`evaluation_copy`](DistributedOptimizer::evaluation_copy) returns, in Burn's own
+/// format, written by rank 0.
+///
+/// The score is kept next to the model (`PATH.score`, a number as text), so that a resumed run continues the comparison. Both files are replaced as a
+/// whole. A path without an extension gets Burn's (`.bpk`).
+///
+/// ```no_run
+/// # use briquette::{BestModel, DistributedOptimizer, Error};
+/// # use burn::module::Module;
+/// # fn train<M: Module>(optim: &mut DistributedOptimizer, model: M, loss: f64) -> Result<(), Error> {
+/// let mut best = BestModel::lowest("runs/best");
+/// // After each evaluation, on every rank; `loss` may be each rank's own, over 128 samples.
+/// let loss = optim.mean_over_ranks(&[loss], 128)?[0];
+/// if best.offer(optim, &model, loss)? {
+///     optim.print(format_args!("best so far: {loss:.4}"));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct BestModel {
+    path: PathBuf,
+    is_lower_better: bool,
+}
+
+impl BestModel {
+    /// Keeps the model with the lowest score (a loss) at `path`.
+    pub fn lowest(path: impl Into<PathBuf>) -> Self {
+        BestModel { path: named(path.into()), is_lower_better: true }
+    }
+
+    /// Keeps the model with the highest score (an accuracy) at `path`.
+    pub fn highest(path: impl Into<PathBuf>) -> Self {
+        BestModel { path: named(path.into()), is_lower_better: false }
+    }
+
+    /// The model's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The best score so far, from the disk of the rank that asks; `None` if there is none.
+    pub fn score(&self) -> Option<f64> {
+        files::read_to_string(&self.score_path()).ok()?.trim().parse().ok()
+    }
+
+    /// Saves the model if `score` is better than the best so far. All ranks must call it, with the same score: use
+    /// [`mean_over_ranks`](DistributedOptimizer::mean_over_ranks). Returns whether it was, the same on every rank. A score that is not a number is
+    /// never better.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] on every rank if rank 0 cannot write; those of [`evaluation_copy`](DistributedOptimizer::evaluation_copy).
+    pub fn offer<M: Module>(&mut self, optim: &mut DistributedOptimizer, model: &M, score: f64) -> Result<bool, Error> {
+        let is_better = |best: f64| if self.is_lower_better { score < best } else { score > best };
+        // Rank 0 decides: the others may not see its disk.
+        let better = optim.rank() == 0 && !score.is_nan() && self.score().is_none_or(is_better);
+        if !optim.any_rank(better)? {
+            return Ok(false);
+        }
+        let shown = optim.evaluation_copy(model)?;
+        let written = if optim.rank() == 0 { self.write(shown, score) } else { Ok(()) };
+        let has_failed = optim.any_rank(written.is_err())?;
+        written.map_err(|problem| fail(&self.path, problem))?;
+        if has_failed { Err(fail(&self.path, "rank 0 could not write it")) } else { Ok(true) }
+    }
+
+    fn write<M: Module>(&self, model: M, score: f64) -> Result<(), String> {
+        let said = |error: std::io::Error| format!("cannot be written: {error}");
+        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(said)?;
+        }
+        let draft = with(&self.path, ".partial");
+        model.save_file(&draft).map_err(|error| format!("cannot be written: {error}"))?;
+        std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(said)?;
+        files::rename(&draft, &self.path).map_err(said)?;
+        let draft = with(&self.score_path(), ".partial");
+        std::fs::write(&draft, score.to_string()).map_err(said)?;
+        files::rename(&draft, &self.score_path()).map_err(said)
+    }
+
+    fn score_path(&self) -> PathBuf {
+        with(&self.path, ".score")
+    }
+}
+
+fn named(path: PathBuf) -> PathBuf {
+    if path.extension().is_some() { path } else { path.with_extension("bpk") }
+}
+
+fn with(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
