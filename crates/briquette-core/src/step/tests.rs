@@ -180,7 +180,7 @@ fn an_agreement_is_reported_by_the_next_header_and_what_one_rank_knows_is_not() 
 
 #[test]
 fn a_rank_whose_parameters_are_not_finite_after_the_optimizer_stops_the_others() {
-    let config: Config = "strategy=minibatch:1".parse().unwrap();
+    let config: Config = "strategy=parle:1".parse().unwrap();
     let ranks = run_ranks(Local::world(2), |mut comm| {
         let (rank, mut driver) = (comm.rank(), driver(&config, 2));
         let plan = driver.plan();

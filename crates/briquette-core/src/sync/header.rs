@@ -1,12 +1,11 @@
 //! Step header: metadata that all ranks agree on at the start of every step.
 //!
-//! Before anything is exchanged, every rank sends to every other rank its step, whether its gradient is finite and the slot
-//! where it is not, its sample count, loss, learning rate and times, the slots it has values for, and whether it wants to stop.
-//! So no rank leaves the others waiting, and every rank rejects a NaN before it reaches any state. At some steps a rank also
-//! sends a digest of its parameters before the step, so that replicas that have diverged are detected.
+//! Before anything is exchanged, every rank sends to every other rank its step, whether its gradient is finite and the slot where it is not, its
+//! sample count, loss, learning rate and times, the slots it has values for, and whether it wants to stop. So every rank rejects a NaN before
+//! it reaches any state. At some steps a rank also sends a digest of its parameters, so that replicas that have diverged are detected.
 //!
-//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks. `n` is the number of values that a controller needs,
-//! usually 0. A digest and a non-finite slot share one field, since a rank never sends both.
+//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks. `n` is the number of values that a controller needs, usually 0. A digest and a
+//! non-finite slot share one field, since a rank never sends both.
 
 use super::Agrees;
 use super::unequal::{Unequal, unequal};
@@ -154,8 +153,7 @@ impl Header {
     /// Returns this rank's own values as an agreement with weight 1, for a step where [no rank agrees](super::Agrees::NoRank).
     ///
     /// # Errors
-    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank. The others learn of it when the
-    /// session is aborted.
+    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank. The abort of the session stops the others.
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;
@@ -246,8 +244,7 @@ impl Header {
 }
 
 impl Agrees {
-    /// Returns the agreement before a step's exchange: [`agree`] among the ranks that agree, or this rank's [own
-    /// values](Header::alone).
+    /// Returns the agreement before a step's exchange: [`agree`] among the ranks that agree, or this rank's [own values](Header::alone).
     ///
     /// # Errors
     /// As there. Among the ranks of one machine, a fault that the faulty rank can detect is reported on that rank.
