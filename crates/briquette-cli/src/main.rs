@@ -1,4 +1,4 @@
-//! `briquette`: starts ranks as processes, and shows the effect of each compressor on a gradient.
+//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), shows checkpoints, makes tokens and certificates.
 
 use std::error::Error;
 use std::io::IsTerminal;

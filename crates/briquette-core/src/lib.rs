@@ -39,12 +39,12 @@
 //! All algorithms are tested against these laws, in `tests/laws`, over [`config::representatives`]:
 //!
 //! 1. Replicas declared equal have the same bits on every rank.
-//! 2. The mean of `sent` is the average.
+//! 2. The mean over ranks of what they `sent` is the average that they receive.
 //! 3. Input + residual = sent + new residual.
 //! 4. A failure leaves the state unchanged.
 //! 5. A resumed run is bit-identical.
 //! 6. `decode(encode(m)) = m`, and no bytes make the decoder panic.
-//! 7. The declared class holds.
+//! 7. The error of a compressor stays within the bound that it declares.
 //! 8. The reported traffic equals the transport's count.
 //! 9. Same observations, same decision.
 //! 10. A non-finite value is rejected on every rank.

@@ -1,7 +1,7 @@
 //! Step driver: the protocol of a training step around a [`SyncStrategy`].
 //!
-//! The optimizer, the model and the data belong to a framework. The driver implements everything else of a step; the
-//! framework's glue, the [laws](crate::laws) and the benches call the same two functions.
+//! The optimizer, the model and the data belong to a framework. The driver implements everything else of a step. The
+//! framework's glue, the laws (feature `testing`) and the benches call the same functions.
 //!
 //! ```text
 //! exchange_gradient    header ─► weigh ─► after_backward ─► hold ─┐
@@ -10,10 +10,13 @@
 //! end_step
 //! ```
 //!
+//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* keeps the state of slots for which no rank has a
+//! gradient. Parameters have a header of their own if there was no exchange of gradients.
+//!
 //! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is
 //! committed.
 //!
-//! A step that exchanges both gradients and parameters has one header, at the gradients. After an error the strategy has
+//! After an error the strategy has
 //! discarded its staged state and the vector is unchanged. Where only some ranks know of the error, the driver aborts the
 //! session, so that no rank waits.
 //!
@@ -186,12 +189,12 @@ impl Driver {
         comm: &mut Session,
     ) -> Result<Exchanged, SyncError> {
         let plan = self.plan();
+        let rate = header.learning_rate;
         let result = self.agree(header, present, plan, comm).and_then(|(agreement, header)| {
-            self.gradient(plan, &agreement, gradient, present, comm)?;
-            if plan.parameters {
-                self.open = Some(agreement.clone());
-            }
-            Ok(exchanged(agreement, Momenta::Keep, header))
+            let now = with_rate(agreement.clone(), rate);
+            self.gradient(plan, &now, gradient, present, comm)?;
+            self.open = plan.parameters.then_some(agreement);
+            Ok(exchanged(now, Momenta::Keep, header))
         });
         self.settled(plan, result, comm)
     }
@@ -207,7 +210,7 @@ impl Driver {
         parameters: &mut Vec<f32>,
         comm: &mut Session,
     ) -> Result<Exchanged, SyncError> {
-        let plan = self.plan();
+        let (plan, rate) = (self.plan(), header.learning_rate);
         let agreed = match self.open.take() {
             // Agreed before the optimizer's step, whose result only this rank knows.
             Some(agreement) => {
@@ -217,6 +220,7 @@ impl Driver {
             None => self.agree(header, &mut vec![true; self.layout.slots().len()], plan, comm),
         };
         let result = agreed.and_then(|(agreement, header)| {
+            let agreement = with_rate(agreement, rate);
             let cx = context(self.key, &self.layout, &agreement);
             let momenta = self.strategy.after_step(parameters, &cx, comm)?;
             self.strategy.commit();
@@ -267,9 +271,9 @@ impl Driver {
         present: &mut [bool],
         comm: &mut Session,
     ) -> Result<Exchanged, SyncError> {
-        let plan = self.plan();
+        let (plan, rate) = (self.plan(), header.learning_rate);
         let result = self.agree(header, present, plan, comm);
-        let result = result.map(|(agreement, header)| exchanged(agreement, Momenta::Keep, header));
+        let result = result.map(|(agreement, header)| exchanged(with_rate(agreement, rate), Momenta::Keep, header));
         self.settled(plan, result, comm)
     }
 
@@ -300,13 +304,12 @@ impl Driver {
         let mine = Header { step: self.step, previous, learning_rate, ..header };
         let (start, before_header) = (comm.now(), comm.traffic());
         let agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm);
-        let mut agreement = agreement.inspect_err(|error| {
+        let agreement = agreement.inspect_err(|error| {
             // Without a header of all ranks, only this rank knows of the error.
             if plan.agrees != Agrees::World {
                 comm.abort(&error.to_string());
             }
         })?;
-        agreement.agreed_step.learning_rate = learning_rate.or(header.learning_rate);
         Ok((agreement, HeaderCost { seconds: comm.now() - start, traffic: comm.traffic() - before_header }))
     }
 
@@ -366,6 +369,12 @@ impl Driver {
 
 fn context<'a>(key: Key, layout: &'a Layout, agreement: &'a Agreement) -> Context<'a> {
     Context { key, slots: layout.slots(), agreed_step: &agreement.agreed_step, ranks: &agreement.ranks }
+}
+
+/// With this rank's own learning rate, if ranks need not agree on one.
+fn with_rate(mut agreement: Agreement, learning_rate: Option<f64>) -> Agreement {
+    agreement.agreed_step.learning_rate = agreement.agreed_step.learning_rate.or(learning_rate);
+    agreement
 }
 
 fn exchanged(agreement: Agreement, momenta: Momenta, header: HeaderCost) -> Exchanged {

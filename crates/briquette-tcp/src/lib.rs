@@ -13,10 +13,10 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Rendezvous.** Every rank calls rank 0's address, retrying until rank 0 is there, and sends its rank, the world
-//! size, the library version and the address where it accepts connections itself. Before that, both sides compare the
-//! [world's name](TcpBuilder::world_name), which separates the ranks of two jobs. If no port is given, it follows from
-//! that name. Rank 0 answers once all ranks have called. Then each rank calls the ranks below it. Both sides of every
+//! **Rendezvous.** Every rank calls rank 0's address, retrying until rank 0 is there. (If no port is given, it follows from
+//! the [world's name](TcpBuilder::world_name).) Both sides compare that name, which separates the ranks of two jobs. The
+//! rank then sends its rank, the world size, the library version and the address where it accepts connections itself.
+//! Rank 0 answers once all ranks have called, and each rank calls the ranks below it. Both sides of every
 //! connection prove that they know the same [`Token`], which is never sent; outside of loopback a token is required.
 //! [`Certificates`] add TLS 1.3 to every connection. Strangers are refused and logged once, and change nothing.
 //!
@@ -27,7 +27,7 @@
 //!
 //! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection;
 //! [`traffic`](briquette_core::Session::traffic) counts the `n`. Heartbeats take about 100 bytes a second from every
-//! rank; rank 0 sends as much about every rank to every rank.
+//! rank. Rank 0 forwards every rank's heartbeat to every rank, about `100·W` bytes a second to each.
 //!
 //! ```
 //! use briquette_core::comm::run_ranks;

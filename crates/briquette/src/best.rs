@@ -1,6 +1,7 @@
 //! The best model of a run.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use briquette_core::files;
@@ -13,8 +14,8 @@ use crate::optimizer::DistributedOptimizer;
 /// Keeps the best model of a world on disk: the model that [`evaluation_copy`](DistributedOptimizer::evaluation_copy) returns, in Burn's own
 /// format, written by rank 0.
 ///
-/// The score is kept next to the model (`PATH.score`, a number as text), so that a resumed run continues the comparison. Both files are replaced as a
-/// whole. A path without an extension gets Burn's (`.bpk`).
+/// The score is kept next to the model (`PATH.score`, a number as text), so that a resumed run continues the comparison. A new run needs a new path, or its
+/// model competes with the old one. Both files are replaced as a whole. A path without an extension gets Burn's (`.bpk`).
 ///
 /// ```no_run
 /// # use briquette::{BestModel, DistributedOptimizer, Error};
@@ -51,9 +52,19 @@ impl BestModel {
         &self.path
     }
 
-    /// The best score so far, from the disk of the rank that asks; `None` if there is none.
-    pub fn score(&self) -> Option<f64> {
-        files::read_to_string(&self.score_path()).ok()?.trim().parse().ok()
+    /// The best score so far, from the disk of the rank that asks; `None` without a model or its score.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if the score is there and cannot be read.
+    pub fn score(&self) -> Result<Option<f64>, Error> {
+        if !self.path.exists() {
+            return Ok(None);
+        }
+        match files::read_to_string(&self.score_path()) {
+            Ok(text) => text.trim().parse().map(Some).map_err(|error| fail(&self.score_path(), error)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(fail(&self.score_path(), error)),
+        }
     }
 
     /// Saves the model if `score` is better than the best so far. All ranks must call it, with the same score: use
@@ -63,10 +74,26 @@ impl BestModel {
     /// # Errors
     /// [`Error::Checkpoint`] on every rank if rank 0 cannot write; those of [`evaluation_copy`](DistributedOptimizer::evaluation_copy).
     pub fn offer<M: Module>(&mut self, optim: &mut DistributedOptimizer, model: &M, score: f64) -> Result<bool, Error> {
+        let sync = optim.synchronizer_mut();
+        let (begin, last_end) = (sync.comm.now(), sync.last_end);
+        let offered = self.offer_now(optim, model, score);
+        // Not part of a step.
+        let sync = optim.synchronizer_mut();
+        sync.last_end = last_end + (sync.comm.now() - begin);
+        offered
+    }
+
+    fn offer_now<M: Module>(&mut self, optim: &mut DistributedOptimizer, model: &M, score: f64) -> Result<bool, Error> {
         let is_better = |best: f64| if self.is_lower_better { score < best } else { score > best };
         // Rank 0 decides: the others may not see its disk.
-        let better = optim.rank() == 0 && !score.is_nan() && self.score().is_none_or(is_better);
-        if !optim.any_rank(better)? {
+        let best = if optim.rank() == 0 { self.score() } else { Ok(None) };
+        let better = optim.rank() == 0 && !score.is_nan() && best.as_ref().is_ok_and(|best| best.is_none_or(is_better));
+        let (better, has_failed) = (optim.any_rank(better)?, optim.any_rank(best.is_err())?);
+        best?;
+        if has_failed {
+            return Err(fail(&self.path, "rank 0 could not read the best score"));
+        }
+        if !better {
             return Ok(false);
         }
         let shown = optim.evaluation_copy(model)?;
@@ -81,13 +108,19 @@ impl BestModel {
         if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(said)?;
         }
-        let draft = with(&self.path, ".partial");
+        let synced = |path: &Path| std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(said);
+        let (draft, score_draft) = (with(&self.path, ".partial"), with(&self.score_path(), ".partial"));
         model.save_file(&draft).map_err(|error| format!("cannot be written: {error}"))?;
-        std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(said)?;
+        std::fs::write(&score_draft, score.to_string()).map_err(said)?;
+        synced(&draft)?;
+        synced(&score_draft)?;
+        // A model whose score is lost is replaced by the next one: never an old score for a new model.
+        match std::fs::remove_file(self.score_path()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(said(error)),
+            _ => {}
+        }
         files::rename(&draft, &self.path).map_err(said)?;
-        let draft = with(&self.score_path(), ".partial");
-        std::fs::write(&draft, score.to_string()).map_err(said)?;
-        files::rename(&draft, &self.score_path()).map_err(said)
+        files::rename(&score_draft, &self.score_path()).map_err(said)
     }
 
     fn score_path(&self) -> PathBuf {

@@ -24,7 +24,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-pub(crate) use self::clip::clip;
+pub(crate) use self::clip::{clip, energy};
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
 pub(crate) use self::inventory::Inventory;
 pub(crate) use self::kept::{Kept, buffer_ids};

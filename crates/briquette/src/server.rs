@@ -196,6 +196,10 @@ impl ServerTraining {
         let (rank, batches) = (sync.rank(), self.batches.unwrap_or_default());
         let why = if sync.config.settings() != self.settings() {
             "the optimizer was built with another strategy than this server's: give it `server.strategy()`".to_owned()
+        } else if sync.clips() {
+            "a server's optimizer steps with one worker's gradient at a time, which is not clipped: leave out `with_clip_norm`, and clip in the training \
+             loop"
+                .to_owned()
         } else if rank != SERVER && takes_all_data(self.policy) && batches == 0 {
             format!("server {} takes full gradients, and rank {rank} has no batches (`with_batches`)", self.policy)
         } else {

@@ -266,7 +266,9 @@ impl Synchronizer {
             let ready = flat::settle(module).and_then(|()| self.check_layout(module));
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            let is_identity = self.joined.as_ref().is_some_and(|joined| joined.is_identity);
+            // A gradient of no samples weighs nothing.
+            let weighs = self.loss.samples != Some(0);
+            let is_identity = weighs && self.joined.as_ref().is_some_and(|joined| joined.is_identity);
             let result = ready.and_then(|()| match (is_identity, self.hides(plan)) {
                 (true, _) => self.hand_on(module, grads, plan),
                 (false, true) => self.finish_hidden(module, grads, &mut gradients),
@@ -277,13 +279,16 @@ impl Synchronizer {
         } else {
             let checked = self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()));
             let checked = checked.and_then(|()| self.check_recorded());
-            checked.map(|()| flat::decay(module, grads, self.weight_decay))
+            checked.and_then(|()| {
+                let grads = flat::decay(module, grads, self.weight_decay);
+                self.clip_own(module, grads).inspect_err(|error| self.comm.abort(&error.to_string()))
+            })
         };
         self.open = grads.is_ok();
         // State that the forward pass wrote for this step is undone with it.
         let grads = grads.inspect_err(|_| self.undo_forward(module))?;
         // Without gradients, an optimizer does not change parameters, momenta and step counters.
-        if plan.optimizes { self.clip(module, grads) } else { Ok(GradientsParams::new()) }
+        Ok(if plan.optimizes { grads } else { GradientsParams::new() })
     }
 
     fn order(&self, called: &'static str, first: &'static str) -> Error {
@@ -307,9 +312,10 @@ impl Synchronizer {
         let Gradients { flat: values, present, .. } = gradients;
         let exchanged = self.driver.exchange_gradient(header, values, present, &mut self.comm)?;
         self.exchanged(exchanged);
-        let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();
+        self.clip_average(&mut gradients.flat);
+        let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let restored = gradients.restore(module, layout);
         (self.report.read_seconds, self.report.write_seconds) = (read_seconds, self.comm.now() - begin);
         restored

@@ -1,7 +1,7 @@
 //! Top-k: keeps exactly the `k` largest magnitudes.
 //!
 //! **Why, and when not.** Of all ways to keep `k` values it keeps the most energy. Its messages go through an all-gather (bytes grow with
-//! the world), and below a factor of about 10 its indices consume the gain: quantize instead.
+//! the world), and below a ratio of about 10 its indices cost more than they save: quantize instead.
 //!
 //! **Method.** `C(x)ᵢ = xᵢ` for the `k = round(d/c)` (at least 1) largest `|xᵢ|`, ties to the lowest index, else 0. Zeros are never sent: a
 //! vector with fewer than `k` non-zero values gives a shorter message. The `k`-th magnitude is found by its bits (those of `|x|` as `f32`
@@ -26,7 +26,7 @@
 //!
 //! Needs error feedback.
 //!
-//! **Knobs.** The factor `d/k` (GraVAC explores 10 to 1000; 100 is common), and the number format of the values: default `F32`.
+//! **Knobs.** The ratio `d/k` (GraVAC explores 10 to 1000; 100 is common), and the number format of the values: default `F32`.
 //!
 //! **Deviations.** Zeros are not sent. Other implementations take the threshold from a sample and miss `k`; this one is exact.
 //!

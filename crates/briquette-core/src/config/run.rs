@@ -1,6 +1,6 @@
 //! Choices and warnings for a run: settings that follow from the number of steps.
 
-use super::{Choice, Config, ControllerConfig, Feedback, StrategyConfig};
+use super::{Choice, Config, ControllerConfig, Feedback, ReducerConfig, StrategyConfig};
 use crate::sync::FEWEST_EXCHANGES;
 
 impl Config {
@@ -41,7 +41,9 @@ impl Config {
         let sends_all = match exchange.controller {
             ControllerConfig::None => exchange.reducer.get().traits().is_dense,
             // For a single rank, which exchanges nothing, dense has the lowest cost.
-            ControllerConfig::Auto(_) | ControllerConfig::CostAware(_) => true,
+            ControllerConfig::Auto(_) | ControllerConfig::CostAware(_) => {
+                !matches!(exchange.reducer, ReducerConfig::Byzantine(_))
+            }
             _ => false,
         };
         let adds_nothing = matches!(

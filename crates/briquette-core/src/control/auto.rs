@@ -6,15 +6,14 @@
 //!
 //! **Method.** Three nested controllers:
 //!
-//! - [`CostAware`] chooses the least compression whose predicted step is within 3 % of the fastest;
-//! - the ratio is at most the one that [`LossGuard`] allows, which lowers it for a while if the loss falls behind its trend;
-//! - the ratio is also at most the one that [`DelayLimit`](super::DelayLimit) allows, which rises from 10x while the staleness of the
-//!   residual stays low.
+//! 1. [`CostAware`] takes the lowest ratio whose predicted step time is within 3 % of the fastest.
+//! 2. [`LossGuard`] caps that ratio for a while when the loss falls behind its trend.
+//! 3. [`DelayLimit`](super::DelayLimit) caps it too: at 10x first, and higher while the staleness of the residual stays low.
 //!
 //! The limit on the staleness depends on the feedback. Under [error feedback](crate::wrapper::ErrorFeedback) it is an effective delay
 //! of 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1. Under [momentum
-//! correction](crate::wrapper::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10 steps: up to 9 steps no
-//! accuracy was lost, at 15 steps seven points. Both limits lie between measurements on three small models with one seed each
+//! correction](crate::wrapper::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10 steps: no accuracy was
+//! lost up to 9 steps, and 15 steps cost seven points. Both limits lie between measurements on three small models with one seed each
 //! (`docs/signals.md`). For error feedback, the controller written out in full is
 //! `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!

@@ -1,8 +1,7 @@
 //! Reducer with all levels between dense and very sparse, for a controller to choose from.
 //!
-//! **Why.** Below a ratio of about `W`x, a sparsifier's messages are no smaller than dense ones, and most data-center networks call for
-//! such ratios. There a ring in 16 or 8 bits is the level that pays. A controller with one knob for all levels need not know how they are
-//! implemented. **Why not.** Without a controller only one of the levels is used: choose that one directly.
+//! **Why.** On fast networks ratios below about `W` are best. At such ratios, gathered sparse messages are no smaller than dense ones; a ring
+//! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the levels is used: choose that one directly.
 //!
 //! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
 //! [`Gather`](super::Gather) with the compressor. 1x is sent by [`Adaptive`](crate::wrapper::Adaptive)'s dense ring. All levels share one
@@ -23,7 +22,7 @@
 //!
 //! ```
 //! use briquette_core::config::Exchange;
-//! use briquette_core::{Layout, reduce::Levels, CompressionFactor, report::Report};
+//! use briquette_core::Layout;
 //! let exchange = Exchange { reducer: "ladder:topk:100x:q8".parse()?, feedback: "error".parse()?, ..Exchange::default() };
 //! exchange.build_reducer(&Layout::flat(1000), 4)?;
 //! let error = "ladder:sign".parse::<briquette_core::config::ReducerConfig>().unwrap_err().to_string();

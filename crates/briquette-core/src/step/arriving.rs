@@ -114,7 +114,8 @@ impl Driver {
         }
     }
 
-    /// Takes a lent strategy back. If its exchange failed, its staged state is discarded.
+    /// Takes a lent strategy back. If its exchange failed, its staged state is discarded; abort the session then, if only this
+    /// rank knows of the error.
     pub fn give_back(&mut self, Lent { strategy, .. }: Lent, succeeded: bool) {
         self.strategy = strategy;
         if !succeeded {

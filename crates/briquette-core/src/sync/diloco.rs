@@ -1,8 +1,8 @@
 //! DiLoCo: many local Adam steps, then one outer Nesterov step on the averaged parameter change.
 //!
-//! **Why, and when not.** For ranks connected by slow links: they exchange one model in hundreds of steps, 500 times fewer
-//! bytes than at every step, and the outer momentum keeps the quality of the mean that long periods would lose. If the network
-//! can carry more, a shorter period or gradients at every step lose less.
+//! **Why, and when not.** For ranks connected by slow links. Ranks exchange once per period: with the default of 100 steps, 100
+//! times fewer bytes than at every step. Long periods make a plain mean less accurate; the outer momentum recovers most of that.
+//! If the network can carry more, a shorter period or gradients at every step lose less.
 //!
 //! **Method.** All ranks start a period of `H` steps at `x₀`. Their mean change is an *outer gradient*, with which PyTorch's
 //! SGD with Nesterov momentum steps:

@@ -2,9 +2,10 @@
 //! velocity.
 //!
 //! **Why, and when not.** Error feedback under a momentum optimizer delays gradients and then applies the optimizer's momentum to the late
-//! sum; at high factors that costs points of accuracy. Here each rank keeps the velocity itself and exchanges the accumulated *velocity*.
+//! sum; at high ratios that costs points of accuracy. Here each rank keeps the velocity itself and exchanges the accumulated *velocity*.
 //! **The inner optimizer must then be plain SGD, without momentum**, and weight decay belongs on the local gradient
-//! (`DistributedOptimizer::with_local_weight_decay`). Not for Adam.
+//! (`DistributedOptimizer::with_local_weight_decay`). Not for Adam. To keep the optimizer's own momentum, as
+//! `auto` does, use [`InnerMomentum`](super::InnerMomentum).
 //!
 //! **Method.** On every rank:
 //!

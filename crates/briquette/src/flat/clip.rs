@@ -1,16 +1,30 @@
 //! Clipping by the global norm of a module's gradients.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 use super::transfer::{Pieces, as_f32};
-use super::values::read_gradients;
 use crate::error::Error;
 
-/// Scales the gradients so that their global norm, `√(Σ g²)` over all tensors, is at most `max`. Returns them and the norm before.
+/// The sum of squares in `f64`, in the order of the values: the same bits wherever the values are the same.
+pub(crate) fn energy(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value).powi(2)).sum()
+}
+
+/// Scales the gradients so that their global norm, `√(Σ g²)` over all tensors, is at most `max`. Returns them and the norm before. The gradient of a
+/// parameter that several places share counts once.
 pub(crate) fn clip<M: Module>(module: &M, grads: GradientsParams, max: f64) -> Result<(GradientsParams, f64), Error> {
-    let norm = norm(module, &grads)?;
+    let mut walk = Collect { grads: &grads, seen: HashSet::new(), pieces: Pieces::default() };
+    module.visit(&mut walk);
+    let mut sum = 0.0;
+    walk.pieces.read(|block| {
+        sum += energy(as_f32(&block)?);
+        Ok(())
+    })?;
+    let norm = sum.sqrt();
     if norm <= max {
         return Ok((grads, norm));
     }
@@ -19,34 +33,16 @@ pub(crate) fn clip<M: Module>(module: &M, grads: GradientsParams, max: f64) -> R
     Ok((walk.scaled, norm))
 }
 
-/// Squares are summed where the gradients are: a number a tensor is read.
-fn norm<M: Module>(module: &M, grads: &GradientsParams) -> Result<f64, Error> {
-    let mut walk = Squares { grads, sums: Pieces::default() };
-    module.visit(&mut walk);
-    let mut sum = 0.0;
-    walk.sums.read(|block| {
-        sum += as_f32(&block)?.iter().map(|square| f64::from(*square)).sum::<f64>();
-        Ok(())
-    })?;
-    if !sum.is_finite() {
-        // Squares of finite values may exceed the largest f32.
-        let mut values = Vec::new();
-        read_gradients(module, grads, &mut values)?;
-        sum = values.iter().map(|value| f64::from(*value).powi(2)).sum();
-    }
-    Ok(sum.sqrt())
-}
-
-struct Squares<'a> {
+struct Collect<'a> {
     grads: &'a GradientsParams,
-    sums: Pieces,
+    seen: HashSet<ParamId>,
+    pieces: Pieces,
 }
 
-impl ModuleVisitor for Squares<'_> {
+impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(grad) = self.grads.get::<D>(param.id) {
-            let grad = if grad.dtype() == DType::F32 { grad } else { grad.cast(DType::F32) };
-            self.sums.push(grad.square().sum());
+        if let (true, Some(grad)) = (self.seen.insert(param.id), self.grads.get::<D>(param.id)) {
+            self.pieces.push(grad);
         }
     }
 }

@@ -28,6 +28,6 @@ impl Synchronizer {
         self.report.read_seconds = read_seconds;
         self.report.exchange =
             Report { factor: Some(CompressionFactor::DENSE), traffic: Some(Traffic::default()), ..Report::default() };
-        Ok(checked.grads)
+        self.clip_own(module, checked.grads)
     }
 }

@@ -37,11 +37,28 @@ impl Synchronizer {
         self.clip.norm
     }
 
-    pub(super) fn clip<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
+    /// Clips an average before it becomes Burn's gradients: on the host, so that its bits are the same on every rank.
+    pub(super) fn clip_average(&mut self, average: &mut [f32]) {
+        let Some(max) = self.clip.max else { return };
+        let norm = flat::energy(average).sqrt();
+        self.clip.norm = Some(norm);
+        if norm > max {
+            let scale = (max / norm) as f32;
+            average.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+
+    /// Clips this rank's own gradients, which no rank exchanges.
+    pub(super) fn clip_own<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let Some(max) = self.clip.max else { return Ok(grads) };
         let (grads, norm) = flat::clip(module, grads, max)?;
         self.clip.norm = Some(norm);
         Ok(grads)
+    }
+
+    /// Returns whether gradients are clipped.
+    pub(crate) fn clips(&self) -> bool {
+        self.clip.max.is_some()
     }
 }
 
@@ -49,7 +66,8 @@ impl Clip {
     /// The optimizer as the exchange sees it: clipping is not linear.
     pub(super) fn seen(self, optimizer: InnerOptimizer) -> InnerOptimizer {
         match (self.max, optimizer) {
-            (Some(_), InnerOptimizer::Sgd | InnerOptimizer::HeavyBall { .. }) => InnerOptimizer::Other,
+            (Some(_), InnerOptimizer::Sgd) => InnerOptimizer::Other,
+            (Some(_), InnerOptimizer::HeavyBall { .. }) => InnerOptimizer::OtherMomentum,
             _ => optimizer,
         }
     }

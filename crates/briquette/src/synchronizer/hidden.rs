@@ -219,6 +219,7 @@ impl Synchronizer {
             self.say_that_nothing_hides(!self.report.arrivals.is_empty(), was_armed);
         }
         let begin = self.comm.now();
+        self.clip_average(&mut gradients.flat);
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let restored = gradients.restore(module, layout);
         self.report.write_seconds = self.comm.now() - begin;

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
 use super::{Joined, REBROADCAST_STEPS, REPLICA_CHECK_STEPS, Synchronizer, mixed};
+use crate::backend::in_host_memory;
 use crate::error::Error;
 use crate::flat::{self, Inventory, Known, Part};
 use crate::handshake::{self, Compared, Identity};
@@ -119,7 +120,9 @@ impl Synchronizer {
         self.driver.set_weighs_samples(self.config.weighs_samples());
         self.driver.set_remembers(self.config.remembers());
         let (known, buffer_ids) = (Known::default(), flat::buffer_ids(&module));
-        let is_identity = self.world() == 1 && self.config.is_identity_alone();
+        // From a device, gradients are read in buckets.
+        let is_near = module.devices().iter().all(in_host_memory);
+        let is_identity = self.world() == 1 && is_near && self.config.is_identity_alone();
         let joined = Joined { inventory, identity, rebroadcast, is_mixed, is_identity, known, buffer_ids };
         self.joined = Some(joined);
         // The other ranks proceed to their steps, and would wait for this one.

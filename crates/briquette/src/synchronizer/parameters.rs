@@ -1,6 +1,6 @@
 //! The second half of a step: exchanges parameters, if the strategy does so.
 
-use briquette_core::sync::Momenta;
+use briquette_core::sync::{Header, Momenta};
 use burn::module::Module;
 
 use super::Synchronizer;
@@ -74,7 +74,11 @@ impl Synchronizer {
         let bad_buffer = if plan.gradients { None } else { self.look_at_buffers(module)? };
         let read_seconds = self.comm.now() - begin;
         let bad_slot = first_bad_slot(values, self.layout()?).or(bad_buffer);
-        let header = self.header(bad_slot, plan);
+        let header = match plan.gradients {
+            // What is recorded between the halves belongs to the next header.
+            true => Header { bad_slot, learning_rate: self.learning_rate, ..Header::default() },
+            false => self.header(bad_slot, plan),
+        };
         let exchanged = self.driver.exchange_parameters(header, values, &mut self.comm)?;
         self.exchanged(exchanged);
         Ok(read_seconds)

@@ -5,11 +5,15 @@ use crate::error::Error;
 
 impl Synchronizer {
     /// The mean of each value over ranks, weighted by the samples behind them; in `f64`, the same bits on every rank. All ranks must call it, with as
-    /// many values. NaN if no rank has a sample. The time it takes counts as nothing.
+    /// many values. A value that is NaN on a rank with samples is NaN on every
+    /// rank, and so is every value if no rank has samples. The time it takes counts as nothing.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails, or ranks call with different numbers of values.
     pub fn mean_over_ranks(&mut self, values: &[f64], samples: u64) -> Result<Vec<f64>, Error> {
+        if self.world() == 1 && samples > 0 {
+            return Ok(values.to_vec());
+        }
         let weight = samples as f64;
         // A value of no samples may be NaN.
         let weighted = values.iter().map(|value| if samples == 0 { 0.0 } else { value * weight });

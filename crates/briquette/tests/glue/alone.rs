@@ -113,3 +113,16 @@ fn a_run_of_one_rank_goes_on_among_two() {
         assert_eq!(trained[0], trained[1], "{what}");
     }
 }
+
+#[test]
+fn a_gradient_of_no_samples_weighs_nothing_alone_either() {
+    let moved = ranks(1, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+        let model = optim.join(Mlp::new(5))?;
+        let before = bits(&model);
+        optim.record_samples(0);
+        let gradients = some_grads(&model, 0);
+        Ok(bits(&optim.step(LR, model, gradients)?) != before)
+    });
+    assert_eq!(moved, [false]);
+}

@@ -3,6 +3,8 @@
 use briquette::core::config::Config;
 use briquette::{BestModel, DistributedOptimizer, Error};
 use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Tensor;
 
 use crate::common::*;
 
@@ -56,6 +58,46 @@ fn an_optimizer_whose_gradient_is_clipped_gets_error_feedback() {
     assert!(chosen(Some(1.0)).starts_with("error feedback"), "{}", chosen(Some(1.0)));
 }
 
+/// A parameter that two places share has one gradient.
+#[derive(Module, Debug)]
+struct Tied {
+    first: Linear,
+    again: Linear,
+}
+
+#[test]
+fn the_gradient_of_a_shared_parameter_counts_once() {
+    for config in [Config::dense(), Config::local_sgd(4)] {
+        let norms = ranks(2, |comm| {
+            let first = LinearConfig::new(3, 3).with_bias(false).init(&device());
+            let tied = Tied { again: first.clone(), first };
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1).with_clip_norm(1e9);
+            let model = optim.join(tied)?;
+            let x = Tensor::<2>::ones([1, 3], &device());
+            let loss = (model.first.forward(x.clone()) + model.again.forward(x)).sum();
+            let gradients = grads(&model, &loss);
+            let one =
+                gradients.get::<2>(model.first.weight.id).expect("a gradient").square().sum().into_scalar::<f32>();
+            optim.step(0.1, model, gradients)?;
+            Ok((optim.gradient_norm().expect("it clips"), f64::from(one).sqrt()))
+        });
+        assert!(norms.iter().all(|(norm, one)| (norm - one).abs() < 1e-6 * one), "{norms:?}");
+    }
+}
+
+#[test]
+fn clipping_does_not_hide_an_optimizers_momentum() {
+    let error = outcomes(2, |comm| {
+        let config: Config = "reducer=gather:topk:10x feedback=momentum".parse().expect("a configuration");
+        DistributedOptimizer::new(sgd_with_momentum(), comm, config, 1)
+            .with_clip_norm(1.0)
+            .join(Mlp::new(5))
+            .map(|_| ())
+    });
+    let error = error.into_iter().next().expect("two ranks").expect_err("momentum twice").to_string();
+    assert!(error.contains("without momentum"), "{error}");
+}
+
 #[test]
 fn ranks_that_clip_differently_are_refused() {
     let outcomes = outcomes(2, |comm| {
@@ -102,7 +144,10 @@ fn the_best_model_stays_on_disk_and_a_resumed_run_knows_its_score() {
     };
     assert_eq!(run(&[3.0, f64::NAN, 2.0, 2.5]), [[true, false, true, false], [true, false, true, false]]);
     let best = BestModel::lowest(&path);
-    assert_eq!((best.score(), best.path().extension().and_then(|e| e.to_str())), (Some(2.0), Some("bpk")));
+    assert_eq!(
+        (best.score().expect("it can be read"), best.path().extension().and_then(|e| e.to_str())),
+        (Some(2.0), Some("bpk"))
+    );
     let kept = bits(&Mlp::new(1).load_file(best.path()));
     assert_ne!(kept, bits(&Mlp::new(1)));
     assert_eq!(run(&[2.25]), [[false], [false]]);
@@ -112,6 +157,11 @@ fn the_best_model_stays_on_disk_and_a_resumed_run_knows_its_score() {
     let mut left: Vec<_> = best.path().parent().expect("a folder").read_dir().expect("it is there").collect();
     assert_eq!(left.len(), 2, "{left:?}");
     left.clear();
+    // Without its score the model is replaced; a score without a model says nothing.
+    std::fs::remove_file(best.path().with_extension("bpk.score")).expect("a score");
+    assert_eq!(run(&[9.0]), [[true], [true]]);
+    std::fs::remove_file(best.path()).expect("a model");
+    assert_eq!((best.score().expect("no error"), run(&[10.0])), (None, vec![vec![true]; 2]));
 }
 
 #[test]
