@@ -10,8 +10,8 @@
 //! end_step
 //! ```
 //!
-//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* keeps the state of slots for which no rank has a
-//! gradient. Parameters have a header of their own if there was no exchange of gradients.
+//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* keeps the state of slots for which no rank has a gradient. Parameters
+//! have a header of their own if there was no exchange of gradients.
 //!
 //! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is
 //! committed.
@@ -21,7 +21,7 @@
 //! session, so that no rank waits.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, config::Config, error::SyncError, step::Driver, sync::Header};
+//! use briquette_core::{Key, Layout, comm::Local, config::Config, error::CommError, step::Driver, sync::Header};
 //! let ranks = Local::run(2, |mut comm| {
 //!     let layout = Layout::flat(2);
 //!     let mut driver = Driver::new(Key::new(1));
@@ -29,9 +29,9 @@
 //!     let mut gradient = [vec![1.0, 2.0], vec![3.0, 6.0]][comm.rank()].clone();
 //!     // The second rank has three times as many samples.
 //!     let header = Header { samples: [1, 3][comm.rank()], ..Header::default() };
-//!     driver.exchange_gradient(header, &mut gradient, &mut [true], &mut comm)?;
+//!     driver.exchange_gradient(header, &mut gradient, &mut [true], &mut comm).expect("both ranks step");
 //!     driver.end_step();
-//!     Ok::<_, SyncError>((gradient, driver.step()))
+//!     Ok::<_, CommError>((gradient, driver.step()))
 //! });
 //! assert!(ranks.into_iter().all(|rank| rank == Ok((vec![2.5, 5.0], 1))));
 //! ```
@@ -86,8 +86,7 @@ pub struct HeaderCost {
 }
 
 impl Driver {
-    /// Creates a driver at step 0 without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the
-    /// run's root key.
+    /// Creates a driver at step 0 without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the run's root key.
     pub fn new(key: Key) -> Self {
         Driver {
             strategy: Box::new(Away(Plan::ALONE)),
@@ -112,8 +111,7 @@ impl Driver {
         self.names = names;
     }
 
-    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which turns the plain mean over ranks into the
-    /// mean over samples.
+    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which turns the mean over ranks into the mean over samples.
     pub fn set_weighs_samples(&mut self, weighs_samples: bool) {
         self.weighs_samples = weighs_samples;
     }
@@ -260,8 +258,7 @@ impl Driver {
         Ok(momenta)
     }
 
-    /// Agrees on the header of a step that exchanges no vector, as [`exchange_gradient`](Self::exchange_gradient) does, without
-    /// calling the strategy.
+    /// Agrees on the header of a step that exchanges no vector, as [`exchange_gradient`](Self::exchange_gradient) does, without calling the strategy.
     ///
     /// # Errors
     /// As for `exchange_gradient`.
@@ -384,22 +381,6 @@ fn exchanged(agreement: Agreement, momenta: Momenta, header: HeaderCost) -> Exch
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").field("step", &self.step).field("plan", &self.plan()).finish_non_exhaustive()
-    }
-}
-
-impl LastExchange {
-    /// Creates this rank's part of an exchange from its report. The seconds are the reducer's, without the header's wait for
-    /// the slowest rank and without communication that computing hid.
-    pub fn reported(report: &Report, traffic: Traffic) -> Self {
-        let seconds = report.seconds.unwrap_or_default();
-        LastExchange {
-            compress_seconds: (seconds.compress - (seconds.hidden - seconds.exchange).max(0.0)).max(0.0),
-            exchange_seconds: (seconds.exchange - seconds.hidden).max(0.0),
-            traffic,
-            waiting: report.waiting.unwrap_or_default(),
-            measured: report.measured,
-            ..LastExchange::default()
-        }
     }
 }
 

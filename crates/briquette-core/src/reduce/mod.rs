@@ -108,6 +108,22 @@ pub struct LastExchange {
     pub measured: Measured,
 }
 
+impl LastExchange {
+    /// Creates this rank's part of an exchange from its report. The seconds are the reducer's, without the header's wait for
+    /// the slowest rank and without communication that computing hid.
+    pub fn reported(report: &Report, traffic: Traffic) -> Self {
+        let seconds = report.seconds.unwrap_or_default();
+        LastExchange {
+            compress_seconds: (seconds.compress - (seconds.hidden - seconds.exchange).max(0.0)).max(0.0),
+            exchange_seconds: (seconds.exchange - seconds.hidden).max(0.0),
+            traffic,
+            waiting: report.waiting.unwrap_or_default(),
+            measured: report.measured,
+            ..LastExchange::default()
+        }
+    }
+}
+
 /// One exchange.
 #[derive(Debug)]
 pub struct Round<'a> {

@@ -186,6 +186,7 @@ fn a_rank_whose_parameters_are_not_finite_after_the_optimizer_stops_the_others()
         let plan = driver.plan();
         assert!(plan.gradients && plan.parameters);
         let mut values = gradient(rank, 0, &[true; SLOTS]);
+        driver.strategy_mut().begin(&gradient(0, 0, &[true; SLOTS]));
         let gradient = driver.exchange_gradient(header(rank), &mut values, &mut [true; SLOTS], &mut comm);
         let bad = Header { bad_slot: (rank == 1).then_some(2), ..header(rank) };
         // The other rank may be at either exchange when it learns of the error.
