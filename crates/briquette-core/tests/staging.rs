@@ -185,7 +185,7 @@ fn probe_of<'a>(layout: &'a Layout, input: &'a [f32], key: Key) -> Probe<'a> {
 
 #[test]
 fn the_message_sent_is_the_very_one_that_was_probed() {
-    // It draws anew at every call, so a second compression would choose other coordinates. The message with the reported energy
+    // It draws again at every call, so a second compression would choose other coordinates. The message with the reported energy
     // is sent.
     let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
     let mut gather = Gather::new(counting, Mean);
@@ -198,7 +198,7 @@ fn the_message_sent_is_the_very_one_that_was_probed() {
         let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
         assert_eq!(energy, energies.kept(0)[chosen], "step {step}");
         assert_eq!(calls.take(), [2, 0]);
-        // The staged message is used up: the same exchange, once more, compresses and draws anew.
+        // The staged message is used up: the same exchange, once more, compresses and draws again.
         assert_ne!(send(&mut gather, step), sent);
         assert_eq!(calls.take(), [1, 0]);
     }
@@ -226,7 +226,7 @@ fn what_was_probed_for_another_key_or_factor_is_not_sent() {
 
 #[test]
 fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
-    // It draws anew at every call, so the sent values identify the message.
+    // It draws again at every call, so the sent values identify the message.
     let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
     let mut gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
     for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {

@@ -164,7 +164,7 @@ fn stop(error: &dyn std::fmt::Display, version: u64, comm: &mut Session) {
     comm.abort(&error.to_string());
 }
 
-/// Works for the rank `server` until told to stop, starting with batch number `batch`. Returns the final model, the next
+/// Works for the rank `server` until the server stops it, starting with batch number `batch`. Returns the final model, the next
 /// batch's number, and the number of updates. `x` has the length of the model.
 ///
 /// # Errors

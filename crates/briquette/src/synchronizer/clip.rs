@@ -20,7 +20,7 @@ impl Synchronizer {
     /// all ranks clip the same average by the same factor. Where a strategy exchanges parameters, each rank clips its own gradient. The same on every
     /// rank: [`join`](Self::join) compares.
     ///
-    /// A feedback that is [left open](briquette_core::config::Feedback::ByOptimizer) is then error feedback, as momentum correction beside the
+    /// A feedback that is [left open](briquette_core::config::Feedback::ByOptimizer) is then error feedback, as momentum correction in addition to the
     /// optimizer's own momentum needs an optimizer that is linear in the gradient.
     ///
     /// # Panics
