@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use briquette_core::files;
 use burn::module::Module;
 
-use crate::checkpoint::fail;
+use crate::checkpoint::{fail, make_directory, put_in_place, write_partial};
 use crate::error::Error;
 use crate::optimizer::DistributedOptimizer;
 
@@ -99,41 +99,34 @@ impl BestModel {
         let shown = optim.evaluation_copy(model)?;
         let written = if optim.rank() == 0 { self.write(shown, score) } else { Ok(()) };
         let has_failed = optim.any_rank(written.is_err())?;
-        written.map_err(|problem| fail(&self.path, problem))?;
+        written?;
         if has_failed { Err(fail(&self.path, "rank 0 could not write it")) } else { Ok(true) }
     }
 
-    fn write<M: Module>(&self, model: M, score: f64) -> Result<(), String> {
-        let said = |error: std::io::Error| format!("cannot be written: {error}");
-        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent).map_err(said)?;
-        }
-        let synced = |path: &Path| std::fs::File::open(path).and_then(|file| file.sync_all()).map_err(said);
-        let (draft, score_draft) = (with(&self.path, ".partial"), with(&self.score_path(), ".partial"));
-        model.save_file(&draft).map_err(|error| format!("cannot be written: {error}"))?;
-        std::fs::write(&score_draft, score.to_string()).map_err(said)?;
-        synced(&draft)?;
-        synced(&score_draft)?;
+    fn write<M: Module>(&self, model: M, score: f64) -> Result<(), Error> {
+        let failed = |error: std::io::Error| fail(&self.path, error);
+        make_directory(self.path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+        let bytes = model.into_record().into_bytes().map_err(|error| fail(&self.path, error))?;
+        write_partial(&self.path, &bytes)?;
+        write_partial(&self.score_path(), score.to_string().as_bytes())?;
         // A model whose score is lost is replaced by the next one: never an old score for a new model.
         match std::fs::remove_file(self.score_path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(said(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        files::rename(&draft, &self.path).map_err(said)?;
-        files::rename(&score_draft, &self.score_path()).map_err(said)
+        put_in_place(&self.path)?;
+        put_in_place(&self.score_path())
     }
 
     fn score_path(&self) -> PathBuf {
-        with(&self.path, ".score")
+        let mut name = OsString::from(&self.path);
+        name.push(".score");
+        name.into()
     }
 }
 
 fn named(path: PathBuf) -> PathBuf {
-    if path.extension().is_some() { path } else { path.with_extension("bpk") }
-}
-
-fn with(path: &Path, ending: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(ending);
-    name.into()
+    let path = if path.extension().is_some() { path } else { path.with_extension("bpk") };
+    // A bare name has an empty parent, which is no directory.
+    if path.parent() == Some(Path::new("")) { Path::new(".").join(path) } else { path }
 }

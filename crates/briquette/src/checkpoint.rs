@@ -38,7 +38,7 @@ pub(crate) use self::common::Leaders;
 pub use self::directory::Checkpoint;
 pub(crate) use self::directory::Series;
 use self::directory::file_name;
-pub(crate) use self::file::{Blobs, Saved};
+pub(crate) use self::file::{Blobs, Saved, make_directory, put_in_place, write_partial};
 pub(crate) use self::save::Pending;
 pub use self::save::SaveReport;
 use self::state::read_state;

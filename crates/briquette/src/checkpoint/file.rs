@@ -80,7 +80,7 @@ fn sync_directory(directory: &Path) -> std::io::Result<()> {
 
 /// Creates a directory and its missing ancestors, each durably in its parent. (The parent is synced in any case, because another
 /// rank may have just created the directory.)
-pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
+pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     let above =
         |path: &Path| path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new(".")).to_owned();
     let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|p| *p != Path::new("") && !p.is_dir()).collect();
@@ -94,7 +94,7 @@ pub(super) fn partial(path: &Path) -> PathBuf {
 }
 
 /// Writes a file under its [`partial`] name and syncs it and its name. Returns the seconds of the write and of the syncs.
-pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
+pub(crate) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let (directory, partial) = (path.parent().unwrap_or(Path::new(".")), partial(path));
     let write = || -> std::io::Result<[f64; 2]> {
         let begin = Instant::now();
@@ -113,7 +113,7 @@ pub(super) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error
 
 /// Renames a written file to its final name, replacing an existing file. A directory of that name, which no file can replace, is
 /// moved aside.
-pub(super) fn put_in_place(path: &Path) -> Result<(), Error> {
+pub(crate) fn put_in_place(path: &Path) -> Result<(), Error> {
     let put = || {
         files::rename(&partial(path), path)?;
         sync_directory(path.parent().unwrap_or(Path::new(".")))
