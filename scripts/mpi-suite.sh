@@ -12,6 +12,7 @@ missing=
 for program in "${MPICC:-mpicc}" "${mpirun%% *}"; do
     command -v "$program" >/dev/null || missing+=" $program"
 done
+echo '#include <mpi.h>' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1 || missing+=" mpi.h"
 if [ -n "$missing" ]; then
     echo "there is no MPI here; missing:$missing. scripts/mpi.sh installs one" >&2
     exit 1
@@ -51,7 +52,7 @@ ends well well
 ends well late
 ends well threads
 ends well long
-ends badly error "by: $last, during: Scope { operation: \"\", step: 5, bucket: None }, reason: \"no disk\""
-ends badly panic "by: $last, during: Scope { operation: \"\", step: 5, bucket: None }, reason: \"panicked\""
+ends badly error "rank $last stopped the run during idle at step 5: no disk"
+ends badly panic "rank $last stopped the run during idle at step 5: panicked"
 ends badly stuck "not every rank has left since"
 ends badly exit

@@ -3,9 +3,11 @@
 # where they are there already.
 set -euo pipefail
 
+# A wrapper `mpicc` without headers comes with Debian's openmpi-bin.
+has_headers() { echo '#include <mpi.h>' | mpicc -E -x c - >/dev/null 2>&1; }
 has_clang() { ldconfig -p 2>/dev/null | grep -q 'libclang[-.]' || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null; }
 
-if command -v mpicc >/dev/null && command -v mpirun >/dev/null && { has_clang || [ -n "${LIBCLANG_PATH:-}" ]; }; then
+if has_headers && command -v mpirun >/dev/null && { has_clang || [ -n "${LIBCLANG_PATH:-}" ]; }; then
     echo "MPI is there: $(mpirun --version 2>&1 | head -1)"
     exit 0
 fi

@@ -6,7 +6,9 @@
 use briquette_core::comm::{Session, Transport};
 use briquette_core::error::CommError;
 use briquette_mpi::{Mpi, MpiError};
-use briquette_testkit::suite::{Fact, Launch, Results, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them, facts};
+use briquette_testkit::suite::{
+    Fact, Launch, Results, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them, facts,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;

@@ -14,13 +14,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::abort_message;
+use crate::label;
 use crate::pending::Pending;
 
 /// Capacity of the queue of each rank, in frames.
 const CAPACITY: usize = 16;
-/// Maximum frame length: MPI counts bytes in a C `int`.
-const LONGEST: usize = i32::MAX as usize;
+/// Maximum frame length: MPI counts bytes in a C `int`, and a label follows.
+const LONGEST: usize = i32::MAX as usize - label::LONGEST;
 
 /// Tag of a frame.
 const FRAME: Tag = 1;
@@ -194,13 +194,32 @@ impl Endpoint {
         Some(frame)
     }
 
+    /// Removes the label from a frame that has arrived, and checks that the sender made the same call.
+    fn checked(&mut self, from: usize, mut frame: Frame, call: &mut Call) -> Result<Frame, CommError> {
+        if from == self.rank {
+            return Ok(frame);
+        }
+        let label = label::remove(&mut frame).unwrap_or_default();
+        if !label.is(&call.scope) {
+            let theirs = label.to_string();
+            let error = CommError::OutOfStep { rank: self.rank, other: from, during: call.scope, theirs };
+            self.abort(call.scope, &error.to_string());
+            return Err(error);
+        }
+        // The callers of a barrier give no frame back.
+        if frame.is_empty() {
+            call.pool.put(std::mem::take(&mut frame));
+        }
+        Ok(frame)
+    }
+
     /// Processes a notice. It is short, so receiving it does not wait.
     fn heed(&mut self, tag: Tag, message: Message, status: Status) {
         let from = status.source_rank() as usize;
         let (bytes, _) = (message, status).matched_receive_vec::<u8>();
         match tag {
             LEFT => self.peers[from].left = true,
-            _ => drop(self.stopped.set(abort_message::read(from, &bytes))),
+            _ => drop(self.stopped.set(abort_of(from, bytes))),
         }
     }
 
@@ -259,7 +278,7 @@ impl Transport for Endpoint {
         LONGEST
     }
 
-    fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
+    fn send(&mut self, to: usize, mut frame: Frame, call: &mut Call) -> Result<(), CommError> {
         self.listen()?;
         if frame.len() > LONGEST {
             let bytes = frame.len();
@@ -269,6 +288,9 @@ impl Transport for Endpoint {
         }
         let mut wait = Wait::new(call.longest(self.deadline));
         self.reclaim(&mut call.pool);
+        if to != self.rank {
+            label::append(&mut frame, &call.scope);
+        }
         while self.waits_for_room(to) && !self.has_left(to) {
             if !wait.goes_on() {
                 return Err(self.overdue(&[to], call));
@@ -293,8 +315,8 @@ impl Transport for Endpoint {
         let mut wait = Wait::new(call.longest(self.deadline));
         loop {
             let first = from.iter().find_map(|rank| Some((*rank, self.take(*rank, &mut call.pool)?)));
-            if let Some(taken) = first {
-                return Ok(taken);
+            if let Some((from, frame)) = first {
+                return Ok((from, self.checked(from, frame, call)?));
             }
             self.listen()?;
             if from.iter().all(|rank| self.peers[*rank].left) {
@@ -316,7 +338,7 @@ impl Transport for Endpoint {
     fn abort(&mut self, during: Scope, reason: &str) {
         let error = CommError::Aborted { by: self.rank, during, reason: reason.to_owned() };
         if self.stopped.set(error).is_ok() {
-            self.tell_all(ABORT, &abort_message::write(&during, reason));
+            self.tell_all(ABORT, &label::abort(&during, reason));
         }
     }
 
@@ -345,10 +367,16 @@ impl fmt::Debug for Endpoint {
 
 fn begin_to_receive(message: Message, status: &Status, pool: &mut FramePool) -> Pending {
     let bytes = usize::try_from(status.count(u8::equivalent_datatype())).expect("a message of bytes has a length");
-    // A barrier's frames own no memory and are not given back, so none is taken from the pool for them.
-    let mut frame = if bytes == 0 { Frame::new() } else { pool.take_for(bytes) };
+    let mut frame = pool.take_for(bytes);
     frame.resize(bytes, 0);
     Pending::receive(message, frame)
+}
+
+/// Decodes the abort of rank `by`. Malformed bytes give an abort without a reason.
+fn abort_of(by: usize, mut bytes: Frame) -> CommError {
+    let during = label::remove(&mut bytes).map(label::Label::leak);
+    let reason = if during.is_some() { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() };
+    CommError::Aborted { by, during: during.unwrap_or_default(), reason }
 }
 
 /// Polling wait: first spins, then yields to other threads, then sleeps briefly.

@@ -48,6 +48,9 @@
 //! to receive it. Frames of 2 GiB and more are refused, since MPI counts with 32 bits.
 //!
 //! # How a job ends
+//! Every message ends with the sender's operation, step and bucket, at most 272 bytes. Ranks in different calls end with an
+//! error that names both calls.
+//!
 //! An abort is sent as a message to every rank, with the rank, its operation and the reason (its first 2 kB). It ends
 //! calls that wait there as well as later ones. If two ranks abort at the same time, each keeps its own reason.
 //!
@@ -70,9 +73,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-mod abort_message;
 mod endpoint;
 mod error;
+mod label;
 mod pending;
 
 use endpoint::Endpoint;

@@ -1,6 +1,7 @@
 //! Facts about worlds that end before their ranks are done.
 
 use briquette_core::Session;
+use briquette_core::comm::Scope;
 use briquette_core::error::CommError;
 
 use super::{Launch, every_world};
@@ -59,6 +60,25 @@ pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
                 assert!(reason.contains(" bytes from rank ") && reason.contains(", expected "), "{reason}");
             }
             Err(error) => panic!("{error}"),
+        });
+    }
+}
+
+/// Ranks in different calls all fail, with an error that names both calls.
+pub fn ranks_in_different_calls_are_told_both<L: Launch>(launch: &L) {
+    let at = |operation, step| Scope { operation, step, bucket: None };
+    let (header, save) = (at("step header", 3), at("checkpoint save", 3));
+    for (first, second) in [(header, save), (header, at("step header", 4)), (save, Scope { bucket: Some(1), ..save })] {
+        let body = |comm: &mut Session| {
+            *comm.scope() = if comm.rank() + 1 < comm.world() { first } else { second };
+            comm.all_gather(&[1], &mut Vec::new())
+        };
+        every_world(launch, body, |world, _, result| {
+            if world > 1 {
+                let text = result.unwrap_err().to_string();
+                assert!(text.contains(&first.to_string()) && text.contains(&second.to_string()), "{text}");
+                assert!(text.contains("every rank must make the same calls in the same order"), "{text}");
+            }
         });
     }
 }

@@ -80,20 +80,3 @@ fn now_reads_the_clock_handed_in() {
     assert_eq!(Local::world(1)[0].now(), 0.0);
     assert!(Local::world(0).is_empty());
 }
-
-#[test]
-fn ranks_in_different_calls_are_told_what_each_was_doing() {
-    let at = |operation, step| Scope { operation, step, bucket: None };
-    let (header, save) = (at("step header", 3), at("checkpoint save", 3));
-    for (first, second) in [(header, save), (header, at("step header", 4)), (save, Scope { bucket: Some(1), ..save })] {
-        let results = run_ranks(Local::builder(2).deadline(Duration::from_secs(20)).build(), |mut comm| {
-            *comm.scope() = if comm.rank() == 0 { first } else { second };
-            comm.all_gather(&[1], &mut Vec::new())
-        });
-        for result in results {
-            let text = result.unwrap_err().to_string();
-            assert!(text.contains(&first.to_string()) && text.contains(&second.to_string()), "{text}");
-            assert!(text.contains("every rank must make the same calls in the same order"), "{text}");
-        }
-    }
-}
