@@ -8,20 +8,70 @@
 //! [`Staged`] holds a value between exchanges. An exchange writes the next value, and [`commit`](Stateful::commit)
 //! makes it the current value after everything else in the step has succeeded.
 //!
+//! A component declares its saved fields once, with [`stateful!`](crate::stateful). The [entries](fields) save, load, commit
+//! and discard them.
+//!
 //! ```
-//! use briquette_core::state::{State, Stateful};
+//! use briquette_core::state::{Staged, State, Stateful};
+//!
+//! /// The sum of a rank's gradients, and their number.
+//! #[derive(Default)]
+//! struct Sum {
+//!     sum: Staged<Vec<f32>>,
+//!     count: Staged<u64>,
+//! }
+//!
+//! briquette_core::stateful! {
+//!     impl Stateful for Sum {
+//!         sum: vector("sum").rank_local(Spread),
+//!         count: value("count"),
+//!     }
+//! }
+//!
+//! impl Sum {
+//!     fn add(&mut self, gradient: &[f32]) {
+//!         let (now, next) = self.sum.both();
+//!         next.clear();
+//!         next.extend(gradient.iter().enumerate().map(|(i, g)| g + now.get(i).unwrap_or(&0.0)));
+//!         self.sum.stage();
+//!         *self.count.next_mut() = self.count.now() + 1;
+//!         self.count.stage();
+//!     }
+//! }
+//!
+//! let mut sum = Sum::default();
+//! sum.add(&[1.0, 2.0]);
+//! sum.commit();
+//! // This step fails: its gradient leaves no trace.
+//! sum.add(&[30.0, 40.0]);
+//! sum.discard();
+//!
 //! let mut state = State::default();
-//! state.put("residual", vec![1.0_f32, 2.0]);
-//! state.put("level", 10.0_f64);
-//! assert_eq!(state.f64("level")?, 10.0);
-//! assert!(state.f32s("level", None).is_err());
+//! sum.save(&mut state);
+//! assert_eq!((state.f32s("sum", Some(2))?, state.u64("count")?), (&[1.0, 2.0][..], 1));
+//!
+//! let mut resumed = Sum::default();
+//! resumed.load(&state)?;
+//! resumed.add(&[3.0, 4.0]);
+//! resumed.commit();
+//! assert_eq!((&resumed.sum.now()[..], *resumed.count.now()), (&[4.0, 6.0][..], 2));
 //! # Ok::<(), briquette_core::error::StateError>(())
 //! ```
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::DerefMut;
 
-use crate::error::{ReduceError, StateError};
+use crate::error::StateError;
+
+mod components;
+mod declare;
+pub mod fields;
+mod numbers;
+mod staged;
+#[cfg(test)]
+mod tests;
+
+pub use staged::Staged;
 
 /// Placement of a saved vector: replicated or rank-local.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,6 +148,13 @@ impl State {
         let mut inner = State::default();
         part.save(&mut inner);
         self.entries.extend(inner.entries.into_iter().map(|(k, v)| (format!("{prefix}/{k}"), v)));
+    }
+
+    /// Saves `part` under `prefix/`, with this placement for all its entries.
+    pub(crate) fn put_part_at(&mut self, place: Place, prefix: &str, part: &dyn Stateful) {
+        let mut inner = State::default();
+        inner.put_part(prefix, part);
+        self.entries.extend(inner.entries.into_iter().map(|(name, (value, _))| (name, (value, place))));
     }
 
     /// Copies all entries of another state.
@@ -207,121 +264,8 @@ fn mismatch(name: &str, expected: String, got: &Value) -> StateError {
     StateError::Mismatch { name: name.to_owned(), expected, got: got.describe() }
 }
 
-/// A current value and the value that replaces it when the step succeeds. A commit swaps the two: nothing is cloned.
-///
-/// ```
-/// use briquette_core::state::Staged;
-/// let mut level = Staged::new(1);
-/// *level.next_mut() = 2;
-/// level.stage();
-/// assert_eq!(*level.now(), 1);
-/// level.commit();
-/// assert_eq!(*level.now(), 2);
-/// ```
-#[derive(Debug, Default)]
-pub struct Staged<T> {
-    now: T,
-    next: T,
-    staged: bool,
-    /// Set if an uncommitted exchange gave `now` its length: until the commit, it counts as `empty`.
-    fresh: bool,
-    empty: T,
-}
-
-impl<T: Default> Staged<T> {
-    /// Creates a value with `now` as the current value.
-    pub fn new(now: T) -> Self {
-        Staged { now, ..Staged::default() }
-    }
-
-    /// Returns the value committed last.
-    pub fn now(&self) -> &T {
-        if self.fresh { &self.empty } else { &self.now }
-    }
-
-    /// Returns whether a next value is staged for commit.
-    pub fn is_staged(&self) -> bool {
-        self.staged
-    }
-
-    /// Returns the value for later parts of the same step: the staged value, or else the one committed last.
-    pub fn latest(&self) -> &T {
-        if self.staged { &self.next } else { &self.now }
-    }
-
-    /// Returns storage for the next value; it still holds an older value.
-    pub fn next_mut(&mut self) -> &mut T {
-        self.both().1
-    }
-
-    /// Returns the value committed last, in the length set by [`fit`](Staged::fit), and storage for the next value.
-    pub fn both(&mut self) -> (&T, &mut T) {
-        self.staged = false;
-        (&self.now, &mut self.next)
-    }
-
-    /// Stages the value in [`next_mut`](Staged::next_mut): [`commit`](Staged::commit) makes it the current value.
-    pub fn stage(&mut self) {
-        self.staged = true;
-    }
-
-    /// Makes the staged value, if any, the current one.
-    pub fn commit(&mut self) {
-        self.fresh = false;
-        if std::mem::take(&mut self.staged) {
-            std::mem::swap(&mut self.now, &mut self.next);
-        }
-    }
-
-    /// Drops the staged value.
-    pub fn discard(&mut self) {
-        self.staged = false;
-        if std::mem::take(&mut self.fresh) {
-            self.now = T::default();
-        }
-    }
-
-    /// Replaces the current value at once, and drops the staged value: for loading.
-    pub fn set(&mut self, now: T) {
-        (self.now, self.staged, self.fresh) = (now, false, false);
-    }
-}
-
-impl Staged<Vec<f32>> {
-    /// Empties the vector at once, and drops the staged value; its storage is kept.
-    pub fn clear(&mut self) {
-        self.now.clear();
-        (self.staged, self.fresh) = (false, false);
-    }
-
-    /// Reverts the staged value in these ranges: there, the next value equals the current one.
-    pub fn hold(&mut self, places: &[Range<usize>]) {
-        if self.staged {
-            places.iter().for_each(|place| self.next[place.clone()].copy_from_slice(&self.now[place.clone()]));
-        }
-    }
-
-    /// Returns the current value if [`fit`](Staged::fit) has just filled it with zeros, for a vector with another
-    /// initial value.
-    pub fn begins(&mut self) -> Option<&mut [f32]> {
-        if self.fresh { Some(&mut self.now) } else { None }
-    }
-
-    /// Gives an empty vector its length, filled with zeros, and resizes the next value to the same length.
-    ///
-    /// # Errors
-    /// [`ReduceError::Length`] when the vector already has another length.
-    pub fn fit(&mut self, len: usize) -> Result<(), ReduceError> {
-        if self.now.is_empty() {
-            self.now.resize(len, 0.0);
-            self.fresh = true;
-        }
-        self.next.resize(len, 0.0);
-        if self.now.len() == len { Ok(()) } else { Err(ReduceError::Length { expected: self.now.len(), got: len }) }
-    }
-}
-
-/// A component with state that a resumed run needs. Stateless components keep the empty defaults.
+/// A component with state that a resumed run needs. Stateless components keep the empty defaults; others use
+/// [`stateful!`](crate::stateful).
 pub trait Stateful {
     /// Writes the state needed for a bit-identical resume: the values committed last.
     fn save(&self, _state: &mut State) {}
@@ -342,7 +286,8 @@ pub trait Stateful {
     fn discard(&mut self) {}
 }
 
-impl<T: Stateful + ?Sized> Stateful for Box<T> {
+/// Boxed and borrowed components.
+impl<P: DerefMut<Target: Stateful>> Stateful for P {
     fn save(&self, state: &mut State) {
         (**self).save(state);
     }
@@ -356,7 +301,6 @@ impl<T: Stateful + ?Sized> Stateful for Box<T> {
         (**self).discard();
     }
 }
-
 /// Saves parts of one kind, each under its number: `bucket-0/…`.
 pub(crate) fn save_each<'a, S: Stateful + 'a>(kind: &str, parts: impl IntoIterator<Item = &'a S>, state: &mut State) {
     parts.into_iter().enumerate().for_each(|(index, part)| state.put_part(&format!("{kind}-{index}"), part));

@@ -61,8 +61,6 @@ impl Controller for &mut Given {
     }
 }
 
-impl Stateful for &mut Given {}
-
 /// 48 values in three slots.
 fn layout() -> Layout {
     Layout::new([("a", vec![4, 4]), ("b", vec![24]), ("c", vec![2, 4])])
