@@ -63,10 +63,11 @@ use super::rounds::{check_period, in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy, check_own, outer};
 use crate::comm::Session;
 use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, check_average};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Key, Layout};
 
 /// Settings of [`CoCoD`].
@@ -157,7 +158,12 @@ impl<R: Reducer + 'static> CoCoD<R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(settings: CoCoDConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
-        Ok(CoCoD { settings, is_exact: true, anchor: Staged::default(), exchange: InBackground::new(reducer) })
+        Ok(CoCoD {
+            settings,
+            is_exact: true,
+            anchor: Staged::default(),
+            exchange: InBackground::new(reducer, Some("anchor")),
+        })
     }
 
     /// Returns the anchor `z`, the same on every rank; empty before a run begins.
@@ -191,27 +197,10 @@ impl<R: Reducer + 'static> CoCoD<R> {
     }
 }
 
-impl<R: Reducer + 'static> Stateful for CoCoD<R> {
-    fn save(&self, state: &mut State) {
-        state.put("anchor", self.anchor.now().clone());
-        self.exchange.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let anchor = state.memory("anchor", self.anchor.now())?;
-        self.exchange.load_like(state, &anchor)?;
-        self.anchor.set(anchor);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.exchange.commit();
-        self.anchor.commit();
-    }
-
-    fn discard(&mut self) {
-        self.anchor.discard();
-        self.exchange.discard();
+stateful! {
+    impl<R: Reducer + 'static> Stateful for CoCoD<R> {
+        anchor: vector("anchor"),
+        exchange: flatten(),
     }
 }
 

@@ -62,10 +62,11 @@ use super::in_background::{CHANNEL, InBackground};
 use super::{Context, Plan, SyncStrategy};
 use crate::comm::Session;
 use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Key, Layout, Slot, layout};
 
 /// Exchanges gradients in the background; see the [module](self).
@@ -86,7 +87,11 @@ impl<R> std::fmt::Debug for Delayed<R> {
 impl<R: Reducer + 'static> Delayed<R> {
     /// Creates the strategy; gradients are exchanged through `reducer`.
     pub fn new(reducer: R) -> Self {
-        Delayed { exchange: InBackground::new(reducer), learning_rate: Staged::default(), absent: Staged::default() }
+        Delayed {
+            exchange: InBackground::new(reducer, None),
+            learning_rate: Staged::default(),
+            absent: Staged::default(),
+        }
     }
 
     /// Returns the inputs of the exchange of the gradient of `step`.
@@ -128,35 +133,11 @@ impl<R: Reducer + 'static> Delayed<R> {
     }
 }
 
-impl<R: Reducer + 'static> Stateful for Delayed<R> {
-    fn save(&self, state: &mut State) {
-        state.put("learning_rate", self.learning_rate.now().iter().copied().collect::<Vec<f64>>());
-        if !self.absent.now().is_empty() {
-            state.put("absent", self.absent.now().clone());
-        }
-        self.exchange.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let learning_rate = state.f64s("learning_rate")?.first().copied();
-        let absent = if state.contains("absent") { state.f64s("absent")?.to_vec() } else { Vec::new() };
-        let like = self.exchange.input.now().clone();
-        self.exchange.load_like(state, &like)?;
-        self.learning_rate.set(learning_rate);
-        self.absent.set(absent);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.exchange.commit();
-        self.learning_rate.commit();
-        self.absent.commit();
-    }
-
-    fn discard(&mut self) {
-        self.exchange.discard();
-        self.learning_rate.discard();
-        self.absent.discard();
+stateful! {
+    impl<R: Reducer + 'static> Stateful for Delayed<R> {
+        learning_rate: value("learning_rate"),
+        absent: optional("absent"),
+        exchange: flatten(),
     }
 }
 

@@ -69,10 +69,11 @@
 use super::rounds::{check_period, in_rounds, period_of};
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
 use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// Settings of [`Easgd`].
@@ -221,27 +222,10 @@ impl<R: Reducer> Easgd<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Easgd<R> {
-    fn save(&self, state: &mut State) {
-        state.put("centre", self.centre.now().clone());
-        state.put_part("reducer", &self.reducer);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let centre = state.memory("centre", self.centre.now())?;
-        state.load_part("reducer", &mut self.reducer)?;
-        self.centre.set(centre);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.reducer.commit();
-        self.centre.commit();
-    }
-
-    fn discard(&mut self) {
-        self.reducer.discard();
-        self.centre.discard();
+stateful! {
+    impl<R: Reducer> Stateful for Easgd<R> {
+        centre: vector("centre"),
+        reducer: part("reducer"),
     }
 }
 

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::{Context, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings, exchanges};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Arriving, Reducer, Round};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::stateful;
 use crate::{Layout, Session, Traffic};
 
 /// Exchanges gradients at every step. Holds one vector: the average.
@@ -35,19 +35,12 @@ impl<R: Reducer> EveryStep<R> {
     }
 }
 
-impl<R: Reducer> Stateful for EveryStep<R> {
-    fn save(&self, state: &mut State) {
-        state.put_part("reducer", &self.exchange.reducer);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        state.load_part("reducer", &mut self.exchange.reducer)
-    }
-    fn commit(&mut self) {
-        self.exchange.reducer.commit();
-    }
-    fn discard(&mut self) {
-        self.exchange.reducer.discard();
-    }
+stateful! {
+    impl<R: Reducer> Stateful for EveryStep<R> { exchange: flatten() }
+}
+
+stateful! {
+    impl<R: Reducer> Stateful for InPlace<R> { reducer: part("reducer") }
 }
 
 /// A reducer that works in place through a buffer that replaces the vector, so that the vector is unchanged when the exchange

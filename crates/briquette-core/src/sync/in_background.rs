@@ -71,6 +71,8 @@ pub(super) struct InBackground<R> {
     pending: Option<Pending<Reduced<R>>>,
     /// Saved state of the reducer from before the exchange that is in flight or has arrived.
     reducer_before: State,
+    /// Entry of the strategy's state that the saved input must match in length.
+    like: Option<&'static str>,
     /// Input of the exchange that is in flight or has arrived but is not used yet; empty before the first.
     pub(super) input: Staged<Vec<f32>>,
     /// Start time of its exchange, on the session's clock.
@@ -84,8 +86,11 @@ pub(super) struct InBackground<R> {
 }
 
 impl<R: Reducer + 'static> InBackground<R> {
-    pub(super) fn new(reducer: R) -> Self {
+    /// Creates the exchange. A saved input must be as long as the entry `like` of the strategy's state, or as the current
+    /// input; each of the two may be empty.
+    pub(super) fn new(reducer: R, like: Option<&'static str>) -> Self {
         InBackground {
+            like,
             reducer: Some(reducer),
             pending: None,
             reducer_before: State::default(),
@@ -215,9 +220,21 @@ impl<R: Reducer + 'static> InBackground<R> {
     pub(super) fn report(&self, report: &mut Report) {
         report.clone_from(&self.report);
     }
+}
 
-    /// Loads the state. `input` must be empty or as long as `like`.
-    pub(super) fn load_like(&mut self, state: &State, like: &[f32]) -> Result<(), StateError> {
+/// By hand, because a load abandons the exchange in flight, and the reducer's saved state is the one from before it.
+impl<R: Reducer + 'static> Stateful for InBackground<R> {
+    fn save(&self, state: &mut State) {
+        state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
+        state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
+        match &self.reducer {
+            Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),
+            _ => state.extend(&self.reducer_before),
+        }
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
+        let like = self.like.map_or(Ok(&self.input.now()[..]), |name| state.f32s(name, None))?;
         let (input, started) = (state.memory("input", like)?, state.f64("started")?);
         if let Some(pending) = self.pending.take() {
             self.reducer = Some(pending.abandon().reducer);
@@ -230,17 +247,8 @@ impl<R: Reducer + 'static> InBackground<R> {
         Ok(())
     }
 
-    pub(super) fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
-        state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
-        match &self.reducer {
-            Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),
-            _ => state.extend(&self.reducer_before),
-        }
-    }
-
     /// Commits. If there is a next input, the mean that arrived has been used.
-    pub(super) fn commit(&mut self) {
+    fn commit(&mut self) {
         if self.input.is_staged() {
             if let Some(arrived) = self.arrived.take() {
                 self.spare[1] = arrived.mean;
@@ -252,7 +260,7 @@ impl<R: Reducer + 'static> InBackground<R> {
 
     /// Discards the next input. The mean that arrived stays, and so does the reducer's staged state, because the exchange took
     /// place.
-    pub(super) fn discard(&mut self) {
+    fn discard(&mut self) {
         self.input.discard();
     }
 }

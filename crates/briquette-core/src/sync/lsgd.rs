@@ -97,6 +97,7 @@ impl Lsgd {
     }
 }
 
+/// By hand, because one entry holds whether this rank is either leader.
 impl Stateful for Lsgd {
     fn save(&self, state: &mut State) {
         let own = Place::PerRank(OnResize::Drop);

@@ -72,10 +72,11 @@
 
 use super::{Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, StrategySettings};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session, layout};
 
 /// Settings of [`Minibatch`].
@@ -206,6 +207,13 @@ impl<R: Reducer> Minibatch<R> {
         Ok(Minibatch { settings, reducer, gathered, count, point, aggregate, mean, report, last })
     }
 
+    /// Resets the count if the gradients were dropped because the world size changed.
+    fn count_gathered(&mut self) {
+        if self.gathered.now().is_empty() {
+            self.count.set(0);
+        }
+    }
+
     fn ends_round(&self, step: u64) -> bool {
         (step + 1).is_multiple_of(self.settings.period) || self.last == Some(step)
     }
@@ -263,40 +271,15 @@ fn between(beta: f32, x: f32, aggregate: f32) -> f32 {
     x / beta + (1.0 - 1.0 / beta) * aggregate
 }
 
-impl<R: Reducer> Stateful for Minibatch<R> {
-    fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "gathered", self.gathered.now().clone());
-        state.put("count", *self.count.now());
-        state.put("point", self.point.now().clone());
-        state.put("aggregate", self.aggregate.now().clone());
-        state.put_part("reducer", &self.reducer);
+stateful! {
+    impl<R: Reducer> Stateful for Minibatch<R> {
+        point: vector("point"),
+        aggregate: vector("aggregate").like("point"),
+        gathered: vector("gathered").like("point").rank_local(Spread),
+        count: value("count"),
+        reducer: part("reducer"),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let point = state.memory("point", self.point.now())?;
-        let aggregate = state.memory("aggregate", &point)?;
-        let gathered = state.memory("gathered", &point)?;
-        // Gradients that were dropped because the world size changed do not count.
-        let count = if gathered.is_empty() { 0 } else { state.u64("count")? };
-        state.load_part("reducer", &mut self.reducer)?;
-        self.point.set(point);
-        self.aggregate.set(aggregate);
-        self.gathered.set(gathered);
-        self.count.set(count);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.reducer.commit();
-        self.count.commit();
-        [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::commit);
-    }
-
-    fn discard(&mut self) {
-        self.reducer.discard();
-        self.count.discard();
-        [&mut self.gathered, &mut self.point, &mut self.aggregate].into_iter().for_each(Staged::discard);
-    }
+    after_load: Self::count_gathered;
 }
 
 impl<R: Reducer> SyncStrategy for Minibatch<R> {

@@ -41,10 +41,11 @@ use std::ops::Range;
 
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, Feedback, ReducerConfig};
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::{OnResize, Place, Staged};
+use crate::stateful;
 use crate::{Layout, Session, Slot};
 
 /// An outer step's update of one value.
@@ -168,6 +169,20 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         self.momentum.now()
     }
 
+    fn place(&self) -> Place {
+        if self.rule.averages() { Place::Replicated } else { Place::PerRank(OnResize::Spread) }
+    }
+
+    /// Starts the base from the new anchor, if an outer step that averages has been committed.
+    fn pass_on(&mut self) {
+        if std::mem::take(&mut self.ends)
+            && self.rule.averages()
+            && let Some(base) = &mut self.base
+        {
+            base.begin(self.anchor.now());
+        }
+    }
+
     fn ends_period(&self, step: u64) -> bool {
         (step + 1).is_multiple_of(self.rule.period())
     }
@@ -210,50 +225,16 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
     }
 }
 
-impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> {
-    fn save(&self, state: &mut State) {
-        let place = if self.rule.averages() { Place::Replicated } else { Place::PerRank(OnResize::Spread) };
-        state.put_at(place, "anchor", self.anchor.now().clone());
-        state.put_at(place, "momentum", self.momentum.now().clone());
-        state.put_part("reducer", &self.reducer);
-        if let Some(base) = &self.base {
-            state.put_part("base", base);
-        }
+stateful! {
+    impl<S: OuterRule, R: Reducer> Stateful for Outer<S, R> as it {
+        anchor: vector("anchor").at(it.place()),
+        momentum: vector("momentum").at(it.place()),
+        reducer: part("reducer"),
+        base: if_some(part("base")),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let anchor = state.memory("anchor", self.anchor.now())?;
-        let momentum = state.memory("momentum", self.momentum.now())?;
-        state.load_part("reducer", &mut self.reducer)?;
-        if let Some(base) = &mut self.base {
-            state.load_part("base", base)?;
-        }
-        self.anchor.set(anchor);
-        self.momentum.set(momentum);
-        self.ends = false;
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.reducer.commit();
-        self.momentum.commit();
-        self.anchor.commit();
-        if let Some(base) = &mut self.base {
-            base.commit();
-            if self.ends && self.rule.averages() {
-                base.begin(self.anchor.now());
-            }
-        }
-        self.ends = false;
-    }
-
-    fn discard(&mut self) {
-        self.reducer.discard();
-        self.momentum.discard();
-        self.anchor.discard();
-        self.base.iter_mut().for_each(Stateful::discard);
-        self.ends = false;
-    }
+    after_load: |it| it.ends = false;
+    after_commit: Self::pass_on;
+    after_discard: |it| it.ends = false;
 }
 
 impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {

@@ -66,10 +66,11 @@ use super::{Context, Momenta, Plan, SyncStrategy, check_own};
 use crate::Key;
 use crate::comm::Session;
 use crate::config::Described;
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, check_average};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 
 /// Averages in the background; see the [module](self).
 pub struct OverlapLocalSgd<R> {
@@ -94,7 +95,8 @@ impl<R: Reducer + 'static> OverlapLocalSgd<R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(settings: OverlapConfig, reducer: R) -> Result<Self, ConfigError> {
         settings.check()?;
-        let (anchor, momentum, exchange) = (Staged::default(), Staged::default(), InBackground::new(reducer));
+        let (anchor, momentum, exchange) =
+            (Staged::default(), Staged::default(), InBackground::new(reducer, Some("anchor")));
         Ok(OverlapLocalSgd { settings, is_exact: true, anchor, momentum, exchange })
     }
 
@@ -148,32 +150,11 @@ fn pulled(alpha: f32, x: f32, z: f32) -> f32 {
     x + alpha * (z - x)
 }
 
-impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
-    fn save(&self, state: &mut State) {
-        state.put("anchor", self.anchor.now().clone());
-        state.put_at(Place::PerRank(OnResize::Spread), "momentum", self.momentum.now().clone());
-        self.exchange.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let anchor = state.memory("anchor", self.anchor.now())?;
-        let momentum = state.memory("momentum", self.momentum.now())?;
-        self.exchange.load_like(state, &anchor)?;
-        self.anchor.set(anchor);
-        self.momentum.set(momentum);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.exchange.commit();
-        self.anchor.commit();
-        self.momentum.commit();
-    }
-
-    fn discard(&mut self) {
-        self.anchor.discard();
-        self.momentum.discard();
-        self.exchange.discard();
+stateful! {
+    impl<R: Reducer + 'static> Stateful for OverlapLocalSgd<R> {
+        anchor: vector("anchor"),
+        momentum: vector("momentum").rank_local(Spread),
+        exchange: flatten(),
     }
 }
 

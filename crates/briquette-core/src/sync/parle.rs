@@ -78,10 +78,11 @@ pub use config::ParleConfig;
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
 use crate::Session;
 use crate::config::Described;
-use crate::error::{ConfigError, ReduceError, StateError, SyncError};
+use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 
 /// Entropy-SGD on every rank with an elastic coupling between ranks; see the [module](self).
 pub struct Parle<R> {
@@ -122,10 +123,6 @@ impl<R: Reducer> Parle<R> {
         Ok(Parle { settings, reducer, mean, anchor, trained, average, difference, report, last: None })
     }
 
-    fn memories(&mut self) -> [&mut Staged<Vec<f32>>; 4] {
-        [&mut self.mean, &mut self.anchor, &mut self.trained, &mut self.average]
-    }
-
     fn ends_period(&self, step: u64) -> bool {
         (step + 1).is_multiple_of(self.settings.steps()) || self.last == Some(step)
     }
@@ -155,38 +152,14 @@ impl<R: Reducer> Parle<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Parle<R> {
-    fn save(&self, state: &mut State) {
-        state.put("mean", self.mean.now().clone());
-        let spread = Place::PerRank(OnResize::Spread);
-        state.put_at(spread, "anchor", self.anchor.now().clone());
-        state.put_at(spread, "average", self.average.now().clone());
+stateful! {
+    impl<R: Reducer> Stateful for Parle<R> {
+        mean: vector("mean"),
+        anchor: vector("anchor").like("mean").rank_local(Spread),
+        average: vector("average").like("mean").rank_local(Spread),
         // If the world size changed, every rank starts at the mean of the anchors.
-        state.put_at(Place::PerRank(OnResize::Drop), "trained", self.trained.now().clone());
-        state.put_part("reducer", &self.reducer);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let mean = state.memory("mean", self.mean.now())?;
-        let anchor = state.memory("anchor", &mean)?;
-        let average = state.memory("average", &mean)?;
-        let trained = state.memory("trained", &mean)?;
-        state.load_part("reducer", &mut self.reducer)?;
-        self.mean.set(mean);
-        self.anchor.set(anchor);
-        self.average.set(average);
-        self.trained.set(trained);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.reducer.commit();
-        self.memories().into_iter().for_each(Staged::commit);
-    }
-
-    fn discard(&mut self) {
-        self.reducer.discard();
-        self.memories().into_iter().for_each(Staged::discard);
+        trained: vector("trained").like("mean").rank_local(Drop),
+        reducer: part("reducer"),
     }
 }
 
@@ -201,7 +174,9 @@ impl<R: Reducer> SyncStrategy for Parle<R> {
     }
 
     fn begin(&mut self, parameters: &[f32]) {
-        self.memories().into_iter().for_each(|memory| memory.set(parameters.to_vec()));
+        for vector in [&mut self.mean, &mut self.anchor, &mut self.trained, &mut self.average] {
+            vector.set(parameters.to_vec());
+        }
     }
 
     fn after_backward(&mut self, gradient: &mut Vec<f32>, cx: &Context<'_>, _: &mut Session) -> Result<(), SyncError> {

@@ -60,17 +60,16 @@ use self::in_flight::InFlight;
 use super::graph::Graph;
 use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
 use crate::config::{Described, Exchange, StrategySettings};
-use crate::error::{CommError, ConfigError, StateError, SyncError};
+use crate::error::{CommError, ConfigError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Frame, Layout, Session, Traffic};
 
 /// Mixes parameters with neighbors; see the [module](self).
 #[derive(Debug)]
 pub struct Sgp {
     graph: Graph,
-    /// Steps between sending and adding; 0 for the same step.
-    staleness: usize,
     in_flight: InFlight,
     /// `z` as last returned; empty before the first step, when it equals `x`.
     shown: Staged<Vec<f32>>,
@@ -86,14 +85,14 @@ impl Sgp {
     /// [`ConfigError`] when the graph does not connect every rank to every other.
     pub fn new(graph: Graph, world: usize) -> Result<Self, ConfigError> {
         graph.check(world)?;
-        let (staleness, in_flight, shown, seconds, traffic) = Default::default();
-        Ok(Sgp { graph, staleness, in_flight, shown, weight: Staged::new(1.0), seconds, traffic })
+        let (in_flight, shown, seconds, traffic) = Default::default();
+        Ok(Sgp { graph, in_flight, shown, weight: Staged::new(1.0), seconds, traffic })
     }
 
     /// Sets the staleness (Overlap SGP): messages are added this many steps after the step at which they were sent.
     #[must_use]
     pub fn with_staleness(mut self, steps: usize) -> Self {
-        self.staleness = steps;
+        self.in_flight.staleness = steps;
         self
     }
 
@@ -116,9 +115,8 @@ impl Sgp {
     fn mix(&mut self, x: &mut [f32], step: u64, comm: &mut Session) -> Result<f32, CommError> {
         let peers = self.graph.peers(step, comm.rank(), comm.world()).len();
         let share = 1.0 / (peers + 1) as f32;
-        let late = self.staleness > 0 && peers > 0;
-        let weight =
-            if late { self.in_flight.begin_with(x, self.weight(), (peers, self.staleness)) } else { self.weight() };
+        let late = self.in_flight.staleness > 0 && peers > 0;
+        let weight = if late { self.in_flight.begin_with(x, self.weight(), peers) } else { self.weight() };
         let weight = weight * share;
         x.iter_mut().for_each(|x| *x *= share);
         let before = comm.traffic();
@@ -127,8 +125,7 @@ impl Sgp {
             self.traffic = comm.traffic() - before;
             return Ok(weight + came);
         }
-        let at = (step, self.staleness);
-        let (came, traffic) = self.in_flight.exchange((x, weight, peers), at, &self.graph, comm)?;
+        let (came, traffic) = self.in_flight.exchange((x, weight, peers), step, &self.graph, comm)?;
         self.traffic = traffic;
         Ok(weight + came)
     }
@@ -169,38 +166,12 @@ fn add(x: &mut [f32], frame: &Frame) -> Option<f32> {
     Some(f32::from_le_bytes(*last))
 }
 
-impl Stateful for Sgp {
-    fn save(&self, state: &mut State) {
-        let place = Place::PerRank(OnResize::Drop);
-        state.put_at(place, "shown", self.shown.now().clone());
-        state.put_at(place, "weight", vec![self.weight()]);
-        if self.staleness > 0 {
-            self.in_flight.save(self.staleness, state);
-        }
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let shown = state.memory("shown", self.shown.now())?;
-        // Dropped if the world size changed: all ranks start with the mean.
-        let weight = state.f32s("weight", None)?.first().copied().unwrap_or(1.0);
-        if self.staleness > 0 {
-            self.in_flight.load(self.staleness, state)?;
-        }
-        self.shown.set(shown);
-        self.weight.set(weight);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.shown.commit();
-        self.weight.commit();
-        self.in_flight.commit();
-    }
-
-    fn discard(&mut self) {
-        self.shown.discard();
-        self.weight.discard();
-        self.in_flight.discard();
+stateful! {
+    impl Stateful for Sgp as it {
+        shown: vector("shown").rank_local(Drop),
+        // If the world size changed, all ranks start with the mean.
+        weight: scalar("weight", 1.0),
+        in_flight: when(it.in_flight.staleness > 0, flatten()),
     }
 }
 
@@ -244,7 +215,7 @@ impl SyncStrategy for Sgp {
     }
 
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
-        if self.staleness > 0 {
+        if self.in_flight.staleness > 0 {
             self.in_flight.send(cx.agreed_step.step, &self.graph, comm);
         }
     }

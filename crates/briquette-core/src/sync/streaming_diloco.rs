@@ -80,10 +80,10 @@ use fragment::{Fragment, Sent};
 
 use super::{Agrees, Context, DiLoCoConfig, HEADER_STEPS, Momenta, Plan, SyncStrategy};
 use crate::config::Described;
-use crate::error::{ConfigError, StateError, SyncError};
+use crate::error::{ConfigError, SyncError};
 use crate::reduce::{AgreedStep, Reducer};
 use crate::report::Report;
-use crate::state::{State, Stateful, load_each, save_each};
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// DiLoCo, one fragment at a time; see the [module](self).
@@ -124,22 +124,8 @@ impl<R: Reducer + 'static> StreamingDiLoCo<R> {
     }
 }
 
-impl<R: Reducer + 'static> Stateful for StreamingDiLoCo<R> {
-    fn save(&self, state: &mut State) {
-        save_each("fragment", &self.fragments, state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        load_each("fragment", &mut self.fragments, state)
-    }
-
-    fn commit(&mut self) {
-        self.fragments.iter_mut().for_each(Stateful::commit);
-    }
-
-    fn discard(&mut self) {
-        self.fragments.iter_mut().for_each(Stateful::discard);
-    }
+stateful! {
+    impl<R: Reducer + 'static> Stateful for StreamingDiLoCo<R> { fragments: parts("fragment") }
 }
 
 impl<R: Reducer + 'static> SyncStrategy for StreamingDiLoCo<R> {

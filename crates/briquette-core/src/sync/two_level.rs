@@ -162,6 +162,7 @@ impl<S: SyncStrategy> TwoLevel<S> {
     }
 }
 
+/// By hand, because the strategy between machines runs on some ranks only, and is reset on the others.
 impl<S: SyncStrategy> Stateful for TwoLevel<S> {
     /// Saves the state of `between` as rank-local: only the first rank of a machine exchanges between machines.
     fn save(&self, state: &mut State) {

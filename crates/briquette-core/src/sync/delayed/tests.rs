@@ -9,6 +9,7 @@ use crate::compress::TopK;
 use crate::error::CommError;
 use crate::reduce::{Dense, Gather};
 use crate::report::ExchangeSeconds;
+use crate::state::{State, Stateful};
 use crate::wrapper::{ErrorFeedback, Metered};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };

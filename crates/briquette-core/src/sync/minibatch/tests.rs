@@ -3,6 +3,7 @@ use super::super::{EveryStep, Periodic, SyncStrategy};
 use super::*;
 use crate::config::Feedback;
 use crate::reduce::{AgreedStep, Dense};
+use crate::state::{State, Stateful};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 const ACCELERATED: MinibatchConfig = MinibatchConfig { period: 1, accelerate: true, restart: 0 };

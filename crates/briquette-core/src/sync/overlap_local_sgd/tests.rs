@@ -6,6 +6,7 @@ use super::*;
 use crate::comm::{Local, run_ranks};
 use crate::error::CommError;
 use crate::reduce::Dense;
+use crate::state::{State, Stateful};
 use crate::{Key, Layout};
 
 const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };

@@ -7,7 +7,7 @@ use super::super::in_background::CHANNEL;
 use super::{Graph, swap};
 use crate::comm::Pending;
 use crate::error::{CommError, StateError};
-use crate::state::{OnResize, Place, Staged, State};
+use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Session, Traffic};
 
 /// One step's share that a rank sends.
@@ -35,6 +35,8 @@ struct Arrived {
 /// session, sends them again.
 #[derive(Default)]
 pub(super) struct InFlight {
+    /// Steps between sending and adding; 0 for the same step.
+    pub(super) staleness: usize,
     /// Oldest first, one per step.
     sent: Staged<VecDeque<Share>>,
     /// Shares in flight before the first step.
@@ -57,7 +59,7 @@ impl Share {
 impl InFlight {
     /// Starts with nothing sent.
     pub(super) fn begin(&mut self) {
-        *self = InFlight::default();
+        *self = InFlight { staleness: self.staleness, ..InFlight::default() };
     }
 
     /// Adds the shares that this rank has sent and no rank has added, without the weights.
@@ -71,16 +73,16 @@ impl InFlight {
 
     /// At the very first step, subtracts from `x` and its weight the amount that would be in flight if messages had always
     /// travelled. It returns in equal parts, one per step, until the first message arrives. Returns the remaining weight.
-    pub(super) fn begin_with(&mut self, x: &mut [f32], weight: f32, (peers, staleness): (usize, usize)) -> f32 {
+    pub(super) fn begin_with(&mut self, x: &mut [f32], weight: f32, peers: usize) -> f32 {
         self.before_first.clear();
         if !self.sent.now().is_empty() {
             return weight;
         }
-        let whole = (1 + peers + staleness * peers) as f32;
+        let whole = (1 + peers + self.staleness * peers) as f32;
         let (kept, part) = ((1 + peers) as f32 / whole, peers as f32 / whole);
         let values = Arc::new(x.iter().map(|x| x * part).chain([weight * part]).collect());
         let part = Share { values, peers: 0, started: 0.0 };
-        self.before_first.extend(std::iter::repeat_n(part, staleness));
+        self.before_first.extend(std::iter::repeat_n(part, self.staleness));
         x.iter_mut().for_each(|x| *x *= kept);
         weight * kept
     }
@@ -90,7 +92,7 @@ impl InFlight {
     pub(super) fn exchange(
         &mut self,
         (x, weight, peers): (&mut [f32], f32, usize),
-        (step, staleness): (u64, usize),
+        step: u64,
         graph: &Graph,
         comm: &mut Session,
     ) -> Result<(f32, Traffic), CommError> {
@@ -100,7 +102,7 @@ impl InFlight {
         let values = Arc::new(x.iter().copied().chain([weight]).collect());
         next.push_back(Share { values, peers, started: comm.now() });
         let (mut came, mut traffic) = (0.0, Traffic::default());
-        let due = if next.len() > staleness { next.pop_front() } else { None };
+        let due = if next.len() > self.staleness { next.pop_front() } else { None };
         self.landed = due.as_ref().is_some_and(Share::is_sent);
         if let Some(back) = due.filter(|share| !share.is_sent()) {
             x.iter_mut().zip(&*back.values).for_each(|(x, part)| *x += part);
@@ -178,12 +180,15 @@ impl InFlight {
         }
         Ok(())
     }
+}
 
-    pub(super) fn save(&self, staleness: usize, state: &mut State) {
+/// By hand, because each share in flight is an entry of its own.
+impl Stateful for InFlight {
+    fn save(&self, state: &mut State) {
         let place = Place::PerRank(OnResize::Drop);
-        let started = (0..staleness).map(|i| self.sent.now().get(i).map_or(0.0, |share| share.started));
+        let started = (0..self.staleness).map(|i| self.sent.now().get(i).map_or(0.0, |share| share.started));
         state.put_at(place, "in_flight_since", started.collect::<Vec<f64>>());
-        for i in 0..staleness {
+        for i in 0..self.staleness {
             let share = self.sent.now().get(i);
             let values: Option<Vec<f32>> =
                 share.map(|share| share.values.iter().copied().chain([share.peers as f32]).collect());
@@ -191,10 +196,10 @@ impl InFlight {
         }
     }
 
-    pub(super) fn load(&mut self, staleness: usize, state: &State) -> Result<(), StateError> {
+    fn load(&mut self, state: &State) -> Result<(), StateError> {
         let started = state.f64s("in_flight_since")?;
         let mut sent = VecDeque::new();
-        for (i, started) in started.iter().enumerate().take(staleness) {
+        for (i, started) in started.iter().enumerate().take(self.staleness) {
             // Empty: not sent yet, or dropped because the world size changed.
             if let [values @ .., peers] = state.f32s(&format!("in_flight_{i}"), None)? {
                 sent.push_back(Share { values: Arc::new(values.to_vec()), peers: *peers as usize, started: *started });
@@ -205,14 +210,14 @@ impl InFlight {
         Ok(())
     }
 
-    pub(super) fn commit(&mut self) {
+    fn commit(&mut self) {
         self.sent.commit();
         if std::mem::take(&mut self.landed) {
             self.arrived.pop_front();
         }
     }
 
-    pub(super) fn discard(&mut self) {
+    fn discard(&mut self) {
         self.sent.discard();
         self.landed = false;
     }

@@ -4,6 +4,7 @@ use super::super::testkit::{Sgd, Simulation, mean, simulate, train};
 use super::*;
 use crate::comm::{Local, run_ranks};
 use crate::reduce::AgreedStep;
+use crate::state::Stateful;
 use crate::{Key, Layout};
 
 const STILL: Sgd = Sgd { rate: 0.0, momentum: 0.0, steps: 0 };

@@ -7,6 +7,7 @@ use crate::error::{ConfigError, ReduceError, StateError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, Round};
 use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
+use crate::stateful;
 use crate::sync::in_background::InBackground;
 use crate::sync::outer::{self, Around};
 use crate::sync::{Context, DiLoCoConfig, check_own};
@@ -71,7 +72,7 @@ impl<R: Reducer + 'static> Fragment<R> {
             let reducer = reducer(&layout)?;
             let exchange = match settings.overlap {
                 0 => Exchange::AtOnce { reducer, difference: Vec::new() },
-                _ => Exchange::Later(Box::new(InBackground::new(reducer))),
+                _ => Exchange::Later(Box::new(InBackground::new(reducer, Some("anchor")))),
             };
             let places = members.iter().map(|&slot| whole.slots()[slot].range()).collect();
             Ok(Fragment { layout, places, anchor: Staged::default(), momentum: Staged::default(), exchange })
@@ -165,43 +166,41 @@ impl<R: Reducer + 'static> Fragment<R> {
     }
 }
 
-impl<R: Reducer + 'static> Stateful for Fragment<R> {
+stateful! {
+    impl<R: Reducer + 'static> Stateful for Fragment<R> {
+        anchor: vector("anchor"),
+        momentum: vector("momentum").like("anchor"),
+        exchange: flatten(),
+    }
+}
+
+/// By hand, because its state is that of one of two variants.
+impl<R: Reducer + 'static> Stateful for Exchange<R> {
     fn save(&self, state: &mut State) {
-        state.put("anchor", self.anchor.now().clone());
-        state.put("momentum", self.momentum.now().clone());
-        match &self.exchange {
+        match self {
             Exchange::AtOnce { reducer, .. } => state.put_part("reducer", reducer),
             Exchange::Later(exchange) => exchange.save(state),
         }
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let anchor = state.memory("anchor", self.anchor.now())?;
-        let momentum = state.memory("momentum", &anchor)?;
-        match &mut self.exchange {
-            Exchange::AtOnce { reducer, .. } => state.load_part("reducer", reducer)?,
-            Exchange::Later(exchange) => exchange.load_like(state, &anchor)?,
+        match self {
+            Exchange::AtOnce { reducer, .. } => state.load_part("reducer", reducer),
+            Exchange::Later(exchange) => exchange.load(state),
         }
-        self.anchor.set(anchor);
-        self.momentum.set(momentum);
-        Ok(())
     }
 
     fn commit(&mut self) {
-        match &mut self.exchange {
+        match self {
             Exchange::AtOnce { reducer, .. } => reducer.commit(),
             Exchange::Later(exchange) => exchange.commit(),
         }
-        self.anchor.commit();
-        self.momentum.commit();
     }
 
     fn discard(&mut self) {
-        match &mut self.exchange {
+        match self {
             Exchange::AtOnce { reducer, .. } => reducer.discard(),
             Exchange::Later(exchange) => exchange.discard(),
         }
-        self.anchor.discard();
-        self.momentum.discard();
     }
 }
