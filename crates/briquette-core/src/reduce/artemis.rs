@@ -66,10 +66,11 @@ use rand::Rng;
 use super::downlink::Downlink;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::Compressor;
-use crate::error::{AggregateError, ReduceError, StateError, WireError};
+use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::all_finite;
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::wrapper::check_finite;
 use crate::{Frame, Key, Message, Session, layout};
 
@@ -244,32 +245,11 @@ fn add(message: &Message, weight: f32, out: &mut [f32], rank: usize) -> Result<(
     message.add_to(weight, out).map_err(|source| AggregateError::Message { rank, source })
 }
 
-impl Stateful for Artemis {
-    fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "memory", self.memory.now().clone());
-        state.put_at(Place::PerRank(OnResize::Drop), "served", self.served.now().clone());
-        self.down.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let memory = state.memory("memory", self.memory.now())?;
-        let served = state.memory("served", self.served.now())?;
-        self.down.load(state)?;
-        self.served.set(served);
-        self.memory.set(memory);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.memory.commit();
-        self.served.commit();
-        self.down.commit();
-    }
-
-    fn discard(&mut self) {
-        self.memory.discard();
-        self.served.discard();
-        self.down.discard();
+stateful! {
+    impl Stateful for Artemis {
+        memory: vector("memory").rank_local(Spread),
+        served: vector("served").rank_local(Drop),
+        down: flatten(),
     }
 }
 

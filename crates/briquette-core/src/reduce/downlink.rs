@@ -15,9 +15,10 @@ use std::ops::Range;
 
 use super::AgreedStep;
 use super::way::Way;
-use crate::error::{AggregateError, ReduceError, StateError, WireError};
+use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::all_finite;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::{OnResize, Place, Staged};
+use crate::stateful;
 use crate::{Frame, Key, Slot, layout};
 
 /// Marker sent instead of a message to an absent rank.
@@ -230,6 +231,11 @@ impl Downlink {
         (0..copies).for_each(|copy| self.kept.hold(&layout::moved(&places, copy * len)));
     }
 
+    /// Returns the placement of the last average.
+    fn place(&self) -> Place {
+        if self.per_rank { Place::PerRank(OnResize::Drop) } else { Place::Replicated }
+    }
+
     /// Converts the received vector to the average that is applied, after all messages were read.
     pub(super) fn finish(&mut self, average: &mut [f32], agreed_step: &AgreedStep) -> Result<(), ReduceError> {
         if let (Memory::Model(_), Some(Units { rate, share })) = (self.memory, self.units(agreed_step)?) {
@@ -249,37 +255,9 @@ fn overflow(slots: &[Slot], range: &Range<usize>) -> ReduceError {
     ReduceError::Overflow { slot: slot.map_or("", Slot::path).to_owned() }
 }
 
-impl Stateful for Downlink {
-    fn save(&self, state: &mut State) {
-        if self.memory != Memory::Nothing {
-            state.put_at(Place::PerRank(OnResize::Drop), "kept", self.kept.now().clone());
-        }
-        match self.memory {
-            Memory::Model(_) if self.per_rank => {
-                state.put_at(Place::PerRank(OnResize::Drop), "last", self.last.now().clone());
-            }
-            Memory::Model(_) => state.put("last", self.last.now().clone()),
-            Memory::Nothing | Memory::Error => {}
-        }
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        if self.memory != Memory::Nothing {
-            self.kept.set(state.memory("kept", self.kept.now())?);
-        }
-        if matches!(self.memory, Memory::Model(_)) {
-            self.last.set(state.memory("last", self.last.now())?);
-        }
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.kept.commit();
-        self.last.commit();
-    }
-
-    fn discard(&mut self) {
-        self.kept.discard();
-        self.last.discard();
+stateful! {
+    impl Stateful for Downlink as it {
+        kept: when(it.memory != Memory::Nothing, vector("kept").rank_local(Drop)),
+        last: when(matches!(it.memory, Memory::Model(_)), vector("last").at(it.place())),
     }
 }

@@ -264,6 +264,7 @@ fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
     }
 }
 
+/// By hand: it saves nothing, and forgets what was staged with every step.
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
     /// Messages staged after this step's exchange belong to no other step.
     fn commit(&mut self) {

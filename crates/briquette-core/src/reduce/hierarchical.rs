@@ -60,9 +60,9 @@ use std::ops::Range;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::comm::Places;
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
-use crate::state::{OnResize, Place, State, Stateful};
+use crate::stateful;
 use crate::{Layout, Session, Slot};
 
 /// Exact sums inside machines, another reducer between them; see the [module](self).
@@ -127,23 +127,10 @@ impl<R: Reducer> Hierarchical<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Hierarchical<R> {
-    /// Only the first rank of a machine exchanges, so its state is rank-local.
-    fn save(&self, state: &mut State) {
-        let mut between = State::default();
-        between.put_part("between", &self.between);
-        for (name, value) in between.iter() {
-            state.put_at(Place::PerRank(OnResize::Drop), name, value.clone());
-        }
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        state.load_part("between", &mut self.between)
-    }
-    fn commit(&mut self) {
-        self.between.commit();
-    }
-    fn discard(&mut self) {
-        self.between.discard();
+stateful! {
+    impl<R: Reducer> Stateful for Hierarchical<R> {
+        // Only the first rank of a machine exchanges.
+        between: part("between").rank_local(Drop),
     }
 }
 

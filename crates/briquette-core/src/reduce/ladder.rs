@@ -35,10 +35,10 @@ use std::ops::Range;
 use super::{Energies, Exchanged, GatherConfig, Kept, Knob, Levels, Probe, Reducer, Ring, Round, Unsent, Wire};
 use crate::compress::ErrorBound;
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::math::{keep_unsent, norm2};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::stateful;
 use crate::{CompressionFactor, Layout, Session};
 
 /// Ratios below which each ring is used, in order.
@@ -67,19 +67,8 @@ fn ring(factor: CompressionFactor) -> Option<usize> {
     RINGS.iter().position(|(below, _)| factor.get() < *below)
 }
 
-impl<R: Reducer> Stateful for Ladder<R> {
-    fn save(&self, state: &mut State) {
-        self.sparse.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.sparse.load(state)
-    }
-    fn commit(&mut self) {
-        self.sparse.commit();
-    }
-    fn discard(&mut self) {
-        self.sparse.discard();
-    }
+stateful! {
+    impl<R: Reducer> Stateful for Ladder<R> { sparse: flatten() }
 }
 
 impl<R: Reducer> Reducer for Ladder<R> {

@@ -53,9 +53,9 @@ use std::ops::Range;
 use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
 use crate::compress::{ErrorBound, ScaledSign, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
-use crate::state::{State, Stateful, load_each, save_each};
+use crate::stateful;
 use crate::{CompressionFactor, Layout, Session, Traffic};
 
 /// Limit on the number of rounds: each round is a separate exchange with a separate reducer.
@@ -120,19 +120,8 @@ pub(super) fn class_of(rounds: usize, class: ErrorBound) -> ErrorBound {
     }
 }
 
-impl<R: Reducer> Stateful for MultiStep<R> {
-    fn save(&self, state: &mut State) {
-        save_each("round", &self.rounds, state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        load_each("round", &mut self.rounds, state)
-    }
-    fn commit(&mut self) {
-        self.rounds.iter_mut().for_each(Stateful::commit);
-    }
-    fn discard(&mut self) {
-        self.rounds.iter_mut().for_each(Stateful::discard);
-    }
+stateful! {
+    impl<R: Reducer> Stateful for MultiStep<R> { rounds: parts("round") }
 }
 
 impl<R: Reducer> Reducer for MultiStep<R> {

@@ -51,9 +51,10 @@ use matrix::{columns_of, expand, project_left, project_right, rows_of};
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{CompressionFactor, Key, Layout, Session, Slot};
 
 /// One matrix slot and its position in the packed factors.
@@ -198,23 +199,8 @@ fn orthonormalize(p: &mut [f32], rank: usize) {
     }
 }
 
-impl Stateful for PowerSgd {
-    fn save(&self, state: &mut State) {
-        state.put("q", self.q.now().clone());
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.q.set(state.memory("q", self.q.now())?);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.q.commit();
-    }
-
-    fn discard(&mut self) {
-        self.q.discard();
-    }
+stateful! {
+    impl Stateful for PowerSgd { q: vector("q") }
 }
 
 impl Reducer for PowerSgd {

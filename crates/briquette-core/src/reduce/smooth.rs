@@ -64,9 +64,10 @@ use std::ops::Range;
 use norm::Norm;
 
 use super::{Dense, Exchanged, Reducer, Round, Selection};
-use crate::error::{ReduceError, StateError};
+use crate::error::ReduceError;
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::{Place, Staged};
+use crate::stateful;
 use crate::wrapper::Shifted;
 use crate::{CompressionFactor, Session};
 
@@ -81,6 +82,8 @@ pub struct SmoothnessAware {
 /// State of the smoothness estimate.
 #[derive(Debug, Default)]
 struct WarmUp {
+    /// Placement of the curvature and of the gradient before: rank-local if each rank estimates its own.
+    place: Place,
     steepest: Staged<Vec<f32>>,
     before: Staged<Vec<f32>>,
     moved: Staged<Vec<f32>>,
@@ -140,38 +143,28 @@ impl SmoothnessAware {
         }
         Ok(Exchanged { traffic: comm.traffic() - before, selection: Selection::All })
     }
-}
 
-impl Stateful for SmoothnessAware {
-    fn save(&self, state: &mut State) {
-        let place = if self.settings.per_rank { Place::PerRank(OnResize::Spread) } else { Place::Replicated };
-        state.put_at(place, "steepest", self.warm_up.steepest.now().clone());
-        state.put_at(place, "before", self.warm_up.before.now().clone());
-        state.put("moved", self.warm_up.moved.now().clone());
-        self.shifted.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let read = |name: &str| state.f32s(name, None).map(<[f32]>::to_vec);
-        let [steepest, before, moved] = [read("steepest")?, read("before")?, read("moved")?];
-        self.shifted.load(state)?;
-        self.warm_up.steepest.set(steepest);
-        self.warm_up.before.set(before);
-        self.warm_up.moved.set(moved);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.warm_up.each(Staged::commit);
-        self.shifted.commit();
+    /// Frees the estimate once the weights are known.
+    fn end_warm_up(&mut self) {
         if self.shifted.inner().knows_weights() {
-            self.warm_up = WarmUp::default();
+            self.warm_up = WarmUp { place: self.warm_up.place, ..WarmUp::default() };
         }
     }
+}
 
-    fn discard(&mut self) {
-        self.warm_up.each(Staged::discard);
-        self.shifted.discard();
+stateful! {
+    impl Stateful for SmoothnessAware {
+        warm_up: flatten(),
+        shifted: flatten(),
+    }
+    after_commit: Self::end_warm_up;
+}
+
+stateful! {
+    impl Stateful for WarmUp as it {
+        steepest: vector("steepest").of_any_length().at(it.place),
+        before: vector("before").of_any_length().at(it.place),
+        moved: vector("moved").of_any_length(),
     }
 }
 

@@ -67,9 +67,9 @@ use super::incoming::Incoming;
 use super::way::Way;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::aggregate::Aggregator;
-use crate::error::{AggregateError, ReduceError, StateError, WireError};
+use crate::error::{AggregateError, ReduceError, WireError};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::stateful;
 use crate::wrapper::check_finite;
 use crate::{Frame, Key, Message, Session, Slot};
 
@@ -242,19 +242,8 @@ impl TwoWay {
     }
 }
 
-impl Stateful for TwoWay {
-    fn save(&self, state: &mut State) {
-        self.down.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.down.load(state)
-    }
-    fn commit(&mut self) {
-        self.down.commit();
-    }
-    fn discard(&mut self) {
-        self.down.discard();
-    }
+stateful! {
+    impl Stateful for TwoWay { down: flatten() }
 }
 
 impl Reducer for TwoWay {

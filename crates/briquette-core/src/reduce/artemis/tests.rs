@@ -5,6 +5,7 @@ use crate::comm::Local;
 use crate::compress::{Norm, Qsgd};
 use crate::config::{CompressorConfig, Exchange, ReducerConfig};
 use crate::reduce::{AgreedStep, Gather};
+use crate::state::State;
 use crate::wrapper::Shifted;
 
 fn settings(text: &str) -> ArtemisConfig {

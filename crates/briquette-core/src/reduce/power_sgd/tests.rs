@@ -2,6 +2,7 @@ use super::*;
 use crate::Layout;
 use crate::comm::{Local, Session};
 use crate::reduce::AgreedStep;
+use crate::state::{State, Stateful};
 use crate::wrapper::ErrorFeedback;
 use rand_distr::{Distribution, StandardNormal};
 

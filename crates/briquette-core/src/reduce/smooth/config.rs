@@ -7,6 +7,7 @@ use crate::compress::{self, ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
+use crate::state::{OnResize, Place};
 use crate::wrapper::Shifted;
 use crate::{CompressionFactor, Layout};
 
@@ -76,7 +77,8 @@ impl SmoothConfig {
             None => Sends::Compressor(self.compressor.build()),
         };
         let shifted = Shifted::moving(Norm::new(sends, weights), alpha);
-        SmoothnessAware { settings: *self, warm_up: WarmUp::default(), shifted }
+        let place = if self.per_rank { Place::PerRank(OnResize::Spread) } else { Place::Replicated };
+        SmoothnessAware { settings: *self, warm_up: WarmUp { place, ..WarmUp::default() }, shifted }
     }
 
     fn class(&self, len: usize) -> Option<ErrorBound> {

@@ -3,10 +3,11 @@
 use super::importance::Importance;
 use crate::aggregate::Aggregator;
 use crate::compress::{Compressor, ErrorBound};
-use crate::error::{AggregateError, ReduceError, StateError};
+use crate::error::{AggregateError, ReduceError};
 use crate::reduce::{Exchanged, Gather, Reducer, Round};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::wrapper::check_finite;
 use crate::{CompressionFactor, Key, Message, Session};
 
@@ -135,21 +136,10 @@ impl Norm {
     }
 }
 
-impl Stateful for Norm {
-    fn save(&self, state: &mut State) {
-        state.put("weights", self.weights.now().clone());
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.weights.set(state.f32s("weights", None)?.to_vec());
-        Ok(())
-    }
-    fn commit(&mut self) {
-        self.weights.commit();
-        self.gather.commit();
-    }
-    fn discard(&mut self) {
-        self.weights.discard();
-        self.gather.discard();
+stateful! {
+    impl Stateful for Norm {
+        weights: vector("weights").of_any_length(),
+        gather: flatten(),
     }
 }
 

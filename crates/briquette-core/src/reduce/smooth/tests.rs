@@ -2,6 +2,7 @@ use super::*;
 use crate::comm::Local;
 use crate::config::Exchange;
 use crate::reduce::AgreedStep;
+use crate::state::{State, Stateful};
 use crate::{Key, Layout};
 
 fn input(rank: usize, step: u64, len: usize) -> Vec<f32> {

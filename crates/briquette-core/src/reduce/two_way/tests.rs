@@ -3,6 +3,7 @@ use crate::Layout;
 use crate::comm::Local;
 use crate::config::{CompressorConfig, Exchange};
 use crate::reduce::AgreedStep;
+use crate::state::State;
 
 fn exchange(reducer: &str) -> Exchange {
     Exchange { reducer: reducer.parse().unwrap(), dense_below: Some(0), ..Exchange::default() }
