@@ -301,16 +301,3 @@ impl<P: DerefMut<Target: Stateful>> Stateful for P {
         (**self).discard();
     }
 }
-/// Saves parts of one kind, each under its number: `bucket-0/…`.
-pub(crate) fn save_each<'a, S: Stateful + 'a>(kind: &str, parts: impl IntoIterator<Item = &'a S>, state: &mut State) {
-    parts.into_iter().enumerate().for_each(|(index, part)| state.put_part(&format!("{kind}-{index}"), part));
-}
-
-/// Loads the parts that [`save_each`] saved.
-pub(crate) fn load_each<'a, S: Stateful + 'a>(
-    kind: &str,
-    parts: impl IntoIterator<Item = &'a mut S>,
-    state: &State,
-) -> Result<(), StateError> {
-    parts.into_iter().enumerate().try_for_each(|(index, part)| state.load_part(&format!("{kind}-{index}"), part))
-}

@@ -254,6 +254,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
     }
 }
 
+/// By hand, because a controller is not staged: a discarded step restores its state from before.
 impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
         match &self.before {

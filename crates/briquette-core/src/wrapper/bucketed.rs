@@ -18,13 +18,13 @@
 
 use std::ops::Range;
 
-use crate::error::{ReduceError, StateError};
+use crate::error::ReduceError;
 use crate::layout;
 use crate::reduce::{
     AgreedStep, Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent,
 };
 use crate::report::{Measured, Report};
-use crate::state::{State, Stateful, load_each, save_each};
+use crate::stateful;
 use crate::trace::phase;
 use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
 
@@ -152,22 +152,12 @@ impl<R: Reducer> Bucketed<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Bucketed<R> {
-    fn save(&self, state: &mut State) {
-        save_each("bucket", self.buckets.iter().map(|bucket| &bucket.reducer), state);
-    }
+stateful! {
+    impl<R: Reducer> Stateful for Bucketed<R> { buckets: parts("bucket") }
+}
 
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        load_each("bucket", self.buckets.iter_mut().map(|bucket| &mut bucket.reducer), state)
-    }
-
-    fn commit(&mut self) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.commit());
-    }
-
-    fn discard(&mut self) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.reducer.discard());
-    }
+stateful! {
+    impl<R: Reducer> Stateful for Bucket<R> { reducer: flatten() }
 }
 
 impl<R: Reducer + 'static> Reducer for Bucketed<R> {

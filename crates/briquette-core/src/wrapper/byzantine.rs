@@ -123,6 +123,7 @@ impl<R: Reducer> Byzantine<R> {
     }
 }
 
+/// By hand, because the vectors that an attack repeats are not saved.
 impl<R: Reducer> Stateful for Byzantine<R> {
     fn save(&self, state: &mut State) {
         self.inner.save(state);

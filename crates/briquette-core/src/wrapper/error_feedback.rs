@@ -55,12 +55,13 @@ use std::ops::Range;
 use super::feed::{Comes, Feed};
 use super::{check_finite, keep_unsent};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::add_scaled;
 use crate::reduce::{AgreedStep, Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole};
 use crate::report::{Report, Waiting};
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session, Slot};
 
 /// Feeds the residual back; see the [module](self).
@@ -184,27 +185,10 @@ impl<R: Reducer> ErrorFeedback<R> {
     }
 }
 
-impl<R: Reducer> Stateful for ErrorFeedback<R> {
-    fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "residual", self.residual.now().clone());
-        state.put_part("inner", &self.inner);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let residual = state.memory("residual", self.residual.now())?;
-        state.load_part("inner", &mut self.inner)?;
-        self.residual.set(residual);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.residual.commit();
-        self.inner.commit();
-    }
-
-    fn discard(&mut self) {
-        self.residual.discard();
-        self.inner.discard();
+stateful! {
+    impl<R: Reducer> Stateful for ErrorFeedback<R> {
+        residual: vector("residual").rank_local(Spread),
+        inner: part("inner"),
     }
 }
 

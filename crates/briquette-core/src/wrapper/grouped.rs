@@ -34,10 +34,10 @@ use std::fmt;
 use std::ops::Range;
 
 use super::feed::Comes;
-use crate::error::{ReduceError, StateError};
+use crate::error::ReduceError;
 use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Selections, Unsent, Whole};
 use crate::report::Report;
-use crate::state::{State, Stateful, load_each, save_each};
+use crate::stateful;
 use crate::{Key, Layout, Session, Slot, Traffic};
 
 /// Slots that are exchanged together, and their packed values.
@@ -214,23 +214,15 @@ impl Grouped {
     }
 }
 
-impl Stateful for Grouped {
-    fn save(&self, state: &mut State) {
-        state.put_part("main", &self.main.reducer);
-        save_each("group", self.others.iter().map(|group| &group.reducer), state);
+stateful! {
+    impl Stateful for Grouped {
+        others: parts("group"),
+        main: part("main"),
     }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        load_each("group", self.others.iter_mut().map(|group| &mut group.reducer), state)?;
-        state.load_part("main", &mut self.main.reducer)
-    }
+}
 
-    fn commit(&mut self) {
-        [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.reducer.commit());
-    }
-
-    fn discard(&mut self) {
-        [&mut self.main].into_iter().chain(&mut self.others).for_each(|group| group.reducer.discard());
-    }
+stateful! {
+    impl Stateful for Group { reducer: flatten() }
 }
 
 impl Reducer for Grouped {
@@ -289,6 +281,7 @@ mod tests {
     use crate::comm::Local;
     use crate::compress::TopK;
     use crate::reduce::{AgreedStep, Dense, Gather, PowerSgd, Selection};
+    use crate::state::{State, Stateful};
     use crate::wrapper::{Momentum, MomentumCorrection};
 
     fn layout() -> Layout {

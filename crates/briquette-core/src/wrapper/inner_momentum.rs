@@ -50,11 +50,12 @@ use std::ops::Range;
 use super::feed::Comes;
 use super::{Momentum, MomentumCorrection, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole, check_average};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// Settings of [`InnerMomentum`].
@@ -131,27 +132,10 @@ impl<R: Reducer> InnerMomentum<R> {
     }
 }
 
-impl<R: Reducer> Stateful for InnerMomentum<R> {
-    fn save(&self, state: &mut State) {
-        self.correction.save(state);
-        state.put("agreed_velocity", self.agreed.now().clone());
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let agreed = state.memory("agreed_velocity", self.agreed.now())?;
-        self.correction.load(state)?;
-        self.agreed.set(agreed);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.agreed.commit();
-        self.correction.commit();
-    }
-
-    fn discard(&mut self) {
-        self.agreed.discard();
-        self.correction.discard();
+stateful! {
+    impl<R: Reducer> Stateful for InnerMomentum<R> {
+        agreed: vector("agreed_velocity"),
+        correction: flatten(),
     }
 }
 

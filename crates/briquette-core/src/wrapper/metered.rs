@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use super::feed::Comes;
 use crate::comm::Spent;
-use crate::error::{ReduceError, StateError};
+use crate::error::ReduceError;
 use crate::math::{compare, copy_and_norm2};
 use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
-use crate::state::{State, Stateful};
+use crate::stateful;
 use crate::{Session, Slot, Traffic};
 
 /// Measures the exchanges of the inner reducer; see the [module](self).
@@ -126,19 +126,8 @@ impl<R: Reducer> Metered<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Metered<R> {
-    fn save(&self, state: &mut State) {
-        self.inner.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.inner.load(state)
-    }
-    fn commit(&mut self) {
-        self.inner.commit();
-    }
-    fn discard(&mut self) {
-        self.inner.discard();
-    }
+stateful! {
+    impl<R: Reducer> Stateful for Metered<R> { inner: flatten() }
 }
 
 impl<R: Reducer> Reducer for Metered<R> {
@@ -205,6 +194,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::error::StateError;
+    use crate::state::{State, Stateful};
     use std::time::Duration;
 
     use crate::aggregate::Mean;

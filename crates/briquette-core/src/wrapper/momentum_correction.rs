@@ -65,13 +65,14 @@ use std::ops::Range;
 use super::feed::{Comes, Feed};
 use super::keep_unsent;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::{all_finite, norm2};
 use crate::parallel::SEGMENT;
 use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole};
 use crate::report::{Report, Waiting};
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// Settings of [`MomentumCorrection`].
@@ -222,33 +223,11 @@ fn accumulate(
     }
 }
 
-impl<R: Reducer> Stateful for MomentumCorrection<R> {
-    fn save(&self, state: &mut State) {
-        let place = Place::PerRank(OnResize::Spread);
-        state.put_at(place, "velocity", self.velocity.now().clone());
-        state.put_at(place, "residual", self.pending.now().clone());
-        state.put_part("inner", &self.inner);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let velocity = state.memory("velocity", self.velocity.now())?;
-        let pending = state.f32s("residual", Some(velocity.len()))?.to_vec();
-        state.load_part("inner", &mut self.inner)?;
-        self.velocity.set(velocity);
-        self.pending.set(pending);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.velocity.commit();
-        self.pending.commit();
-        self.inner.commit();
-    }
-
-    fn discard(&mut self) {
-        self.velocity.discard();
-        self.pending.discard();
-        self.inner.discard();
+stateful! {
+    impl<R: Reducer> Stateful for MomentumCorrection<R> {
+        velocity: vector("velocity").rank_local(Spread),
+        pending: vector("residual").exactly_like("velocity").rank_local(Spread),
+        inner: part("inner"),
     }
 }
 

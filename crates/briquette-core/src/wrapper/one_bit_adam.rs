@@ -54,11 +54,12 @@ use std::ops::Range;
 
 use super::{ErrorFeedback, check_finite};
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Dense, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
-use crate::state::{Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// Settings of [`OneBitAdam`].
@@ -106,27 +107,10 @@ impl<R: Reducer> OneBitAdam<R> {
     }
 }
 
-impl<R: Reducer> Stateful for OneBitAdam<R> {
-    fn save(&self, state: &mut State) {
-        state.put("momentum", self.momentum.now().clone());
-        self.compressed.save(state);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let momentum = state.memory("momentum", self.momentum.now())?;
-        self.compressed.load(state)?;
-        self.momentum.set(momentum);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.momentum.commit();
-        self.compressed.commit();
-    }
-
-    fn discard(&mut self) {
-        self.momentum.discard();
-        self.compressed.discard();
+stateful! {
+    impl<R: Reducer> Stateful for OneBitAdam<R> {
+        momentum: vector("momentum"),
+        compressed: flatten(),
     }
 }
 
@@ -210,6 +194,7 @@ mod tests {
     use crate::Key;
     use crate::comm::Local;
     use crate::reduce::AgreedStep;
+    use crate::state::State;
 
     fn gradient(rank: usize, step: u64) -> [f32; 6] {
         std::array::from_fn(|i| ((i * 5 + rank * 3) as f32 * 0.83 + step as f32 * 0.4).sin())

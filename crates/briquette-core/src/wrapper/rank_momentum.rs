@@ -46,11 +46,12 @@ use std::ops::Range;
 
 use super::clear_absent;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session};
 
 /// Settings of [`RankMomentum`].
@@ -86,27 +87,10 @@ impl<R: Reducer> RankMomentum<R> {
     }
 }
 
-impl<R: Reducer> Stateful for RankMomentum<R> {
-    fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "velocity", self.velocity.now().clone());
-        state.put_part("inner", &self.inner);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let velocity = state.memory("velocity", self.velocity.now())?;
-        state.load_part("inner", &mut self.inner)?;
-        self.velocity.set(velocity);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.velocity.commit();
-        self.inner.commit();
-    }
-
-    fn discard(&mut self) {
-        self.velocity.discard();
-        self.inner.discard();
+stateful! {
+    impl<R: Reducer> Stateful for RankMomentum<R> {
+        velocity: vector("velocity").rank_local(Spread),
+        inner: part("inner"),
     }
 }
 

@@ -66,11 +66,12 @@ use std::ops::Range;
 
 use super::{check_finite, clear_absent};
 use crate::config::{Asks, Described, Exchange, Feedback, FeedbackSettings};
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::report::Report;
-use crate::state::{OnResize, Place, Staged, State, Stateful};
+use crate::state::Staged;
+use crate::stateful;
 use crate::{Layout, Session, Slot};
 
 /// Compresses differences to a memory; see the [module](self).
@@ -157,34 +158,12 @@ impl<R> Shifted<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Shifted<R> {
-    fn save(&self, state: &mut State) {
+stateful! {
+    impl<R: Reducer> Stateful for Shifted<R> {
         // The mean over the ranks that saved is the mean memory itself. If the memories are dropped, so is their mean.
-        let place = Place::PerRank(OnResize::Spread);
-        state.put_at(place, "memory", self.memory.now().clone());
-        state.put_at(place, "mean_memory", self.mean_memory.now().clone());
-        state.put_part("inner", &self.inner);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let memory = state.memory("memory", self.memory.now())?;
-        let mean_memory = state.f32s("mean_memory", Some(memory.len()))?.to_vec();
-        state.load_part("inner", &mut self.inner)?;
-        self.memory.set(memory);
-        self.mean_memory.set(mean_memory);
-        Ok(())
-    }
-
-    fn commit(&mut self) {
-        self.memory.commit();
-        self.mean_memory.commit();
-        self.inner.commit();
-    }
-
-    fn discard(&mut self) {
-        self.memory.discard();
-        self.mean_memory.discard();
-        self.inner.discard();
+        memory: vector("memory").rank_local(Spread),
+        mean_memory: vector("mean_memory").exactly_like("memory").rank_local(Spread),
+        inner: part("inner"),
     }
 }
 

@@ -10,10 +10,10 @@ use std::ops::Range;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::Session;
-use crate::error::{ConfigError, ReduceError, StateError};
+use crate::error::{ConfigError, ReduceError};
 use crate::reduce::{Exchanged, Reducer, Round, Unsent};
 use crate::report::Report;
-use crate::state::{State, Stateful};
+use crate::stateful;
 
 /// A reducer that runs in a thread pool; see the [module](self).
 #[derive(Debug)]
@@ -39,19 +39,8 @@ impl<R: Reducer> Threaded<R> {
     }
 }
 
-impl<R: Reducer> Stateful for Threaded<R> {
-    fn save(&self, state: &mut State) {
-        self.inner.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.inner.load(state)
-    }
-    fn commit(&mut self) {
-        self.inner.commit();
-    }
-    fn discard(&mut self) {
-        self.inner.discard();
-    }
+stateful! {
+    impl<R: Reducer> Stateful for Threaded<R> { inner: flatten() }
 }
 
 impl<R: Reducer> Reducer for Threaded<R> {
@@ -87,6 +76,7 @@ mod tests {
     use crate::comm::Local;
     use crate::compress::{Norm, Qsgd};
     use crate::reduce::{AgreedStep, Gather, Selection};
+    use crate::state::Stateful;
     use crate::{Key, Layout, Traffic};
 
     fn averages(wrap: impl Fn(Gather<Qsgd, Mean>) -> Box<dyn Reducer> + Sync) -> Vec<Vec<f32>> {
