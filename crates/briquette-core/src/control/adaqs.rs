@@ -46,7 +46,8 @@ use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::AgreedStep;
-use crate::state::{State, Stateful};
+use crate::state::State;
+use crate::stateful;
 
 /// Settings of AdaQS; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -126,6 +127,13 @@ struct Raiser {
 }
 
 impl Raiser {
+    /// Checks that the settings allow the saved bits.
+    fn fits(&self, state: &State) -> Result<(), StateError> {
+        let (bits, Adaqs { bits: min, max, .. }) = (state.u64("bits")?, self.settings);
+        let fits = (u64::from(min)..=u64::from(max)).contains(&bits);
+        if fits { Ok(()) } else { Err(StateError::mismatch("bits", "between bits and max of adaqs", bits)) }
+    }
+
     /// Returns the ratio of mean to deviation after adding these moments; `None` if the deviation is zero or the moments are not finite.
     fn ratio(&mut self, Moments { mean, deviation }: Moments) -> Option<f64> {
         let news = [mean, mean * mean + deviation * deviation, 1.0];
@@ -139,25 +147,14 @@ impl Raiser {
     }
 }
 
-impl Stateful for Raiser {
-    fn save(&self, state: &mut State) {
-        state.put("bits", u64::from(self.bits));
-        state.put("next", self.next);
-        state.put("is_due", u64::from(self.is_due));
-        state.put("ratios", [&[self.highest], &self.averages[..]].concat());
+stateful! {
+    impl Stateful for Raiser {
+        bits: value("bits"),
+        next: value("next"),
+        is_due: value("is_due"),
+        [highest, averages]: numbers("ratios"),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (bits, next, ratios) = (state.u64("bits")?, state.u64("next")?, state.f64s("ratios")?);
-        let known = (self.settings.bits..=self.settings.max).find(|known| u64::from(*known) == bits);
-        let known = known.ok_or_else(|| StateError::mismatch("bits", "between bits and max of adaqs", bits))?;
-        let &[highest, mean, square, weight] = ratios else {
-            return Err(StateError::mismatch("ratios", "4 numbers", ratios));
-        };
-        self.is_due = state.u64("is_due")? != 0;
-        (self.bits, self.next, self.highest, self.averages) = (known, next, highest, [mean, square, weight]);
-        Ok(())
-    }
+    check: Self::fits;
 }
 
 impl Controller for Raiser {
@@ -196,6 +193,7 @@ impl Controller for Raiser {
 mod tests {
     use super::*;
     use crate::Key;
+    use crate::state::Stateful;
     use rand::Rng;
 
     fn step(controller: &mut impl Controller, step: u64, moments: Moments) -> (f64, Option<String>, bool) {

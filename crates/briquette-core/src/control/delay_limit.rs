@@ -45,9 +45,9 @@ use super::cost_aware::levels;
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described, Feedback, ReducerConfig};
-use crate::error::{ConfigError, StateError};
+use crate::error::ConfigError;
 use crate::reduce::{AgreedStep, LadderConfig, Levels};
-use crate::state::{State, Stateful};
+use crate::stateful;
 
 /// Settings of [`DelayLimit`]; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -174,31 +174,13 @@ impl Controller for DelayLimit {
     }
 }
 
-impl Stateful for DelayLimit {
-    fn save(&self, state: &mut State) {
-        let ratios = [self.limit, self.sent, self.now].map(|ratio| ratio.get());
-        // 0 stands for none.
-        state.put("ratios", [&ratios[..], &[self.too_high.map_or(0.0, |ratio| ratio.get())]].concat());
-        state.put("steps", vec![self.steps as f64, self.closed as f64, f64::from(self.failures), self.aside as f64]);
-        state.put("delays", self.delays.clone());
+stateful! {
+    impl Stateful for DelayLimit {
+        [limit, sent, now, too_high]: numbers("ratios"),
+        [steps, closed, failures, aside]: numbers("steps"),
+        delays: value("delays"),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let ratios = state.f64s("ratios")?;
-        let ratio = |at: usize| ratios.get(at).and_then(|ratio| CompressionFactor::new(*ratio).ok());
-        let (Some(limit), Some(sent), Some(now)) = (ratio(0), ratio(1), ratio(2)) else {
-            return Err(StateError::mismatch("ratios", "3 ratios", format!("{ratios:?}")));
-        };
-        let &[steps, closed, failures, aside] = state.f64s("steps")? else {
-            return Err(StateError::mismatch("steps", "4 numbers", state.f64s("steps")?.len()));
-        };
-        self.delays = state.f64s("delays")?.to_vec();
-        (self.limit, self.sent, self.now, self.why) = (limit, sent, now, None);
-        (self.steps, self.closed, self.failures, self.aside) =
-            (steps as u64, closed as u64, failures as u32, aside as u64);
-        self.too_high = ratio(3);
-        Ok(())
-    }
+    after_load: |it| it.why = None;
 }
 
 impl Described for DelayLimitConfig {

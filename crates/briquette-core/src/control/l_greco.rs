@@ -47,7 +47,8 @@ use super::{Agreed, Controller, Decision, Needs};
 use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::{ConfigError, StateError};
 use crate::reduce::{AgreedStep, Energies, Levels};
-use crate::state::{State, Stateful};
+use crate::state::State;
+use crate::stateful;
 use crate::{CompressionFactor, Slot};
 
 /// Settings of L-GreCo; see the [module](self).
@@ -183,20 +184,21 @@ fn smallest(slots: &[Vec<(usize, usize)>], bins: usize) -> Option<Vec<usize>> {
     Some(chosen)
 }
 
-impl Stateful for Chooser {
-    fn save(&self, state: &mut State) {
-        state.put("next", self.next);
-        state.put("is_due", u64::from(self.is_due));
-        state.put("chosen", self.chosen.iter().map(|factor| factor.get()).collect::<Vec<_>>());
+stateful! {
+    impl Stateful for Chooser {
+        next: value("next"),
+        is_due: value("is_due"),
+        chosen: value("chosen"),
     }
+    check: Self::fits;
+}
 
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (next, is_due, saved) = (state.u64("next")?, state.u64("is_due")? != 0, state.f64s("chosen")?);
-        let known = |value: &f64| self.candidates.iter().find(|candidate| candidate.get() == *value).copied();
-        let foreign = || StateError::mismatch("chosen", "candidates of l-greco", saved);
-        self.chosen = saved.iter().map(known).collect::<Option<_>>().ok_or_else(foreign)?;
-        (self.next, self.is_due) = (next, is_due);
-        Ok(())
+impl Chooser {
+    /// Checks that the saved ratios are candidates.
+    fn fits(&self, state: &State) -> Result<(), StateError> {
+        let saved = state.f64s("chosen")?;
+        let fits = saved.iter().all(|ratio| self.candidates.iter().any(|candidate| candidate.get() == *ratio));
+        if fits { Ok(()) } else { Err(StateError::mismatch("chosen", "candidates of l-greco", saved)) }
     }
 }
 

@@ -41,8 +41,8 @@
 use super::{Agreed, Controller, Decision};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described, Feedback};
-use crate::error::{ConfigError, StateError};
-use crate::state::{State, Stateful};
+use crate::error::ConfigError;
+use crate::stateful;
 
 /// Factors over steps; see the [module](self).
 #[derive(Debug, Clone, PartialEq)]
@@ -179,17 +179,8 @@ impl Schedule {
     }
 }
 
-impl Stateful for Schedule {
-    fn save(&self, state: &mut State) {
-        if let Some(stage) = self.told {
-            state.put("told", stage);
-        }
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.told = if state.contains("told") { Some(state.u64("told")?) } else { None };
-        Ok(())
-    }
+stateful! {
+    impl Stateful for Schedule { told: value("told") }
 }
 
 impl Controller for Schedule {
@@ -260,6 +251,7 @@ impl ControllerSettings for ScheduleConfig {
 mod tests {
     use super::*;
     use crate::reduce::AgreedStep;
+    use crate::state::{State, Stateful};
 
     fn factor(value: f64) -> CompressionFactor {
         CompressionFactor::new(value).unwrap()

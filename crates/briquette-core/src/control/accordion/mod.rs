@@ -63,7 +63,9 @@ use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::error::StateError;
 use crate::reduce::{AgreedStep, Levels};
-use crate::state::{State, Stateful};
+use crate::state::fields::Saved;
+use crate::state::{State, Value};
+use crate::stateful;
 
 /// An unknown energy or norm. (NaN cannot be stored in every file format.)
 const UNKNOWN: f64 = -1.0;
@@ -122,6 +124,13 @@ impl Detector {
         Detector { settings, regimes, measured: 0, window: 0, rate: 0.0, is_measured: true, factors, reason }
     }
 
+    /// Checks that regimes of slots are loaded only with `per_slot`.
+    fn fits(&self, state: &State) -> Result<(), StateError> {
+        let saved = state.f64s("regimes")?;
+        let fits = self.settings.per_slot || saved.len() <= 3;
+        if fits { Ok(()) } else { Err(StateError::mismatch("regimes", "three numbers for all slots", saved)) }
+    }
+
     /// Ends the window, if it is over.
     fn check(&mut self, window: u64, is_in_it: bool) {
         if self.measured == 0 || is_in_it && window == self.window {
@@ -157,28 +166,31 @@ impl Detector {
     }
 }
 
-impl Stateful for Detector {
-    fn save(&self, state: &mut State) {
-        let flat = |r: &Regime| [f64::from(u8::from(r.critical)), r.sum, r.before];
-        state.put("regimes", self.regimes.iter().flat_map(flat).collect::<Vec<_>>());
-        state.put("measured", self.measured);
-        state.put("is_measured", u64::from(self.is_measured));
-        state.put("window", self.window);
-        state.put("rate", self.rate);
+stateful! {
+    impl Stateful for Detector {
+        regimes: value("regimes"),
+        measured: value("measured"),
+        is_measured: value("is_measured"),
+        window: value("window"),
+        rate: value("rate"),
+    }
+    check: Self::fits;
+    after_load: |it| it.reason = None;
+}
+
+impl Saved for Vec<Regime> {
+    fn saved(&self) -> Option<Value> {
+        let numbers = |regime: &Regime| [f64::from(u8::from(regime.critical)), regime.sum, regime.before];
+        Some(self.iter().flat_map(numbers).collect::<Vec<_>>().into())
     }
 
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let saved = state.f64s("regimes")?;
-        let (regimes, rest) = saved.as_chunks::<3>();
-        if !rest.is_empty() || !self.settings.per_slot && regimes.len() > 1 {
-            return Err(StateError::mismatch("regimes", "three numbers a slot, or for all", saved));
-        }
-        let (measured, window, rate) = (state.u64("measured")?, state.u64("window")?, state.f64("rate")?);
+    fn load(name: &str, state: &State) -> Result<Self, StateError> {
+        let saved = state.f64s(name)?;
+        let (regimes, []) = saved.as_chunks::<3>() else {
+            return Err(StateError::mismatch(name, "three numbers a slot, or for all", saved));
+        };
         let regime = |&[critical, sum, before]: &[f64; 3]| Regime { critical: critical != 0.0, sum, before };
-        self.is_measured = state.u64("is_measured")? != 0;
-        self.regimes = regimes.iter().map(regime).collect();
-        (self.measured, self.window, self.rate, self.reason) = (measured, window, rate, None);
-        Ok(())
+        Ok(regimes.iter().map(regime).collect())
     }
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::Layout;
 use crate::config::Described;
 use crate::reduce::Energies;
+use crate::state::Stateful;
 
 fn settings() -> Accordion {
     let (low, high) = (CompressionFactor::constant(4.0), CompressionFactor::constant(16.0));

@@ -329,6 +329,7 @@ impl<K: Controller> Controller for CostAware<K> {
     }
 }
 
+/// By hand, because most entries are numbers of levels, which must exist here.
 impl<K: Controller> Stateful for CostAware<K> {
     fn save(&self, state: &mut State) {
         self.costs.save(state);

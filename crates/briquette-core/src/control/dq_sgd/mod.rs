@@ -87,7 +87,8 @@ use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::error::StateError;
 use crate::reduce::Levels;
-use crate::state::{State, Stateful};
+use crate::state::State;
+use crate::stateful;
 use plan::{Budget, Dual, bits_of};
 use trend::Trend;
 
@@ -114,6 +115,13 @@ struct Planner {
 }
 
 impl Planner {
+    /// Checks that the settings allow the saved bits.
+    fn fits(&self, state: &State) -> Result<(), StateError> {
+        let last = state.u64("last")?;
+        let fits = last == 0 || (u64::from(self.min)..=u64::from(self.max)).contains(&last);
+        if fits { Ok(()) } else { Err(StateError::mismatch("last", "0, or from min to max of dqsgd", last)) }
+    }
+
     /// Returns the bits of this step, and the text for the reason.
     fn bits(&mut self, agreed: &Agreed<'_>) -> (u8, String) {
         let (norm, step) = ((agreed.norm2 / self.ranks).sqrt(), agreed.agreed_step.step);
@@ -149,25 +157,13 @@ impl Planner {
     }
 }
 
-impl Stateful for Planner {
-    fn save(&self, state: &mut State) {
-        state.put("last", u64::from(self.last));
-        state.put("sums", [self.spent, self.norms].concat());
-        state.put("trend", self.trend.saved());
+stateful! {
+    impl Stateful for Planner {
+        last: value("last"),
+        [spent, norms]: numbers("sums"),
+        trend: value("trend"),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let (last, sums) = (state.u64("last")?, state.f64s("sums")?);
-        let known = [0].into_iter().chain(self.min..=self.max).find(|bits| u64::from(*bits) == last);
-        let known = known.ok_or_else(|| StateError::mismatch("last", "0, or from min to max of dqsgd", last))?;
-        let &[count, bits, norms, logs] = sums else {
-            return Err(StateError::mismatch("sums", "4 numbers", sums));
-        };
-        let trend = state.f64s("trend")?;
-        let trend = Trend::loaded(trend).ok_or_else(|| StateError::mismatch("trend", "7 numbers", trend))?;
-        (self.last, self.spent, self.norms, self.trend) = (known, [count, bits], [norms, logs], trend);
-        Ok(())
-    }
+    check: Self::fits;
 }
 
 impl Controller for Planner {

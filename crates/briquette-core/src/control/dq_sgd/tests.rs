@@ -3,6 +3,7 @@ use super::*;
 use crate::Layout;
 use crate::config::{ControllerSettings, Described};
 use crate::reduce::AgreedStep;
+use crate::state::Stateful;
 
 const F: fn(f64) -> CompressionFactor = CompressionFactor::constant;
 

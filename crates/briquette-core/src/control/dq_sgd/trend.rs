@@ -1,5 +1,9 @@
 //! Level and trend of the norms so far, from which the norms of the remaining steps are expected.
 
+use crate::error::StateError;
+use crate::state::fields::Saved;
+use crate::state::{State, Value};
+
 /// The level of the logarithms of the norms, and their direction: falling or rising.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Trend {
@@ -48,14 +52,20 @@ impl Trend {
         let is_clear = explained > CLEAR * CLEAR * (1.0 + 8.0 / degrees) * left / self.count;
         if is_clear { self.products.signum() } else { 0.0 }
     }
+}
 
-    pub(super) fn saved(&self) -> Vec<f64> {
+impl Saved for Trend {
+    fn saved(&self) -> Option<Value> {
         let Trend { count, level, mean, squares, products } = *self;
-        vec![count, level, mean[0], mean[1], squares[0], squares[1], products]
+        Some(vec![count, level, mean[0], mean[1], squares[0], squares[1], products].into())
     }
 
-    pub(super) fn loaded(saved: &[f64]) -> Option<Self> {
-        let &[count, level, time, mean, times, levels, products] = saved else { return None };
-        Some(Trend { count, level, mean: [time, mean], squares: [times, levels], products })
+    fn load(name: &str, state: &State) -> Result<Self, StateError> {
+        match state.f64s(name)? {
+            &[count, level, time, mean, times, levels, products] => {
+                Ok(Trend { count, level, mean: [time, mean], squares: [times, levels], products })
+            }
+            saved => Err(StateError::mismatch(name, "7 numbers", saved)),
+        }
     }
 }

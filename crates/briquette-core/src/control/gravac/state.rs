@@ -9,6 +9,7 @@ use crate::CompressionFactor;
 use crate::error::StateError;
 use crate::state::{State, Stateful};
 
+/// By hand, because most entries exist only in some states of the search.
 impl Stateful for GraVac {
     fn save(&self, state: &mut State) {
         let search = &self.search;

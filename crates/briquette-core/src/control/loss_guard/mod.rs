@@ -74,9 +74,9 @@ pub use config::LossGuardConfig;
 use super::{Agreed, Controller, Decision, Needs};
 use crate::CompressionFactor;
 use crate::config::Described;
-use crate::error::{ConfigError, StateError};
+use crate::error::ConfigError;
 use crate::reduce::{AgreedStep, Levels};
-use crate::state::{State, Stateful};
+use crate::stateful;
 use trend::{Alarm, Reading, Trend};
 
 /// Number of points after an alarm at which the loss must be as expected.
@@ -98,8 +98,8 @@ pub struct LossGuard<K> {
     hold: u64,
     alarms: u32,
     /// The value to which the training loss has not returned since the last alarm, and the number of points for which it has not.
-    /// Infinite once the loss has returned.
-    expected: f64,
+    /// `None` once the loss has returned.
+    expected: Option<f64>,
     late: u64,
     /// The highest ratio of the last step.
     sent: f64,
@@ -133,7 +133,7 @@ impl<K: Controller> LossGuard<K> {
             limit,
             hold,
             alarms,
-            expected: f64::INFINITY,
+            expected: None,
             late,
             sent: 1.0,
             wanted: 1.0,
@@ -177,7 +177,7 @@ impl<K: Controller> LossGuard<K> {
         {
             self.lower(highest, back, format!("{of} loss {loss:.2}, {most:.2} expected"));
             self.alarms = self.alarms.saturating_add(1);
-            self.expected = if of == "training" { recovered } else { f64::INFINITY };
+            self.expected = (of == "training").then_some(recovered);
         }
     }
 
@@ -206,20 +206,22 @@ impl<K: Controller> LossGuard<K> {
     /// Handles a point without an alarm while there is a limit.
     fn hold(&mut self, loss: f64, limit: CompressionFactor) {
         let LossGuardConfig { back, hold, .. } = self.settings;
-        if loss <= self.expected {
-            self.expected = f64::INFINITY;
-        } else if limit > CompressionFactor::DENSE {
-            self.late += 1;
-            if self.late == PATIENCE {
-                self.lower(limit.get(), back, format!("training loss still {loss:.2}, {:.2} expected", self.expected));
+        match self.expected.filter(|expected| loss > *expected) {
+            None => self.expected = None,
+            Some(expected) if limit > CompressionFactor::DENSE => {
+                self.late += 1;
+                if self.late == PATIENCE {
+                    self.lower(limit.get(), back, format!("training loss still {loss:.2}, {expected:.2} expected"));
+                }
+                return;
             }
-            return;
+            Some(_) => {}
         }
         self.hold = self.hold.saturating_sub(1);
         if self.hold == 0 {
             let next = CompressionFactor::new(limit.get() * back).unwrap_or(limit);
             self.limit = Some(next).filter(|next| next.get() < self.wanted);
-            (self.hold, self.expected) = (hold, f64::INFINITY);
+            (self.hold, self.expected) = (hold, None);
             let until = self.limit.map_or("no limit any more".to_owned(), |next| format!("at most {next}"));
             self.why = Some(format!("{hold} points as expected: {until}"));
             self.training.promise();
@@ -310,36 +312,16 @@ impl<K: Controller> Controller for LossGuard<K> {
     }
 }
 
-impl<K: Controller> Stateful for LossGuard<K> {
-    fn save(&self, state: &mut State) {
-        self.training.save("training", state);
-        self.validation.save("validation", state);
-        state.put("losses", self.losses.clone());
-        state.put("hold", vec![self.hold as f64, self.late as f64]);
-        state.put("expected", if self.expected.is_finite() { vec![self.expected] } else { vec![] });
-        state.put("alarms", u64::from(self.alarms));
-        // 0 stands for no limit.
-        state.put("ratios", vec![self.limit.map_or(0.0, |limit| limit.get()), self.sent, self.wanted]);
-        state.put_part("inner", &self.inner);
+stateful! {
+    impl<K: Controller> Stateful for LossGuard<K> {
+        [limit, sent, wanted]: numbers("ratios"),
+        training: part("training"),
+        validation: part("validation"),
+        [hold, late]: numbers("hold"),
+        losses: value("losses"),
+        expected: value("expected"),
+        alarms: value("alarms"),
+        inner: part("inner"),
     }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let &[limit, sent, wanted] = state.f64s("ratios")? else {
-            return Err(StateError::mismatch("ratios", "3 numbers", state.f64s("ratios")?.len()));
-        };
-        let (training, validation) = (Trend::load("training", state)?, Trend::load("validation", state)?);
-        let &[hold, late] = state.f64s("hold")? else {
-            return Err(StateError::mismatch("hold", "2 numbers", state.f64s("hold")?.len()));
-        };
-        let losses = state.f64s("losses")?.to_vec();
-        let expected = state.f64s("expected")?.first().copied().unwrap_or(f64::INFINITY);
-        let alarms = u32::try_from(state.u64("alarms")?).unwrap_or(u32::MAX);
-        state.load_part("inner", &mut self.inner)?;
-        (self.training, self.validation, self.losses) = (training, validation, losses);
-        (self.hold, self.late, self.expected) = (hold as u64, late as u64, expected);
-        (self.alarms, self.sent, self.why) = (alarms, sent, None);
-        (self.before, self.gives_up) = (None, false);
-        (self.limit, self.wanted) = (CompressionFactor::new(limit).ok(), wanted);
-        Ok(())
-    }
+    after_load: |it| (it.why, it.before, it.gives_up) = (None, None, false);
 }

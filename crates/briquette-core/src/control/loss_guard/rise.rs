@@ -6,7 +6,8 @@
 
 use super::trend::{Line, Reading, median};
 use crate::error::StateError;
-use crate::state::State;
+use crate::state::fields::Saved;
+use crate::state::{State, Value};
 
 /// Share of [`Reading::noises`] by which a point may lie above the lowest level without adding to the sum.
 const ALLOWED: f64 = 0.6;
@@ -55,19 +56,20 @@ impl Rise {
         }
         (self.sum > MOST).then_some((lowest, noise))
     }
+}
 
-    pub(super) fn save(&self, name: &str, state: &mut State) {
+impl Saved for Rise {
+    fn saved(&self) -> Option<Value> {
         let lowest = self.lowest.map_or(vec![], |(level, noise)| vec![level, noise]);
-        state.put(&format!("{name}/rise"), [vec![self.sum, self.spread, self.below], lowest].concat());
+        Some([vec![self.sum, self.spread, self.below], lowest].concat().into())
     }
 
     /// Loads the sum. A state without it is from a version that had none; the sum then starts at 0.
-    pub(super) fn load(name: &str, state: &State) -> Result<Rise, StateError> {
-        let name = format!("{name}/rise");
-        match if state.contains(&name) { state.f64s(&name)? } else { &[0.0; 3] } {
+    fn load(name: &str, state: &State) -> Result<Self, StateError> {
+        match if state.contains(name) { state.f64s(name)? } else { &[0.0; 3] } {
             &[sum, spread, below] => Ok(Rise { lowest: None, sum, spread, below }),
             &[sum, spread, below, level, noise] => Ok(Rise { lowest: Some((level, noise)), sum, spread, below }),
-            other => Err(StateError::mismatch(&name, "3 or 5 numbers", other.len())),
+            other => Err(StateError::mismatch(name, "3 or 5 numbers", other)),
         }
     }
 }

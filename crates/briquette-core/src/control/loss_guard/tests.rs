@@ -3,6 +3,7 @@ mod rises;
 use super::*;
 use crate::config::{ControllerConfig, Feedback};
 use crate::control::Constant;
+use crate::state::Stateful;
 
 fn factor(factor: f64) -> CompressionFactor {
     CompressionFactor::new(factor).unwrap()

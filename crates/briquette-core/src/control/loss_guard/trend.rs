@@ -2,7 +2,9 @@
 
 use super::rise::Rise;
 use crate::error::StateError;
-use crate::state::State;
+use crate::state::fields::Saved;
+use crate::state::{State, Value};
+use crate::stateful;
 
 /// Minimum number of points of a line.
 const FEWEST: usize = 4;
@@ -187,30 +189,27 @@ impl Trend {
         });
         lowest.filter(|expected| point > expected.most).or(risen)
     }
+}
 
-    pub(super) fn save(&self, name: &str, state: &mut State) {
+stateful! {
+    impl Stateful for Trend {
+        points: value("points"),
+        promise: value("promise"),
+        [spread, foretold]: numbers("spread"),
+        [highest, before]: numbers("sent"),
+        rise: value("rise"),
+    }
+}
+
+/// Saves an empty vector for `None`.
+impl Saved for Option<Promise> {
+    fn saved(&self) -> Option<Value> {
         let numbers = |Promise { line, since, excess }| vec![line.last, line.slope, line.noise, since, excess];
-        let promise = self.promise.map_or(vec![], numbers);
-        state.put(&format!("{name}/points"), self.points.clone());
-        state.put(&format!("{name}/spread"), vec![self.spread, self.foretold]);
-        state.put(&format!("{name}/sent"), vec![self.highest, self.before]);
-        state.put(&format!("{name}/promise"), promise);
-        self.rise.save(name, state);
+        Some(self.map_or(vec![], numbers).into())
     }
 
-    pub(super) fn load(name: &str, state: &State) -> Result<Trend, StateError> {
-        let points = state.f64s(&format!("{name}/points"))?.to_vec();
-        let promise = match state.f64s(&format!("{name}/promise"))? {
-            &[last, slope, noise, since, excess] => Some(Promise { line: Line { last, slope, noise }, since, excess }),
-            _ => None,
-        };
-        let &[spread, foretold] = state.f64s(&format!("{name}/spread"))? else {
-            return Err(StateError::mismatch("spread", "2 numbers", 0));
-        };
-        let &[highest, before] = state.f64s(&format!("{name}/sent"))? else {
-            return Err(StateError::mismatch("sent", "2 numbers", 0));
-        };
-        let rise = Rise::load(name, state)?;
-        Ok(Trend { highest, before, points, promise, spread, foretold, rise })
+    fn load(name: &str, state: &State) -> Result<Self, StateError> {
+        let &[last, slope, noise, since, excess] = state.f64s(name)? else { return Ok(None) };
+        Ok(Some(Promise { line: Line { last, slope, noise }, since, excess }))
     }
 }

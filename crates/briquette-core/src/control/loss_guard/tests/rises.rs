@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Key;
+use crate::state::{State, Stateful};
 use rand::Rng;
 
 /// The noiseless loss of a step.
