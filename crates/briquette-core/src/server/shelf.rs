@@ -49,6 +49,7 @@ impl Shelf {
     }
 }
 
+/// By hand, because it keeps the state of a server or worker that another part will load.
 impl Stateful for Shelf {
     fn save(&self, state: &mut State) {
         let Some(begun) = &self.begun else { return state.put(WORLD, self.world as u64) };
