@@ -8,10 +8,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use briquette::core::config::{Config, Exchange};
-use briquette::core::error::{ConfigError, ReduceError, StateError};
+use briquette::core::error::{ConfigError, ReduceError};
 use briquette::core::reduce::{Exchanged, Reducer, Round};
 use briquette::core::report::Report;
-use briquette::core::state::{State, Stateful};
 use briquette::core::sync::{EveryStep, SyncStrategy};
 use briquette::core::{Layout, Session};
 use briquette::strategy::BuildStrategy;
@@ -126,19 +125,8 @@ impl Observer {
     }
 }
 
-impl Stateful for Observer {
-    fn save(&self, state: &mut State) {
-        self.inner.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.inner.load(state)
-    }
-    fn commit(&mut self) {
-        self.inner.commit();
-    }
-    fn discard(&mut self) {
-        self.inner.discard();
-    }
+briquette::core::stateful! {
+    impl Stateful for Observer { inner: flatten() }
 }
 
 impl Reducer for Observer {

@@ -2,8 +2,6 @@
 
 use briquette::core::CompressionFactor;
 use briquette::core::control::{Agreed, Controller, Decision};
-use briquette::core::error::StateError;
-use briquette::core::state::{State, Stateful};
 
 /// Doubles the compression ratio, up to a limit, while the mean loss of a window is below that of the previous window,
 /// and halves it otherwise. Every rank sees the same losses, so all ranks make the same decision.
@@ -24,20 +22,13 @@ impl WhileItHelps {
     }
 }
 
-/// Saves the state that a resumed run needs to make the same decisions as an uninterrupted one.
-impl Stateful for WhileItHelps {
-    fn save(&self, state: &mut State) {
-        state.put("ratio", self.ratio);
-        state.put("sum", self.sum);
-        state.put("count", self.count);
-        state.put("before", self.before);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        // All or nothing: an unreadable state must leave the controller unchanged.
-        let [ratio, sum, before] = [state.f64("ratio")?, state.f64("sum")?, state.f64("before")?];
-        (self.ratio, self.sum, self.count, self.before) = (ratio, sum, state.u64("count")?, before);
-        Ok(())
+// The state that a resumed run needs to make the same decisions as an uninterrupted one.
+briquette::core::stateful! {
+    impl Stateful for WhileItHelps {
+        ratio: value("ratio"),
+        sum: value("sum"),
+        count: value("count"),
+        before: value("before"),
     }
 }
 
