@@ -13,7 +13,7 @@
 //! | NEOLITHIC, `R` = 1 | the plain compressed step, same feedback | `one_round_of_neolithic_is_the_plain_step`, `multi_step::tests` |
 //! | PowerSGD, as many columns as the mean matrix has ranks | the exact gradient | `power_sgd_of_as_many_columns_as_the_mean_has_ranks_is_exact`, `power_sgd::tests` |
 //! | PowerSGD, `r(n + m)` ≥ `nm` (so wherever `r` ≥ min(n, m)) | dense | `power_sgd_sends_dense_what_factors_would_not_shorten` |
-//! | GraVAC, `ε` = 0; `ε` > 1 | always the candidate; always dense | `gravac::tests::epsilon_zero_…`, `tests/gravac.rs` `golden_3_above_1_…` |
+//! | GraVAC, `ε` = 0; `ε` > 1 | always the candidate; always dense | `gravac::tests::epsilon_zero_…`, `tests/all/gravac` `golden_3_above_1_…` |
 //! | DQ-SGD, `B` fixed | QSGD with `2^(B−1) − 1` levels | `qsgd_of_b_bits_has_two_to_the_b_minus_1_minus_1_levels` |
 //! | momentum correction, dense | momentum SGD | `momentum_correction::tests::with_every_exchange_dense_it_is_momentum_sgd` |
 //! | the sketch with every coordinate; shared random-k, `k = d` | dense | `sketched_sgd::tests`, `shared_random_k::tests` |
