@@ -154,9 +154,9 @@ fn copy(from: &Path, to: &Path) {
 /// Runs under `briquette launch`, whose rank 0 is killed before it inspects anything, and is then restarted.
 #[cfg(unix)]
 mod launched {
-    use super::processes::processes;
     use super::*;
     use crate::common::launcher;
+    use crate::trainers::processes::processes;
 
     fn launch(runs: &Runs, flags: &str) -> Ended {
         let script = "[ $RANK = 0 ] && [ $BRIQUETTE_RESTART = 0 ] && kill -9 $$\nexec \"$@\"";
