@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use briquette_core::manifest::Manifest;
+
 fn briquette(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_briquette")).args(arguments).output().expect("the command starts")
 }
@@ -77,6 +79,26 @@ fn mistakes_say_what_is_possible() {
         let output = briquette(&arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && error.contains(says), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn checkpoint_exits_with_1_for_a_damaged_manifest_and_shows_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let step = directory.path().join("checkpoints/step-00000007");
+    std::fs::create_dir_all(&step).unwrap();
+    let text = Manifest { step: 7, ..Manifest::default() }.to_text().unwrap();
+    let another = text.replace("\"world\": 0", "\"world\": 2");
+    for (text, code, says) in
+        [(&text, 0, "step 7, 0 ranks"), (&another, 1, "damaged: manifest.json: damaged: its checksum")]
+    {
+        std::fs::write(step.join("manifest.json"), text).unwrap();
+        for given in [directory.path(), &step] {
+            let output = briquette(&["checkpoint", given.to_str().unwrap()]);
+            let shown = String::from_utf8_lossy(&output.stdout);
+            assert!(shown.contains(says), "{shown}");
+            assert_eq!(output.status.code(), Some(code), "{shown}");
+        }
     }
 }
 

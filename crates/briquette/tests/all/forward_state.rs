@@ -2,10 +2,12 @@
 //! is not finite reaches no average.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
-use briquette::{Checkpoint, DistributedOptimizer, Error};
+use briquette::core::manifest::Manifest;
+use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::module::{Module, RunningState};
 use burn::nn::Linear;
 use burn::tensor::{Tensor, activation};
@@ -116,13 +118,18 @@ struct Masked {
     layer: Linear,
 }
 
+impl Masked {
+    fn new(middle: f32) -> Masked {
+        let mask = Tensor::from_floats([0.0, middle, 0.0], &device());
+        Masked { mask: RunningState::new(mask), layer: Mlp::new(1).second }
+    }
+}
+
 #[test]
 fn a_buffer_that_was_never_finite_is_no_fault() {
     ranks(2, |comm| {
-        let mask = Tensor::from_floats([0.0, f32::NEG_INFINITY, 0.0], &device());
-        let model = Masked { mask: RunningState::new(mask), layer: Mlp::new(1).second };
         let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
-        let mut model = optim.join(model)?;
+        let mut model = optim.join(Masked::new(f32::NEG_INFINITY))?;
         for step in 0..3 {
             let x = Numbers::new(step).tensor([4, 8], &device());
             let loss = activation::softmax(model.layer.forward(x) + model.mask.value().unsqueeze(), 1).square().mean();
@@ -133,6 +140,48 @@ fn a_buffer_that_was_never_finite_is_no_fault() {
         assert_eq!(value(&shown, "mask"), [0.0, f32::NEG_INFINITY, 0.0]);
         Ok(())
     });
+}
+
+/// Rank 0 does not know that rank 1's buffer was not finite before.
+#[test]
+fn ranks_with_different_histories_of_a_buffer_decide_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let optimizer = |comm| DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+    ranks(2, |comm| {
+        let (rank, mut optim) = (comm.rank(), optimizer(comm));
+        let model = optim.join(Masked::new(0.0))?;
+        // Buffers that all ranks have alike would not be in each rank's file.
+        model.mask.update(Masked::new([0.5, 1234.5][rank]).mask.value());
+        optim.save(&model, directory.path(), &BTreeMap::new())
+    });
+    let step = directory.path().join("step-00000000");
+    let [file, manifest] = ["rank-1.safetensors", "manifest.json"].map(|name| step.join(name));
+    let mut bytes = fs::read(&file).unwrap();
+    let place = bytes.windows(4).position(|value| value == 1234.5_f32.to_le_bytes()).expect("the mask");
+    bytes[place..place + 4].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+    let mut changed = Manifest::parse(&fs::read(&manifest).unwrap()).unwrap();
+    changed.checksums[1] = crc32fast::hash(&bytes);
+    fs::write(&file, bytes).unwrap();
+    fs::write(&manifest, changed.to_text().unwrap()).unwrap();
+    let shown = ranks(2, |comm| {
+        let mut optim = optimizer(comm);
+        let model = optim.join(Masked::new(0.0))?;
+        let (model, ..) = optim.resume(model, directory.path(), WorldChange::Refuse, |_| Ok(()))?;
+        Ok(value(&optim.evaluation_copy(&model)?, "mask"))
+    });
+    assert_eq!(shown, [[0.0, f32::NEG_INFINITY, 0.0]; 2]);
+}
+
+#[test]
+fn a_sum_of_buffers_beyond_the_largest_number_is_the_same_error_on_every_rank() {
+    let results = outcomes(2, |comm| {
+        let mut optim = DistributedOptimizer::new(sgd(), comm, Config::dense(), 1);
+        let model = optim.join(Masked::new(3e38))?;
+        optim.evaluation_copy(&model).map(drop)
+    });
+    for error in results.into_iter().map(|result| result.expect_err("the sum is not finite")) {
+        assert!(error.to_string().contains("the sum over ranks of `mask` exceeds the largest number"), "{error}");
+    }
 }
 
 #[test]
@@ -146,7 +195,7 @@ fn a_state_that_was_loaded_is_what_a_refused_batch_goes_back_to() {
         optim.save(&model, directory.path(), &BTreeMap::new())?;
         let saved = bits(&model);
         (model, _) = train(&mut optim, model, 1, rank)?;
-        model = optim.load(model, &Checkpoint::latest(directory.path())?, briquette::WorldChange::Refuse)?;
+        model = optim.load(model, &Checkpoint::latest(directory.path())?, WorldChange::Refuse)?;
         let gradients = grads(&model, &loss(&model, 9, f32::NAN));
         model = *optim.try_step(0.02, model, gradients).expect_err("refused").model;
         assert_eq!(bits(&model), saved);

@@ -101,13 +101,18 @@ fn machines_with_a_directory_each_have_it_once_each_and_go_on_with_the_same_bits
         });
         assert_eq!([0, 1].map(|at| names(two[at].path(), 3)), both);
         assert!(run(4, &config, machine, (3, 5)) == whole, "{config:?}");
+        run(4, &config, machine, (5, 6));
+        for directory in &two {
+            let steps = [3, 5, 6].map(|step| directory.path().join(format!("step-{step:08}")).exists());
+            assert_eq!(steps, [false, true, true], "each machine keeps two checkpoints");
+        }
         // Machines may be renamed: all files in one place can be read as well.
         for name in [&both[1][0], &both[1][2], &both[1][3]] {
-            let [from, to] = [1, 0].map(|at| two[at].path().join("step-00000005").join(name));
+            let [from, to] = [1, 0].map(|at| two[at].path().join("step-00000006").join(name));
             fs::copy(from, to).unwrap();
         }
-        run(4, &config, |_| two[0].path().to_owned(), (5, 6));
-        assert_eq!(names(two[0].path(), 6)[0], "common-0.safetensors");
+        run(4, &config, |_| two[0].path().to_owned(), (6, 7));
+        assert_eq!(names(two[0].path(), 7)[0], "common-0.safetensors");
     }
 }
 
@@ -230,6 +235,27 @@ fn notes_are_rank_0s_in_every_directory_and_one_rank_alone_may_change_its_own() 
         Ok((checkpoint.step(), host))
     });
     assert_eq!(found, [(1, "machine 0".to_owned()), (1, "machine 0".to_owned())]);
+}
+
+#[test]
+fn ranks_that_part_and_meet_again_have_a_manifest_and_the_model_once_in_each_directory() {
+    let two = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    ranks(2, |comm| {
+        let rank = comm.rank();
+        let mut optim = optimizer(comm, &top_k());
+        let mut model = optim.join(Net::new(5))?;
+        for (step, place) in [0, rank, 0].into_iter().enumerate() {
+            optim.save(&model, two[place].path(), &BTreeMap::new())?;
+            (model, _) = train(&mut optim, model, step as u64, rank)?;
+        }
+        Ok(())
+    });
+    for (rank, directory) in two.iter().enumerate() {
+        let own = [format!("common-{rank}.safetensors"), "manifest.json".into(), format!("rank-{rank}.safetensors")];
+        assert_eq!(names(directory.path(), 1), own);
+    }
+    let shared = ["common-0.safetensors", "manifest.json", "rank-0.safetensors", "rank-1.safetensors"];
+    assert_eq!(names(two[0].path(), 2), shared);
 }
 
 #[test]

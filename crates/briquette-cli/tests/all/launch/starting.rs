@@ -43,19 +43,37 @@ fn every_launch_names_its_world_and_launchers_of_several_machines_alike() {
     assert_eq!(place.read("given-1"), second, "one name for all ranks");
     assert_ne!(first, second, "and another for every launch");
     assert_eq!(given("--ranks 2 --world mine"), "world=mine agent=\n");
-    let several = |port: u16, node: u16, options: &str| {
-        let options =
-            format!("--nodes node-a,node-b --node-rank {node} --ranks 1 --port {port} --token-file secret {options}");
-        let dry = place.launch(&format!("{options} --dry-run")).out;
-        dry.split(" BRIQUETTE_WORLD=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    let several = |nodes: &str, options: &str, program: &str| {
+        let mut command = place.command("launch --dry-run --token-file secret");
+        command.args(["--nodes", nodes]).args(options.split(' ')).arg("--").args(program.split(' '));
+        let dry = place.spawn(&mut command).end().out;
+        let name = dry.split(" BRIQUETTE_WORLD=").nth(1).and_then(|rest| rest.split(' ').next());
+        name.unwrap_or_else(|| panic!("no BRIQUETTE_WORLD: {dry}")).to_owned()
     };
-    assert_eq!(several(29_499, 0, "--world mine"), "mine");
-    let derived = several(29_499, 0, "");
+    let (nodes, program) = ("node-a,node-b", "/bin/sh rank.sh");
+    let options = "--node-rank 0 --ranks 1 --port 29499";
+    assert_eq!(several(nodes, &format!("{options} --world mine"), program), "mine");
+    let derived = several(nodes, options, program);
     assert_eq!(derived.len(), "nodes/".len() + 32, "{derived}");
-    assert_eq!(several(29_499, 1, ""), derived);
-    assert_ne!(several(29_498, 0, ""), derived);
+    secret(&place, "sh", "", 0o755);
+    for (nodes, options, program) in [
+        (nodes, "--node-rank 1 --ranks 1 --port 29499", program),
+        ("node-a, node-b", options, program),
+        (nodes, options, "./sh another.sh"),
+    ] {
+        assert_eq!(several(nodes, options, program), derived, "the same world: {nodes} {options} {program}");
+    }
+    for (nodes, options, program) in [
+        ("node-a,node-c", options, program),
+        ("node-b,node-a", options, program),
+        (nodes, "--node-rank 0 --ranks 2 --port 29499", program),
+        (nodes, "--node-rank 0 --ranks 1 --port 29498", program),
+        (nodes, options, "/bin/cat rank.sh"),
+    ] {
+        assert_ne!(several(nodes, options, program), derived, "another world: {nodes} {options} {program}");
+    }
     secret(&place, "secret", "another secret of sixteen\n", 0o600);
-    assert_eq!(several(29_499, 0, ""), derived, "the token is no part of it");
+    assert_eq!(several(nodes, options, program), derived, "the token is no part of it");
 }
 
 /// Creates a file of this mode.
@@ -127,6 +145,7 @@ fn what_cannot_be_started_is_refused_with_what_to_do() {
         (format!("--ranks 2 --node-rank 0 {script}"), "--nodes"),
         (format!("--nodes a,b --ranks 1 --port 29500 {script}"), "--node-rank"),
         (format!("--nodes a,b --ranks 1 --node-rank 0 {script}"), "--port"),
+        (format!("--nodes a, --ranks 1 --port 29500 --node-rank 0 {script}"), "--nodes has an empty name"),
         (format!("{nodes} --node-rank 2 {script}"), "--node-rank 2 is not one of the 2"),
         (format!("{nodes} --node-rank 0 {script}"), "briquette token > FILE"),
         (format!("{nodes} --node-rank 0 --token-file none {script}"), "briquette token > none"),
