@@ -166,61 +166,6 @@ impl<'de> DeserializeSeed<'de> for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{GraVacConfig, Policy};
-    use crate::reduce::TernaryAllReduceConfig;
-    use crate::wrapper::{DianaConfig, Momentum};
-
-    /// Reads what version 0.1 wrote in checkpoints and showed in its documentation.
-    #[test]
-    fn configurations_of_older_versions_are_read() {
-        let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
-        let old = |keys: &str| serde_json::from_str::<Config>(&format!(r#"{{"strategy":"every-step",{keys},{rest}}}"#));
-        let gather = ReducerConfig::gather("topk:8x:q8".parse().unwrap());
-        let top_k = r#""reducer":{"kind":"gather","compressor":"topk:8x:q8","per_slot":false}"#;
-        let gravac = GraVacConfig { policy: Policy::Geometric { ratio: 2.0 }, ..GraVacConfig::default() };
-        let momentum = Momentum { clip: Some(2.0), ..Momentum::default() };
-        for (keys, expected) in [
-            (
-                r#""reducer":{"kind":"dense"},"feedback":"none","controller":{"kind":"none"}"#.to_owned(),
-                Exchange::default(),
-            ),
-            (
-                format!(r#"{top_k},"feedback":"error-inside""#),
-                Exchange { reducer: gather.clone(), feedback: Feedback::ErrorInside, ..Exchange::default() },
-            ),
-            (
-                format!(r#"{top_k},"feedback":{{"diana":{{"alpha":null}}}}"#),
-                Exchange { reducer: gather.clone(), feedback: DianaConfig::default().into(), ..Exchange::default() },
-            ),
-            (
-                format!(r#"{top_k},"feedback":{{"momentum":{{"clip":2.0}}}}"#),
-                Exchange { reducer: gather.clone(), feedback: momentum.into(), ..Exchange::default() },
-            ),
-            (
-                r#""reducer":"dense","feedback":"none","controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#
-                    .to_owned(),
-                Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
-            ),
-            (
-                // JSON cannot represent infinity.
-                r#""reducer":{"kind":"ternary-all-reduce","clip":null}"#.to_owned(),
-                Exchange { reducer: TernaryAllReduceConfig { clip: f32::INFINITY }.into(), ..Exchange::default() },
-            ),
-            (
-                r#""aggregator":"krum:1","reducer":{"kind":"multi-step","rounds":3,"inner":{"kind":"dense"}}"#
-                    .to_owned(),
-                Exchange {
-                    aggregator: "krum:1".parse().unwrap(),
-                    reducer: "multi-step:3,inner=dense".parse().unwrap(),
-                    ..Exchange::default()
-                },
-            ),
-        ] {
-            assert_eq!(old(&keys).map_err(|e| format!("{keys}: {e}")), Ok(Config::every_step(expected)));
-        }
-        let periodic = r#"{"strategy":"periodic","every":5}"#;
-        assert_eq!(serde_json::from_str::<Config>(periodic).unwrap(), Config::local_sgd(5));
-    }
 
     #[test]
     fn what_is_left_out_is_open_and_what_is_written_names_every_key() {
