@@ -139,6 +139,7 @@ impl Layout {
 
 /// The slots of a step, some of which have a gradient on no rank; see [`Layout::absent`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AbsentSlots {
     /// All slots, with the absent ones marked.
     pub slots: Vec<Slot>,

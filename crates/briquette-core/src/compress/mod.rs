@@ -81,6 +81,7 @@ use crate::{CompressionFactor, Key, Message};
 
 /// Error bound that a compressor declares; law 7 checks the constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum ErrorBound {
     /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
     Contractive {

@@ -12,6 +12,7 @@ macro_rules! compressors {
     ($($name:ident),* $(,)?) => {
         /// A compressor of any kind. It forwards to the one that it contains.
         #[derive(Debug, Clone, Copy, PartialEq)]
+        #[non_exhaustive]
         pub enum CompressorKind {
             $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
         }

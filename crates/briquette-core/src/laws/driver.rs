@@ -128,6 +128,7 @@ impl<C: Reduces + Clone> Setup<C> {
 
 /// One rank's outcome of a step.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Outcome {
     /// The agreed gradient. Under a strategy that exchanges parameters, the parameters after the step.
     pub average: Vec<f32>,

@@ -153,6 +153,7 @@ impl<'a> Round<'a> {
 
 /// Coordinates that took part in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Selection {
     /// Every coordinate was exchanged, exactly or quantized.
     All,

@@ -76,6 +76,7 @@ pub struct Header {
 
 /// One rank's values for a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RankStep {
     /// Mean loss over the rank's samples, if recorded.
     pub loss: Option<f64>,
@@ -110,6 +111,7 @@ impl From<&Header> for RankStep {
 
 /// Result of a header exchange, known to all ranks.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Agreement {
     /// The agreed values, for strategies and controllers.
     pub agreed_step: AgreedStep,

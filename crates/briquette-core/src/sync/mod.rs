@@ -67,6 +67,7 @@ use crate::{Key, Session, Slot};
 
 /// A strategy's actions at a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// Ranks that agree on a [step header](header) before anything is sent.
     pub agrees: Agrees,
@@ -87,6 +88,7 @@ pub struct Plan {
 
 /// Ranks that agree on a step header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Agrees {
     /// All ranks. No rank exchanges anything unless every rank can.
     World,
@@ -132,6 +134,7 @@ pub const HEADER_STEPS: u64 = 100;
 
 /// Context of a hook: key, slots and agreements of the step.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Context<'a> {
     /// The run's root key.
     pub key: Key,
@@ -142,6 +145,13 @@ pub struct Context<'a> {
     pub agreed_step: &'a AgreedStep,
     /// Each rank's values for this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
+}
+
+impl<'a> Context<'a> {
+    /// Creates the context of a step without the values of each rank.
+    pub fn new(key: Key, slots: &'a [Slot], agreed_step: &'a AgreedStep) -> Self {
+        Context { key, slots, agreed_step, ranks: &[] }
+    }
 }
 
 /// Treatment of the inner optimizer's momenta after a step.

@@ -41,6 +41,7 @@ use crate::state::{State, Stateful};
 /// Time at which ranks agree on the controller's inputs; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Probing {
     /// With the next step's header: decisions use the numbers of the previous step.
     #[default]
