@@ -64,7 +64,7 @@ pub use hard_threshold::HardThreshold;
 pub use min_max::MinMax;
 pub use natural::Natural;
 pub use one_bit::OneBit;
-pub use plain_sign::PlainSign;
+pub use plain_sign::{PlainSign, Zero};
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;
 pub use redsync::Redsync;

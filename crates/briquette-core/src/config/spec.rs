@@ -200,7 +200,7 @@ impl CompressorConfig {
     }
 
     /// Returns whether a controller can set its ratio.
-    pub fn has_knob(&self) -> bool {
+    pub(crate) fn has_knob(&self) -> bool {
         let mut kind = self.compressor;
         kind.knob().is_some()
     }

@@ -169,7 +169,7 @@ impl Header {
     ///
     /// # Errors
     /// [`SyncError::NonFinite`].
-    pub fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
+    pub(crate) fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
         let Some(slot) = self.bad_slot else { return Ok(()) };
         let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
         Err(SyncError::NonFinite { step: self.step, rank, slot })

@@ -130,7 +130,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
 
     /// Sends dense exchanges in these buckets instead of one ring of the whole vector.
     #[must_use]
-    pub fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
+    pub(crate) fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
         self.buckets = Some(buckets);
         self
     }
