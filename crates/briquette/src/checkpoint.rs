@@ -49,6 +49,7 @@ use crate::synchronizer::{Own, Synchronizer};
 
 /// Treatment of residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum WorldChange {
     /// Another size is an error.
     #[default]

@@ -53,6 +53,7 @@ pub struct Needs<'a> {
 
 /// Inputs of a decision, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Agreed<'a> {
     /// The step, loss, samples, compute seconds, and the previous exchange.
     pub agreed_step: &'a AgreedStep,

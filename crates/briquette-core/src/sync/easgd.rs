@@ -60,7 +60,7 @@
 //! easgd.begin(&x);
 //! x[0] = 8.0;
 //! let agreed_step = AgreedStep::default();
-//! easgd.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
+//! easgd.after_step(&mut x, &Context::new(Key::new(0), layout.slots(), &agreed_step), &mut comm)?;
 //! easgd.commit();
 //! assert_eq!((x[0], easgd.centre()), (6.0, &[4.0][..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

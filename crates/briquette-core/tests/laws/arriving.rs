@@ -132,7 +132,7 @@ fn waited_first(text: &str, step: u64) -> f64 {
             // The same on every rank, as are the values measured from it.
             let own = gradient(&layout, 0, step);
             let agreed_step = AgreedStep { step, learning_rate: Some(0.5), previous, ..AgreedStep::default() };
-            let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
             let mut late = Late { calls: comm.calls(), ..Late::new(&own, vec![]) };
             strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
             strategy.commit();

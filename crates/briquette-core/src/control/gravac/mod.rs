@@ -86,11 +86,13 @@
 //! let probes: Vec<f64> = controller.needs().gains.iter().map(|f| f.get()).collect();
 //! assert_eq!(probes, [10.0, 20.0]);
 //! let agreed_step = Default::default();
-//! let agreed = Agreed::new(&agreed_step, &[]);
-//! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
+//! let mut agreed = Agreed::new(&agreed_step, &[]);
+//! agreed.gains = &[0.80, 0.72];
+//! let decision = controller.decide(&agreed);
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
 //! // Until there are 100/32 gains of each, an average is their mean, and the newest must reach 0.7 as well: 0.50 does not.
-//! let decision = controller.decide(&Agreed { gains: &[0.70, 0.50], ..agreed });
+//! agreed.gains = &[0.70, 0.50];
+//! let decision = controller.decide(&agreed);
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(10.0));
 //! assert_eq!(decision.reason.as_deref(), Some("gain 0.50 at 20x below 0.70: sending 10x"));
 //! # Ok::<(), briquette_core::error::ConfigError>(())
