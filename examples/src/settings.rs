@@ -231,8 +231,7 @@ flags! {
     staleness: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
-    /// Computation that a bucket's exchange overlaps: off for none, on for encoding and decoding of other buckets (on a
-    /// second thread; needs --bucket-values), backward for the backward pass that computes the others
+    /// Computation that a bucket's exchange overlaps: off for none, backward for the backward pass that computes the others
     overlap: OverlapSpec,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,
@@ -370,8 +369,8 @@ mod tests {
                 "['reducer.kind=gather', 'reducer.compressor=qsgd:4', 'reducer.per-slot=true']",
             ),
             (
-                "feedback = 'none'\nbucket-values = 7\noverlap = 'on'",
-                "['feedback=none', 'bucket-values=7', 'overlap=true']",
+                "feedback = 'none'\nbucket-values = 7\noverlap = 'backward'",
+                "['feedback=none', 'bucket-values=7', 'during-backward=true']",
             ),
             ("momentum-correction = 'on'", "['feedback=momentum:0.9']"),
             ("local-steps = 3", "['strategy=local-sgd:3', 'reducer=dense', 'feedback=none']"),

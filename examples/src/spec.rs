@@ -34,8 +34,6 @@ impl Toggle {
 pub enum OverlapSpec {
     /// Nothing
     Off,
-    /// Encoding and decoding of other buckets, on a second thread; needs --bucket-values
-    On,
     /// The backward pass: each bucket goes as soon as its gradients are computed
     Backward,
 }

@@ -267,7 +267,7 @@ mod tests {
             entries.map(|(field, value)| (field.to_owned(), value.to_owned())).into_iter().collect()
         };
         let old = r#"{"strategy":"every-step","reducer":{"kind":"gather","compressor":"topk:100x","per_slot":false},
-            "feedback":"error","controller":{"kind":"none"},"bucket_values":null,"overlap":false,"rules":[],
+            "feedback":"error","controller":{"kind":"none"},"bucket_values":null,"rules":[],
             "dense_below":null,"threads":null}"#;
         let run = |config: &Config| {
             let run = vec![(CONFIGURATION.to_owned(), serde_json::to_string(config).unwrap())];

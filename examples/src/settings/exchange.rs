@@ -139,7 +139,6 @@ impl Options {
         rest.dense_below = self.dense_below.or(rest.dense_below);
         rest.bucket_values = self.bucket_values.or(rest.bucket_values);
         if let Some(overlap) = self.overlap {
-            rest.overlap = overlap == OverlapSpec::On;
             rest.during_backward = overlap == OverlapSpec::Backward;
         }
         rest.threads = self.threads.or(rest.threads);

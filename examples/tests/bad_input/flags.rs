@@ -150,7 +150,8 @@ fn settings_that_do_not_go_together_say_why() {
         &["local-sgd", "momentum included", "use feedback error"],
     );
     refused_flags("--strategy sgp --momentum-correction on", &["sgp", "feedback would be ignored"]);
-    refused_flags("--overlap on", &["overlap", "without bucket values"]);
+    refused_flags("--overlap on", &["--overlap", "'on'", "off, backward"]);
+    refused_flags("--set overlap=true", &["overlap", "during_backward"]);
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn a_flag_that_would_be_ignored_is_refused_by_name() {
         ("--feedback error", "feedback"),
         ("--bucket-values 100", "bucket_values"),
         ("--threads 2", "threads"),
-        ("--set overlap=true", "overlap"),
+        ("--set during-backward=true", "during_backward"),
     ] {
         refused_flags(&format!("--strategy sgp {flags}"), &["strategy sgp", &format!("{key} would be ignored")]);
     }

@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Config {
 impl Serialize for Parts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
-        let Exchange { aggregator, probing, bucket_values, overlap, during_backward, .. } = rest;
+        let Exchange { aggregator, probing, bucket_values, during_backward, .. } = rest;
         let Exchange { rules, dense_below, threads, .. } = rest;
         let mut map = serializer.serialize_map(None)?;
         entry(&mut map, "strategy", strategy)?;
@@ -32,7 +32,6 @@ impl Serialize for Parts {
         entry(&mut map, "controller", controller)?;
         entry(&mut map, "probing", &Some(probing).filter(|it| **it != Default::default()))?;
         entry(&mut map, "bucket_values", bucket_values)?;
-        entry(&mut map, "overlap", &overlap.then_some(true))?;
         entry(&mut map, "during_backward", &during_backward.then_some(true))?;
         entry(&mut map, "rules", &Some(rules).filter(|it| !it.is_empty()))?;
         entry(&mut map, "dense_below", dense_below)?;
@@ -173,7 +172,7 @@ mod tests {
     /// Reads what version 0.1 wrote in checkpoints and showed in its documentation.
     #[test]
     fn configurations_of_older_versions_are_read() {
-        let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
+        let rest = r#""bucket_values":null,"rules":[],"dense_below":null,"threads":null"#;
         let old = |keys: &str| serde_json::from_str::<Config>(&format!(r#"{{"strategy":"every-step",{keys},{rest}}}"#));
         let gather = ReducerConfig::gather("topk:8x:q8".parse().unwrap());
         let top_k = r#""reducer":{"kind":"gather","compressor":"topk:8x:q8","per_slot":false}"#;
@@ -226,9 +225,9 @@ mod tests {
     fn what_is_left_out_is_open_and_what_is_written_names_every_key() {
         let read = |text: &str| toml::from_str::<Config>(text).unwrap();
         assert_eq!((read(""), Config::default()), (Config::auto(), Config::auto()));
-        let how = read("bucket_values = 100\noverlap = true\nthreads = 2");
+        let how = read("bucket_values = 100\nthreads = 2");
         let auto = Config::auto();
-        let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(2), ..auto.exchange };
+        let exchange = Exchange { bucket_values: Some(100), threads: Some(2), ..auto.exchange };
         assert_eq!(how, Config { exchange, ..auto });
         let during = Exchange { during_backward: true, ..Config::auto().exchange };
         assert_eq!(read("during_backward = true"), Config { exchange: during, ..Config::auto() });
@@ -238,7 +237,7 @@ mod tests {
             assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()), Ok(config));
         }
         let every_key = "strategy = 'sgp'\nreducer = 'dense'\naggregator = 'median'\nfeedback = 'none'\ncontroller = 'gravac'\nprobing = 'first'\n\
-            bucket_values = 3\noverlap = true\nduring_backward = true\ndense_below = 5\nthreads = 2\n\
+            bucket_values = 3\nduring_backward = true\ndense_below = 5\nthreads = 2\n\
             rules = [{ slots = '*', reducer = 'dense' }]";
         for text in ["", "controller = 'auto'", "reducer = 'ladder'\nthreads = 2", every_key] {
             let parts: Parts = toml::from_str(text).unwrap();
@@ -268,6 +267,8 @@ mod tests {
         let unknown = error("strategy = 'every-step'\nreducre = 'dense'");
         assert!(unknown.contains("line 2, column 1") && unknown.contains("`reducre`"), "{unknown}");
         assert!(unknown.contains("`strategy`, `reducer`, `aggregator`"), "{unknown}");
+        let deleted = error("bucket_values = 9\noverlap = true");
+        assert!(deleted.contains("line 2") && deleted.contains("unknown field `overlap`"), "{deleted}");
         let every = error("strategy = 'every-step'\nevery = 3");
         assert!(every.contains("`every` is the period of local-sgd"), "{every}");
         assert!(error("feedback = 'memory'").contains("error, error-inside, momentum"));

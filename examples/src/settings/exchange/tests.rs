@@ -57,10 +57,10 @@ fn the_default_typed_out_is_the_default() {
     ] {
         assert_eq!(config(nothing), auto, "{nothing}");
     }
-    let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(1), ..auto.exchange.clone() };
-    let how = "bucket-values = 100\noverlap = 'on'\nthreads = 1";
-    let keys = "[config]\nbucket_values = 100\noverlap = true\nthreads = 1";
-    for how in [how, keys, "set = ['bucket-values=100', 'overlap=true', 'threads=1']"] {
+    let exchange = Exchange { bucket_values: Some(100), threads: Some(1), ..auto.exchange.clone() };
+    let how = "bucket-values = 100\nthreads = 1";
+    let keys = "[config]\nbucket_values = 100\nthreads = 1";
+    for how in [how, keys, "set = ['bucket-values=100', 'threads=1']"] {
         assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
     }
     let during = Exchange { during_backward: true, ..auto.exchange.clone() };
