@@ -219,7 +219,7 @@ flags! {
     dense_below: usize,
     /// Feedback for values that were not sent; if absent, one that suits reducer, strategy and optimizer
     feedback: Feedback,
-    /// Controller of the compression ratio, auto if nothing names one: constant (no controller), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
+    /// Controller of the compression ratio, auto if nothing names one: none, schedule:8x (one ratio), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
     /// set), gravac (for a small model gravac:10x,max=100x,epsilon=0.4,window=25), or another one of below
     controller: ControllerSpec,
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average

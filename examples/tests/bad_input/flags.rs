@@ -93,7 +93,7 @@ fn unknown_values_of_flags_list_the_valid_ones() {
     refused_flags("--rules fc", &["--rules", "`fc` is not PATTERN=COMPRESSOR"]);
     refused_flags("--compressor zip", &["--compressor", "`zip`", "dense; f16, bf16; ", "topk[", "qsgd", "sign"]);
     refused_flags("--compressor topk:0.1:q9", &["--compressor", "q9", "f32, f16, q8"]);
-    refused_flags("--controller pid", &["--controller", "`pid`", "none, constant, schedule, gravac"]);
+    refused_flags("--controller pid", &["--controller", "`pid`", "none, schedule, gravac"]);
     refused_flags("--controller gravac:epsilom=1", &["--controller", "`epsilom`", "`epsilon`", "`window`"]);
     refused_flags("--controller gravac:epsilon", &["--controller", "`min`", "10x", "got epsilon"]);
     refused_flags("--controller schedule:to=4x", &["--controller", "`to`", "from, epochs"]);

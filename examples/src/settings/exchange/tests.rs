@@ -91,7 +91,7 @@ fn a_part_that_is_named_changes_no_other() {
             "set = ['controller=gravac']",
             Config::every_step(Exchange { controller: "gravac".parse().unwrap(), ..top_k.clone() }),
         ),
-        ("controller = 'constant'", Config::every_step(top_k.clone())),
+        ("controller = 'none'", Config::every_step(top_k.clone())),
         ("[config]\ncontroller = 'none'", Config::every_step(top_k.clone())),
         ("compressor = 'topk:20x:q8'", Config::every_step(top_k.clone())),
         ("reducer = 'gather:topk:20x:q8'", Config::every_step(top_k.clone())),
