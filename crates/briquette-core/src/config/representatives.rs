@@ -265,7 +265,7 @@ mod tests {
     fn unknown_settings_are_refused() {
         for text in [
             "strategy = \"every-step\"\nreducre = { kind = \"dense\" }",
-            "strategy = \"periodic\"\nevery = 2\nsome = 1",
+            "strategy = \"local-sgd:2\"\nsome = 1",
             "strategy = \"every-step\"\nreducer = { kind = \"power-sgd\", rank = 1, ranks = 1 }",
             "strategy = \"sometimes\"",
         ] {

@@ -1,4 +1,5 @@
 use super::*;
+use briquette::core::config::Exchange;
 use briquette::core::control::GraVacConfig;
 
 #[test]
@@ -129,15 +130,4 @@ fn every_choice_is_said_with_its_reason() {
     ] {
         assert!(said(text).contains(says), "{text}: {}", said(text));
     }
-}
-
-/// Checkpoints of such runs have top-k.
-#[test]
-fn a_run_of_an_older_version_without_such_a_flag_goes_on_with_top_k() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("config.toml");
-    std::fs::write(&path, "run = \"7\"\nranks = 2\nlr = 0.2\n").unwrap();
-    let read = Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
-    let exchange = read.resolve().unwrap().config.exchange;
-    assert_eq!((exchange.reducer, exchange.feedback), (GatherConfig::default().into(), Feedback::Error));
 }
