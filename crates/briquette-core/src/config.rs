@@ -19,9 +19,11 @@
 //! ```
 
 mod build;
+pub mod catalogue;
 mod class;
 mod exchange;
 mod family;
+mod guest;
 mod keys;
 mod lists;
 pub mod parts;
@@ -32,9 +34,11 @@ mod settings;
 mod spec;
 mod text;
 
+pub use catalogue::Catalogue;
 pub(crate) use class::{probes, worse};
 pub use exchange::Exchange;
 pub use family::Described;
+pub use guest::Guest;
 pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
 pub use parts::{Choice, Parts};
 pub use representatives::{exchanges, representatives};

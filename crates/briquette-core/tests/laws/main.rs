@@ -1,5 +1,7 @@
 //! Laws: the properties that every algorithm of this crate satisfies.
 //!
+//! Own binary: the laws take most of the time of all tests, and scripts run them by name.
+//!
 //! One table over `config::representatives()` and `config::exchanges()`, on a short vector with 1, 2, 3 and 5 ranks, and on
 //! longer ones, with more than one ring chunk, key block and range of 8 bits, with up to 3 ranks (`briquette_core::laws`). Law
 //! 6 (round trip, hostile bytes) is tested next to the message and in `wire_format`, exact constants of law 7 next to each

@@ -1,0 +1,7 @@
+//! Integration tests of the `briquette` command, in one binary.
+
+mod cert;
+mod command;
+mod files;
+mod golden_errors;
+mod launch;
