@@ -128,8 +128,7 @@ impl Described for EasgdConfig {
 
 impl StrategySettings for EasgdConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used =
-            ["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
+        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
         exchange.refuse_all_but(&used, "strategy easgd exchanges differences that keep what was not sent")?;
         let easgd = Easgd::new(*self, exchange.build_reducer(layout, world)?)?;
         let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);

@@ -284,7 +284,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         ("aggregator = 'krum:1,keep=18446744073709551615'", "needs at least 18446744073709551615 ranks"),
         ("aggregator = 'trimmed-mean:9223372036854775808'", "needs at least 18446744073709551615 ranks"),
         (
-            "feedback = 'error'\ncontroller = { kind = 'constant', factor = 8.0 }\n\
+            "feedback = 'error'\ncontroller = { kind = 'schedule', from = 8.0 }\n\
              reducer = { kind = 'gather', compressor = 'qsgd:8' }",
             "under a controller gather may get so few levels",
         ),

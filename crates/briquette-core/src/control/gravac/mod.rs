@@ -4,7 +4,7 @@
 //! vector's energy that survives (the gain), and the samples per second times that share. If the gain is too small it falls back to a
 //! safe factor, then to dense, and it may find that dense is best. **Why not.** It probes at every step (three numbers in the header
 //! and one compression, whose message is then sent). Small models lose so much energy that `ε ≈ 0.7` often falls back to dense
-//! (below). If model and network are known, a [`Constant`](super::Constant) that was found once is cheaper.
+//! (below). If model and network are known, a constant [`Schedule`](super::Schedule) that was found once is cheaper.
 //!
 //! **Method.** All gains are over all ranks, `Σ‖C(x)‖²/Σ‖x‖²`, and averaged over steps. At each step, `bold` is sent if its gain
 //! reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` becomes the average of `samples/t · gain`. Every `window`
