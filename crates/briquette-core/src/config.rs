@@ -257,7 +257,7 @@ impl Config {
 
     /// Returns the number of channels used for background exchanges. The transport must provide them.
     pub fn channels(&self) -> usize {
-        self.strategy.get().channels().max(usize::from(self.exchange.overlap || self.exchange.during_backward))
+        self.strategy.get().channels().max(usize::from(self.exchange.during_backward))
     }
 
     /// Builds the strategy for a module and a world.

@@ -20,7 +20,7 @@ pub struct WhileItHelps {
 
 impl Default for WhileItHelps {
     fn default() -> Self {
-        WhileItHelps { window: 10, limit: CompressionFactor::constant(32.0) }
+        WhileItHelps { window: 10, limit: ratio(32.0) }
     }
 }
 
@@ -35,7 +35,7 @@ impl Described for WhileItHelps {
     }
 
     fn representatives() -> Vec<Self> {
-        vec![WhileItHelps { window: 2, limit: CompressionFactor::constant(16.0) }]
+        vec![WhileItHelps { window: 2, limit: ratio(16.0) }]
     }
 }
 
@@ -82,4 +82,8 @@ impl Controller for Running {
         }
         Decision::all(CompressionFactor::new(self.ratio).expect("at least 1"), reason)
     }
+}
+
+fn ratio(ratio: f64) -> CompressionFactor {
+    CompressionFactor::new(ratio).expect("at least 1")
 }

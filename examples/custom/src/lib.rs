@@ -2,7 +2,7 @@
 //!
 //! - [`FirstBits`]: a compressor, `cargo run --example custom_compressor`.
 //! - [`WhileItHelps`]: a controller that reads the loss.
-//! - [`RandomPart`]: a reducer.
+//! - [`EveryNth`]: a reducer.
 //! - [`Doubling`]: a strategy that averages parameters at doubling intervals.
 //!
 //! The last three are in a [`catalogue`]. So flags and TOML files may name them, alone or with Briquette's own algorithms:
@@ -24,7 +24,7 @@ use briquette::core::error::ConfigError;
 
 pub use compressor::FirstBits;
 pub use controller::WhileItHelps;
-pub use reducer::RandomPart;
+pub use reducer::EveryNth;
 pub use strategy::Doubling;
 pub use training::{Outcome, RANKS, Saved, train};
 
@@ -33,5 +33,5 @@ pub use training::{Outcome, RANKS, Saved, train};
 /// # Errors
 /// If a name is taken, or if a representative does not build.
 pub fn catalogue() -> Result<Catalogue, ConfigError> {
-    Catalogue::new().with_controller::<WhileItHelps>()?.with_reducer::<RandomPart>()?.with_strategy::<Doubling>()
+    Catalogue::new().with_controller::<WhileItHelps>()?.with_reducer::<EveryNth>()?.with_strategy::<Doubling>()
 }

@@ -8,40 +8,50 @@ use briquette::core::state::Stateful;
 use briquette::core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 
-/// Sends one of `parts` equal parts of the vector, drawn alike by all ranks, as an all-reduce: `random-part:8`. The mean
-/// error is the energy times `1 − 1/parts`, and error feedback keeps what was not sent.
+/// Sends every `n`-th value from an offset that all ranks draw alike, as an all-reduce: `every-nth:8`. The mean error is
+/// the energy times `1 − 1/n`, and error feedback keeps what was not sent.
 ///
 /// These settings are the reducer as well, because it has no state.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RandomPart {
-    /// Number of parts.
-    pub parts: usize,
+pub struct EveryNth {
+    /// Distance of the values that are sent.
+    pub n: usize,
+    /// Memory for the values sent.
+    #[serde(skip)]
+    values: Vec<f32>,
 }
 
-impl Default for RandomPart {
-    fn default() -> Self {
-        RandomPart { parts: 8 }
+impl EveryNth {
+    /// Creates a reducer that sends every `n`-th value.
+    pub fn new(n: usize) -> Self {
+        EveryNth { n, values: Vec::new() }
     }
 }
 
-impl Described for RandomPart {
-    const NAME: &'static str = "random-part";
-    const SETTINGS: &'static str = "PARTS";
-    const HELP: &'static str = "an all-reduce of one of PARTS parts (8), drawn at each step";
+impl Default for EveryNth {
+    fn default() -> Self {
+        EveryNth::new(8)
+    }
+}
+
+impl Described for EveryNth {
+    const NAME: &'static str = "every-nth";
+    const SETTINGS: &'static str = "N";
+    const HELP: &'static str = "an all-reduce of every N-th value (8), from an offset drawn at each step";
 
     fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.parts > 0, "parts of random-part", "at least 1", self.parts)
+        ConfigError::unless(self.n > 0, "n of every-nth", "at least 1", self.n)
     }
 
     fn representatives() -> Vec<Self> {
-        vec![RandomPart { parts: 1 }, RandomPart { parts: 4 }]
+        vec![EveryNth::new(1), EveryNth::new(4)]
     }
 }
 
-impl ReducerSettings for RandomPart {
+impl ReducerSettings for EveryNth {
     fn build(&self, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        Ok(Box::new(*self))
+        Ok(Box::new(self.clone()))
     }
 
     fn traits(&self) -> ReducerTraits {
@@ -49,28 +59,27 @@ impl ReducerSettings for RandomPart {
     }
 
     fn error_bound(&self, _: usize) -> Option<ErrorBound> {
-        Some(ErrorBound::MeanContractive { delta: 1.0 / self.parts as f64 })
+        Some(ErrorBound::MeanContractive { delta: 1.0 / self.n as f64 })
     }
 }
 
 /// Has no state.
-impl Stateful for RandomPart {}
+impl Stateful for EveryNth {}
 
-impl Reducer for RandomPart {
+impl Reducer for EveryNth {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, input, average, sent, .. } = round;
-        let part = (key.word(0) % self.parts as u64) as usize;
-        let range = input.len() * part / self.parts..input.len() * (part + 1) / self.parts;
+        let (n, offset) = (self.n, (key.word(0) % self.n as u64) as usize);
+        self.values.clear();
+        self.values.extend(input.iter().skip(offset).step_by(n));
         if let Some(sent) = sent {
             sent.fill(0.0);
-            sent[range.clone()].copy_from_slice(&input[range.clone()]);
+            sent.iter_mut().skip(offset).step_by(n).zip(&self.values).for_each(|(sent, value)| *sent = *value);
         }
-        average.fill(0.0);
-        let values = &mut average[range.clone()];
-        values.copy_from_slice(&input[range]);
-        let exchanged = Exchanged::count(comm, Selection::Some, |comm| Ok(comm.all_reduce_sum(values)?))?;
+        let exchanged = Exchanged::count(comm, Selection::Some, |comm| Ok(comm.all_reduce_sum(&mut self.values)?))?;
         let weight = 1.0 / comm.world() as f32;
-        values.iter_mut().for_each(|value| *value *= weight);
+        average.fill(0.0);
+        average.iter_mut().skip(offset).step_by(n).zip(&self.values).for_each(|(mean, sum)| *mean = sum * weight);
         check_average(average, slots)?;
         Ok(exchanged)
     }

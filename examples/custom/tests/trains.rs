@@ -27,7 +27,7 @@ fn controller() -> DistributedConfig {
 }
 
 fn reducer() -> DistributedConfig {
-    config("reducer = 'random-part:4'\nfeedback = 'error'")
+    config("reducer = 'every-nth:4'\nfeedback = 'error'")
 }
 
 fn strategy() -> DistributedConfig {
@@ -90,11 +90,11 @@ fn an_algorithm_from_outside_is_checked_as_the_others_are() {
     for (toml, words) in [
         ("controller = 'while-it-helps:0'", &["window of while-it-helps", "at least 1"][..]),
         ("controller = 'while-it-helps:limt=3'", &["`limt`", "`window` or `limit`"]),
-        ("reducer = 'random-part:four'", &["`parts`", "`four`", "whole number"]),
-        ("reducer = 'random-part:4'\nfeedback = 'none'", &["feedback"]),
-        ("reducer = 'random-part:4'\nfeedback = 'error'\ncontroller = 'while-it-helps'", &["random-part"]),
+        ("reducer = 'every-nth:four'", &["`n`", "`four`", "whole number"]),
+        ("reducer = 'every-nth:4'\nfeedback = 'diana'", &["diana"]),
+        ("reducer = 'every-nth:4'\nfeedback = 'error'\ncontroller = 'while-it-helps'", &["every-nth"]),
         ("strategy = 'doubling'\nreducer = 'ladder'", &["doubling", "reducer"]),
-        ("reducer = 'rndom-part:4'", &["unknown reducer", "random-part"]),
+        ("reducer = 'evry-nth:4'", &["unknown reducer", "every-nth"]),
     ] {
         let error = error(toml);
         assert!(words.iter().all(|word| error.contains(word)), "{toml}: {error}");

@@ -17,17 +17,6 @@ impl Exchange {
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
     pub fn build_reducer(&self, layout: &Layout, world: usize) -> Result<Box<dyn Reducer>, ConfigError> {
-        if self.overlap && self.bucket_values.is_none() {
-            return Err(ConfigError::Conflict(
-                "overlap exchanges one bucket while others are encoded and decoded, and without bucket values there is \
-                 one bucket: set them, or leave overlap off"
-                    .into(),
-            ));
-        }
-        if self.overlap && self.during_backward {
-            let why = "overlap and during_backward both exchange in the background: use one of them";
-            return Err(ConfigError::Conflict(why.into()));
-        }
         let (main, others) = self.groups(layout)?;
         let controller = self.controller.get().build(&self.feedback, world)?;
         if main.members.is_empty() && !layout.is_empty() && controller.is_some() {
@@ -81,7 +70,7 @@ impl Exchange {
             values if self.during_backward => {
                 Ok(Bucketed::last_first(layout, values.unwrap_or((layout.len() / 4).max(FEWEST_VALUES)), make))
             }
-            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make).overlapped(self.overlap)),
+            values => Ok(Bucketed::new(layout, values.unwrap_or(usize::MAX), make)),
         }
     }
 

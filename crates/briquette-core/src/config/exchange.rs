@@ -22,9 +22,6 @@ pub struct Exchange {
     pub probing: Probing,
     /// Minimum number of values per bucket. If absent, there is one bucket.
     pub bucket_values: Option<usize>,
-    /// Exchanges every other bucket in the background, on a second thread and channel. The result has the same bits. Needs
-    /// `bucket_values`, and the same setting on every rank.
-    pub overlap: bool,
     /// Exchanges each bucket as soon as the backward pass has computed it. If `bucket_values` is absent, it is then a quarter of the
     /// values, at least 16 384. Needs strategy `every-step`, and the same setting on every rank.
     #[serde(skip_serializing_if = "is_default")]
@@ -53,7 +50,6 @@ impl Exchange {
             controller,
             probing,
             bucket_values,
-            overlap,
             during_backward,
             rules,
             dense_below,
@@ -66,7 +62,6 @@ impl Exchange {
             ("controller", !is_default(controller)),
             ("probing", !is_default(probing)),
             ("bucket_values", bucket_values.is_some()),
-            ("overlap", *overlap),
             ("during_backward", *during_backward),
             ("rules", !rules.is_empty()),
             ("dense_below", dense_below.is_some()),

@@ -2,7 +2,7 @@
 //!
 //! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
 //! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** If ratio and network are known and do not change, a
-//! [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
+//! constant [`Schedule`](super::Schedule) saves the steps that time other levels (about fourteen at the start).
 //!
 //! **Method.** Three nested controllers:
 //!

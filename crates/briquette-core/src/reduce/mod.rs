@@ -4,14 +4,14 @@
 //! all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of `k` shared coordinates ([`SharedRandomK`]) or
 //! of low-rank factors ([`PowerSgd`]). Wrappers ([`wrapper`](crate::wrapper)) are reducers that contain another reducer.
 
-pub mod arriving;
+mod arriving;
 pub mod artemis;
 pub mod dense;
 mod downlink;
 pub mod gather;
 pub mod hierarchical;
 mod incoming;
-pub mod knob;
+mod knob;
 pub mod ladder;
 pub mod mcm;
 pub mod multi_step;
@@ -153,6 +153,7 @@ impl<'a> Round<'a> {
 
 /// Coordinates that took part in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Selection {
     /// Every coordinate was exchanged, exactly or quantized.
     All,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::Local;
 use briquette_core::compress::TopK;
-use briquette_core::control::Constant;
+use briquette_core::control::Schedule;
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{
     AgreedStep, Dense, Energies, Exchanged, Gather, Knob, Levels, MultiStep, PowerSgd, Probe, Reducer, Round,
@@ -78,7 +78,7 @@ fn every_wrapper_passes_commit_and_discard_on() {
         ("group", |inner| Box::new(Grouped::new(&layout(), Box::new(Dense), vec![(vec![1], Box::new(inner))])), 1),
         ("buckets", |inner| Box::new(Bucketed::new(&layout(), 1, |_| inner.clone())), 2),
         ("rounds", |inner| Box::new(MultiStep::contractive(vec![inner.clone(), inner]).unwrap()), 2),
-        ("adaptive", |inner| Box::new(Adaptive::new(inner, Constant(CompressionFactor::DENSE)).unwrap()), 1),
+        ("adaptive", |inner| Box::new(Adaptive::new(inner, Schedule::constant(CompressionFactor::DENSE)).unwrap()), 1),
     ];
     for (name, wrap, held) in wraps {
         let counts = Counts::default();

@@ -119,8 +119,9 @@ fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout)
     let norm2 = if rows > 0 { numbers.next().unwrap() } else { 0.0 };
     let moments = if needs.moments { *moments } else { Moments::default() };
     let slots = layout.slots();
-    let decision =
-        controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains: &gains, energies: &energies });
+    let mut agreed = Agreed::new(agreed_step, slots);
+    (agreed.norm2, agreed.moments, agreed.gains, agreed.energies) = (norm2, moments, &gains, &energies);
+    let decision = controller.decide(&agreed);
     let (factors, per_slot) = match decision.levels {
         Levels::Own => (None, false),
         Levels::All(factor) => (Some(vec![factor]), false),

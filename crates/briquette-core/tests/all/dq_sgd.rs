@@ -4,7 +4,7 @@
 use briquette_core::aggregate::Mean;
 use briquette_core::comm::{Local, Session};
 use briquette_core::compress::{Norm, Qsgd};
-use briquette_core::control::{Constant, Controller, DqSgd};
+use briquette_core::control::{Controller, DqSgd, Schedule};
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
 use briquette_core::report::Report;
@@ -110,8 +110,8 @@ fn mean(runs: impl ExactSizeIterator<Item = f64> + Clone) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-fn constant(bits: u8) -> Constant {
-    Constant(CompressionFactor::of_bits(bits))
+fn constant(bits: u8) -> Schedule {
+    Schedule::constant(CompressionFactor::of_bits(bits))
 }
 
 /// `E[F(x_N)] = α^N·F(x_0) + (Ldη²/12)·Σ…` if all curvatures are equal, without noise. At 7 levels `d/6s²` is too large by a

@@ -14,7 +14,6 @@ mod identities;
 mod levels;
 mod long_messages;
 mod overflow;
-mod overlap;
 mod probing;
 mod sharing;
 mod staging;

@@ -157,5 +157,5 @@ fn controllers_describe_their_state_only_where_it_is_asked_for() {
         let got = described(controller, reducer, steps).unwrap_or_default();
         assert!(got.starts_with(state), "{controller}: {got}, not {state}");
     }
-    assert_eq!(described("constant:8x", top_k, 2), None);
+    assert_eq!(described("schedule:8x", top_k, 2), None);
 }

@@ -13,7 +13,6 @@
 //! | `memory.rs` | 3 conservation |
 //! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is rejected everywhere |
 //! | `class.rs` | 7 declared class |
-//! | `overlap.rs` | the same with overlapped buckets |
 //! | `arriving.rs` | the same with vectors that arrive slot by slot |
 //! | `both.rs` | the same for a strategy that exchanges gradients and parameters at one step |
 
@@ -23,4 +22,3 @@ mod class;
 mod exchange;
 mod failure;
 mod memory;
-mod overlap;

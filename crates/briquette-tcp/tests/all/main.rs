@@ -11,7 +11,6 @@ mod jobs;
 mod leaving;
 mod limits;
 mod out_of_step;
-mod overlap;
 mod pieces;
 mod security;
 mod server;

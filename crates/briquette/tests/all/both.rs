@@ -42,7 +42,9 @@ impl Stateful for Both {}
 
 impl SyncStrategy for Both {
     fn plan(&self, _step: u64) -> Plan {
-        Plan { parameters: true, same_rate: self.same_rate, ..Plan::GRADIENTS }
+        let mut plan = Plan::GRADIENTS;
+        (plan.parameters, plan.same_rate) = (true, self.same_rate);
+        plan
     }
     fn after_backward(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         self.traffic = Traffic::default();

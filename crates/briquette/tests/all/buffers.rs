@@ -121,7 +121,7 @@ fn a_checkpoint_shows_averaged_statistics_and_loading_gives_each_rank_its_own_ev
 
 #[test]
 fn evaluating_and_saving_at_any_step_changes_no_bit_of_training() {
-    let local_sgd = config(r#"{"strategy": "periodic", "every": 4}"#);
+    let local_sgd = config(r#"{"strategy": "local-sgd:4"}"#);
     for config in [Config::dense(), top_k(), local_sgd] {
         let run = |often: bool| {
             let directory = tempfile::tempdir().unwrap();

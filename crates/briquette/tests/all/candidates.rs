@@ -6,6 +6,7 @@ use std::path::Path;
 
 use briquette::core::comm::Session;
 use briquette::core::config::Config;
+use briquette::core::manifest::Manifest;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 
 use crate::common::*;
@@ -42,13 +43,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Converts the manifest to the form of versions without a checksum in it.
-fn as_if_older(checkpoint: &Path, edit: impl Fn(&mut serde_json::Value)) {
+/// Changes a manifest, and writes it with the checksum of what it then says.
+fn edit_manifest(checkpoint: &Path, edit: impl Fn(&mut Manifest)) {
     let path = checkpoint.join("manifest.json");
-    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    assert!(manifest.as_object_mut().unwrap().remove("crc32").is_some(), "a checksum is written");
+    let mut manifest = Manifest::parse(&fs::read(&path).unwrap()).unwrap();
     edit(&mut manifest);
-    fs::write(path, manifest.to_string()).unwrap();
+    fs::write(path, manifest.to_text().unwrap()).unwrap();
 }
 
 /// Threat F5.
@@ -82,14 +82,14 @@ fn only_step_and_digits_counts_and_nothing_else_is_ever_removed() {
 }
 
 #[test]
-fn checkpoints_are_ordered_by_number_and_manifests_without_a_checksum_still_count() {
+fn checkpoints_are_ordered_by_number() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     train_and_save(at, 1);
     for step in [99_999_999_u64, 100_000_000] {
         let path = at.join(format!("step-{step}"));
         copy(&at.join("step-00000001"), &path);
-        as_if_older(&path, |manifest| manifest["step"] = step.into());
+        edit_manifest(&path, |manifest| manifest.step = step);
     }
     assert_eq!(Checkpoint::latest(at).unwrap().step(), 100_000_000);
     // A directory with another's name does not match its manifest.
@@ -174,7 +174,7 @@ fn what_one_rank_cannot_use_gives_way_on_all_ranks_to_the_one_before() {
     // Damaged with a matching checksum: its contents do not load.
     let cut = &whole[..whole.len() - 8];
     fs::write(&file, cut).unwrap();
-    as_if_older(file.parent().unwrap(), |manifest| manifest["checksums"][1] = crc32fast::hash(cut).into());
+    edit_manifest(file.parent().unwrap(), |manifest| manifest.checksums[1] = crc32fast::hash(cut));
     all(1, resume(directory.path(), seven));
     // No checkpoint is left: every rank reports the problem of the oldest.
     fs::remove_file(directory.path().join("step-00000001/rank-0.safetensors")).unwrap();
@@ -251,7 +251,7 @@ fn what_saves_left_that_were_killed_goes_with_the_next_and_what_is_in_use_stays(
     let old = at.join("step-00000000");
     let third = || {
         copy(&at.join("step-00000001"), &old);
-        as_if_older(&old, |manifest| manifest["step"] = 0.into());
+        edit_manifest(&old, |manifest| manifest.step = 0);
     };
     third();
     let from = |expected: u64| {

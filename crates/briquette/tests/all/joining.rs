@@ -267,7 +267,7 @@ fn threads_of_a_rank_are_its_own() {
 
 #[test]
 fn a_rank_whose_configuration_cannot_work_stops_the_others_while_they_join() {
-    let impossible = config(r#"{"strategy": "periodic", "every": 0}"#);
+    let impossible = Config::local_sgd(0);
     let results = outcomes(2, |comm| {
         let rank = comm.rank();
         let config = if rank == 1 { impossible.clone() } else { Config::dense() };

@@ -103,7 +103,7 @@ fn ranks_that_were_told_differently_cannot_join() {
 
 #[test]
 fn local_sgd_refuses_what_it_would_ignore() {
-    let local = config(r#"{"strategy": "periodic", "every": 4}"#);
+    let local = config(r#"{"strategy": "local-sgd:4"}"#);
     let join = |steps| {
         outcomes(2, |comm| {
             let mut optim = DistributedOptimizer::new(adam(), comm, local.clone(), 1).with_rebroadcast(steps);

@@ -1,6 +1,6 @@
 //! Replicated state is in a checkpoint once, in each directory that ranks share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -8,7 +8,6 @@ use briquette::core::comm::Session;
 use briquette::core::config::Config;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
 
 use crate::common::*;
 
@@ -119,7 +118,7 @@ fn machines_with_a_directory_each_have_it_once_each_and_go_on_with_the_same_bits
 #[test]
 fn optimizers_that_step_alone_are_each_ranks_own() {
     let directory = tempfile::tempdir().unwrap();
-    let local = config(r#"{"strategy": "periodic", "every": 4}"#);
+    let local = config(r#"{"strategy": "local-sgd:4"}"#);
     let whole = run(2, &local, |_| directory.path().to_owned(), (0, 6));
     let step = directory.path().join("step-00000006");
     assert_eq!(parts(&step.join("common-0.safetensors")), ["model"], "its parameters are means");
@@ -127,37 +126,6 @@ fn optimizers_that_step_alone_are_each_ranks_own() {
     let broken = tempfile::tempdir().unwrap();
     run(2, &local, |_| broken.path().to_owned(), (0, 3));
     assert!(run(2, &local, |_| broken.path().to_owned(), (3, 6)) == whole);
-}
-
-/// Converts a checkpoint to the form of versions that had everything in each rank's file.
-fn as_older(step: &Path) {
-    let common = fs::read(step.join("common-0.safetensors")).unwrap();
-    let common = SafeTensors::deserialize(&common).unwrap();
-    let mut manifest: serde_json::Value =
-        serde_json::from_slice(&fs::read(step.join("manifest.json")).unwrap()).unwrap();
-    for rank in 0..2 {
-        let path = step.join(format!("rank-{rank}.safetensors"));
-        let bytes = fs::read(&path).unwrap();
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
-        let own = SafeTensors::deserialize(&bytes).unwrap();
-        let all = own.tensors().into_iter().chain(common.tensors()).collect::<HashMap<String, TensorView<'_>>>();
-        let whole = safetensors::serialize(all, metadata.metadata().clone()).unwrap();
-        manifest["checksums"][rank] = crc32fast::hash(&whole).into();
-        fs::write(&path, whole).unwrap();
-    }
-    let object = manifest.as_object_mut().unwrap();
-    assert!(object.remove("common").is_some() && object.remove("crc32").is_some());
-    fs::write(step.join("manifest.json"), manifest.to_string()).unwrap();
-    fs::remove_file(step.join("common-0.safetensors")).unwrap();
-}
-
-#[test]
-fn older_checkpoints_with_all_in_each_ranks_file_are_read() {
-    let (straight, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let whole = run(2, &top_k(), |_| straight.path().to_owned(), (0, 4));
-    run(2, &top_k(), |_| older.path().to_owned(), (0, 2));
-    as_older(&older.path().join("step-00000002"));
-    assert!(run(2, &top_k(), |_| older.path().to_owned(), (2, 4)) == whole);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn a_collective_of_rank_0_alone_names_both_operations_and_that_every_rank_must_c
         ("all_reduce", |optim, _| Ok(optim.synchronizer_mut().session().all_reduce_sum(&mut [1.0, 2.0])?)),
         ("barrier", |optim, _| Ok(optim.synchronizer_mut().session().barrier()?)),
     ];
-    for config in [Config::dense(), top_k(), config(r#"{"strategy": "periodic", "every": 4}"#)] {
+    for config in [Config::dense(), top_k(), config(r#"{"strategy": "local-sgd:4"}"#)] {
         for (operation, call) in calls {
             let found = outcomes(3, |comm| {
                 let rank = comm.rank();

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use crate::common::*;
 
 fn periodic(every: u64) -> Config {
-    config(&format!(r#"{{"strategy": "periodic", "every": {every}}}"#))
+    config(&format!(r#"{{"strategy": "local-sgd:{every}"}}"#))
 }
 
 #[derive(Module, Debug)]

@@ -112,7 +112,7 @@ fn a_rate_or_a_count_that_makes_no_sense_is_refused_on_every_rank_and_leaves_no_
 fn a_senseless_rate_between_two_averages_stops_every_rank() {
     let results = outcomes(2, |comm| {
         let rank = comm.rank();
-        let mut optim = DistributedOptimizer::new(sgd(), comm, config(r#"{"strategy": "periodic", "every": 3}"#), 1);
+        let mut optim = DistributedOptimizer::new(sgd(), comm, config(r#"{"strategy": "local-sgd:3"}"#), 1);
         let mut model = optim.join(Mlp::new(5))?;
         for step in 0..6 {
             let gradients = grads(&model, &model.loss(data(step, rank), 4));

@@ -102,7 +102,7 @@ fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
     let world = Simulated::world(2, network, Compute::Fixed(Duration::from_millis(50)));
     let results = run_ranks(world, |comm| {
         let rank = comm.rank();
-        let periodic = config(r#"{"strategy": "periodic", "every": 3}"#);
+        let periodic = config(r#"{"strategy": "local-sgd:3"}"#);
         let mut optim = DistributedOptimizer::new(sgd(), comm, periodic, 1);
         let mut model = optim.join(Mlp::new(5))?;
         let joined = optim.synchronizer_mut().session().now();
@@ -127,7 +127,7 @@ fn steps_without_an_exchange_take_their_simulated_time_and_count_dense_bytes() {
 
 #[test]
 fn the_halves_of_a_step_come_in_turn() {
-    for config in [Config::dense(), config(r#"{"strategy": "periodic", "every": 2}"#)] {
+    for config in [Config::dense(), config(r#"{"strategy": "local-sgd:2"}"#)] {
         ranks(2, |comm| {
             let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
             let model = optim.join(Mlp::new(5))?;

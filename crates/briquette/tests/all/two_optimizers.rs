@@ -18,7 +18,7 @@ fn configs() -> Vec<Config> {
         r#"{"reducer": "dense"}"#,
         r#"{"reducer": "gather:topk:8x", "feedback": "error"}"#,
         r#"{"reducer": "gather:topk:8x", "feedback": "error", "strategy": "delayed"}"#,
-        r#"{"reducer": "gather:topk:8x", "feedback": "error", "bucket_values": 20, "overlap": true}"#,
+        r#"{"reducer": "gather:topk:8x", "feedback": "error", "bucket_values": 20}"#,
     ];
     [Config::auto()].into_iter().chain(kinds.map(config)).collect()
 }

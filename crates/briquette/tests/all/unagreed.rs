@@ -95,7 +95,7 @@ fn another_layer_that_is_trained_after_joining_is_an_error_that_names_it() {
         |optim, model| optim.forward_model(&model).map(|_| model);
     let evaluate: fn(&mut DistributedOptimizer, Two) -> Result<Two, Error> =
         |optim, model| optim.evaluation_copy(&model);
-    let local_sgd = config(r#"{"strategy": "periodic", "every": 2}"#);
+    let local_sgd = config(r#"{"strategy": "local-sgd:2"}"#);
     let cases = [
         (Config::dense(), step),
         (top_k(), step),

@@ -123,7 +123,7 @@ fn replicas_are_compared_by_default_and_send_no_byte_more() {
     // Between two averages of Local SGD they may differ.
     for outcome in outcomes(2, |comm| {
         let rank = comm.rank();
-        let local_sgd = config(r#"{"strategy": "periodic", "every": 4}"#);
+        let local_sgd = config(r#"{"strategy": "local-sgd:4"}"#);
         let mut optim = DistributedOptimizer::new(adam(), comm, local_sgd, 1).with_replica_check(1);
         let mut model = optim.join(Mlp::new(5))?;
         for step in 0..10 {

@@ -160,7 +160,7 @@ const KINDS: [(&str, &str); 40] = [
     (CIFAR, "--reducer multi-step:2 --compressor sign --feedback ef21 --per-slot on"),
     (CIFAR, "--compressor qsgd:4 --feedback diana --rules *.bias=dense,*.weight=qsgd:8 --dense-below 20"),
     (CIFAR, "--bucket-values 20000 --compressor topk:10x:f16"),
-    (CIFAR, "--bucket-values 20000 --overlap on --compressor qsgd:4"),
+    (CIFAR, "--bucket-values 20000 --compressor qsgd:4"),
     (CIFAR, "--set bucket-values=20000 --set during-backward=true"),
     (CIFAR, "--non-iid 0.3"),
     (CIFAR, "--optimizer adam --lr 0.001"),

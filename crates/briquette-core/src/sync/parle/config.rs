@@ -90,8 +90,7 @@ impl Described for ParleConfig {
 
 impl StrategySettings for ParleConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used =
-            ["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
+        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
         exchange.refuse_all_but(&used, "strategy parle exchanges differences that keep what was not sent")?;
         Ok(Box::new(Parle::new(*self, exchange.build_reducer(layout, world)?)?))
     }

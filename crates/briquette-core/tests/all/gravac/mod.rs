@@ -155,7 +155,9 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
             GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
         let agreed_step = AgreedStep::default();
         let mut decide = |gain| {
-            let agreed = Agreed { norm2: 1.0, gains: &[gain; 2], ..Agreed::new(&agreed_step, &[]) };
+            let gains = [gain; 2];
+            let mut agreed = Agreed::new(&agreed_step, &[]);
+            (agreed.norm2, agreed.gains) = (1.0, &gains);
             controller.decide(&agreed).factor().expect("one for the whole vector").get()
         };
         assert_eq!(gains.map(&mut decide), factors, "{gains:?}");

@@ -39,7 +39,7 @@ fn where_as_many_come_as_go_sgp_is_decentralized_sgd() {
                 sgp.begin(&x);
                 for step in 0..12 {
                     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-                    let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+                    let cx = Context::new(Key::new(5), layout.slots(), &agreed_step);
                     x = stepped(&x, comm.rank(), step);
                     sgp.after_step(&mut x, &cx, &mut comm).expect("no rank fails");
                     sgp.commit();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use briquette::core::CompressionFactor;
 use briquette::core::comm::run_ranks;
 use briquette::core::config::Exchange;
-use briquette::core::control::ConstantConfig;
+use briquette::core::control::ScheduleConfig;
 use briquette::core::error::CommError;
 use briquette::{Checkpoint, DistributedConfig, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
@@ -190,7 +190,7 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     let look = Look::default();
     let shards = [Shard::new(0, 3), Shard::new(1, 3)];
     let factor = CompressionFactor::new(5.0).unwrap();
-    let controller = ConstantConfig { factor }.into();
+    let controller = ScheduleConfig::constant(factor).into();
     let config = DistributedConfig::every_step(Exchange { controller, ..top_k().exchange });
     let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
         let metrics = strategy.metrics();
