@@ -252,7 +252,7 @@ mod tests {
         let built =
             |bucket_values| Exchange { overlap: true, bucket_values, ..Exchange::default() }.build_reducer(&layout, 2);
         let error = built(None).map(drop).unwrap_err().to_string();
-        assert!(error.contains("bucket values"), "{error}");
+        assert!(error.contains("bucket_values"), "{error}");
         assert!(built(Some(8)).is_ok());
     }
 

@@ -75,7 +75,8 @@ impl Schedule {
             return Err(ConfigError::range("warm-up steps", "at least 1 (without warm-up use Constant)", steps));
         }
         if from > to {
-            return Err(ConfigError::Conflict(format!("a warm-up goes up, got from {from} to {to}")));
+            let (from, to) = (format!("from={from}"), format!("to={to}"));
+            return Err(ConfigError::conflict(from, to, "a warm-up goes up", "lower from, or raise to"));
         }
         Ok(Schedule { shape: Shape::WarmUp { from, to, steps, stages: None }, told: None })
     }
@@ -108,9 +109,8 @@ impl Schedule {
         }
         if let Some(pair) = stages.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             let (before, after) = (pair[0].0, pair[1].0);
-            return Err(ConfigError::Conflict(format!(
-                "stages must begin one after the other, got {after} after {before}"
-            )));
+            let (before, after) = (format!("a stage at step {before}"), format!("a next stage at step {after}"));
+            return Err(ConfigError::conflict(before, after, "stages must begin one after the other", "sort them by step"));
         }
         Ok(Schedule { shape: Shape::Stages(stages), told: None })
     }

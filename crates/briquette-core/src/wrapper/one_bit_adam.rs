@@ -53,6 +53,7 @@
 use std::ops::Range;
 
 use super::{ErrorFeedback, check_finite};
+use crate::config::combine::InnerOptimizer;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::layout::absent;
@@ -201,6 +202,10 @@ impl FeedbackSettings for OneBitAdamConfig {
 
     fn has_momentum(&self) -> bool {
         true
+    }
+
+    fn optimizer(&self) -> Option<InnerOptimizer> {
+        Some(InnerOptimizer::OneBitAdam)
     }
 }
 
