@@ -175,7 +175,11 @@ fn parse(text: &str) -> Result<RunFile, (Option<usize>, String)> {
     if !table.contains_key("config") {
         let config = toml::from_str::<Parts>(text).map_err(|error| {
             let (line, why) = wrong(error);
-            let hint = if why.starts_with("unknown field") { "; the file of a run has these keys in a table [config]" } else { "" };
+            let hint = if why.starts_with("unknown field") {
+                "; the file of a run has these keys in a table [config]"
+            } else {
+                ""
+            };
             (line, format!("{why}{hint}"))
         })?;
         return Ok(RunFile { config, ..RunFile::default() });
@@ -186,7 +190,9 @@ fn parse(text: &str) -> Result<RunFile, (Option<usize>, String)> {
         None => Ok(file),
         Some(key) => Err((
             line_of(text, key),
-            format!("`{key}` is a trainer's short form, which this command does not read: write its key under [config]"),
+            format!(
+                "`{key}` is a trainer's short form, which this command does not read: write its key under [config]"
+            ),
         )),
     }
 }
@@ -219,7 +225,8 @@ mod tests {
         let (line, why) = parse(text).map(drop).unwrap_err();
         assert_eq!(line, Some(4), "{why}");
         assert!(why.contains("`fedback`") && why.contains("feedback"), "{why}");
-        let (line, why) = parse("strategy = \"every-step\"\n\nreducer = { kind = \"power-sgd\", rnk = 4 }\n").map(drop).unwrap_err();
+        let (line, why) =
+            parse("strategy = \"every-step\"\n\nreducer = { kind = \"power-sgd\", rnk = 4 }\n").map(drop).unwrap_err();
         assert_eq!(line, Some(3), "{why}");
         assert_eq!(parse("reducer = \"dense\"\nthreads = [").map(drop).unwrap_err().0, Some(2));
     }

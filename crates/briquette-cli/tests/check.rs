@@ -43,7 +43,11 @@ fn a_conflict_is_told_with_what_to_do_instead() {
             &[][..],
             ["strategy diloco does not go with feedback momentum:0.9", "use feedback error"],
         ),
-        ("aggregator = \"krum:1\"\n", &["--world", "4"], ["a world of 4 ranks: it needs at least 5", "start more ranks"]),
+        (
+            "aggregator = \"krum:1\"\n",
+            &["--world", "4"],
+            ["a world of 4 ranks: it needs at least 5", "start more ranks"],
+        ),
         (
             "reducer = \"gather:topk:20x\"\nfeedback = \"momentum\"\n",
             &["--optimizer", "sgd-momentum:0.8"],

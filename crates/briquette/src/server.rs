@@ -122,7 +122,12 @@ impl ServerTraining {
             }
             if takes_all_data(policy) && batches.is_none() {
                 let instead = "say by `with_batches` how many batches a rank's data are";
-                return Err(ConfigError::conflict(server, "an unknown number of batches", "it takes full gradients", instead));
+                return Err(ConfigError::conflict(
+                    server,
+                    "an unknown number of batches",
+                    "it takes full gradients",
+                    instead,
+                ));
             }
             Ok(Shelf::new(layout.len(), world))
         })
@@ -199,7 +204,11 @@ impl ServerTraining {
             let why = "a server's optimizer steps with one worker's gradient at a time, which is not clipped";
             ("a clip norm".to_owned(), why, "leave out `with_clip_norm`, and clip in the training loop")
         } else if rank != SERVER && takes_all_data(self.policy) && batches == 0 {
-            (format!("no batches on rank {rank}"), "it takes full gradients", "give every worker batches (`with_batches`)")
+            (
+                format!("no batches on rank {rank}"),
+                "it takes full gradients",
+                "give every worker batches (`with_batches`)",
+            )
         } else {
             return Ok(());
         };

@@ -40,8 +40,8 @@
 use std::fmt;
 
 use briquette_core::Layout;
-pub use briquette_core::config::combine::InnerOptimizer;
 use briquette_core::config::combine;
+pub use briquette_core::config::combine::InnerOptimizer;
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;

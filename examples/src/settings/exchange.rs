@@ -1,6 +1,7 @@
 //! Conversion of flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
 use anyhow::{Context, Result, bail, ensure};
+use briquette::core::CompressionFactor;
 use briquette::core::compress::Compressor;
 use briquette::core::config::combine;
 use briquette::core::config::{
@@ -9,7 +10,6 @@ use briquette::core::config::{
 };
 use briquette::core::reduce::GatherConfig;
 use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
-use briquette::core::CompressionFactor;
 
 use super::{OptimizerKind, Options, Settings};
 pub use crate::spec::WarmUp;

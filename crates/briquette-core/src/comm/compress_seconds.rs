@@ -38,7 +38,11 @@ impl CompressSeconds {
         for (ratio, seconds) in &points {
             CompressionFactor::new(*ratio)?;
             if !seconds.is_finite() || *seconds < 0.0 {
-                return Err(ConfigError::range(SECONDS, "finite numbers of at least 0", format!("{seconds} at {ratio}x")));
+                return Err(ConfigError::range(
+                    SECONDS,
+                    "finite numbers of at least 0",
+                    format!("{seconds} at {ratio}x"),
+                ));
             }
         }
         match points.windows(2).find(|pair| pair[0].0 == pair[1].0) {

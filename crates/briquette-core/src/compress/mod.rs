@@ -217,7 +217,7 @@ impl<'a> Knobs<'a> {
         self.asked.push(key);
         let keyed = self.keyed.iter().position(|(given, _)| given == key).map(|place| self.keyed.remove(place).1);
         match (self.places.next(), keyed) {
-            (Some(_), Some(_)) => Err(ConfigError::text("setting", key, "it is given twice")),
+            (Some(_), Some(_)) => Err(ConfigError::text("field", key, "it is given twice")),
             (place, keyed) => Ok(place.or(keyed)),
         }
     }
@@ -226,14 +226,14 @@ impl<'a> Knobs<'a> {
     pub(crate) fn finish(mut self) -> Result<(), ConfigError> {
         let valid = self.asked.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         match (self.places.next(), self.keyed.first()) {
-            (Some(extra), _) => Err(ConfigError::text("setting", extra, "it is one part too many")),
+            (Some(extra), _) => Err(ConfigError::text("field", extra, "it is one part too many")),
             (None, Some((key, _))) => {
                 let why = match &self.asked[..] {
                     [] => "the compressor has no settings".to_owned(),
                     asked if asked.contains(&key.as_str()) => "it is given twice".to_owned(),
-                    _ => format!("unknown field, expected one of {valid}"),
+                    _ => format!("unknown, expected one of {valid}"),
                 };
-                Err(ConfigError::text("setting", key, why))
+                Err(ConfigError::text("field", key, why))
             }
             (None, None) => Ok(()),
         }

@@ -128,7 +128,8 @@ impl Exchange {
     fn worst_class(&self, layout: Option<&Layout>) -> Result<Option<ErrorBound>, Conflict> {
         let (main, others) = self.parts(layout)?;
         let parts = [main].into_iter().chain(others).filter(|(_, layout)| !layout.is_empty());
-        let classes: Option<Vec<ErrorBound>> = parts.map(|(reducer, layout)| self.error_bound(reducer, &layout)).collect();
+        let classes: Option<Vec<ErrorBound>> =
+            parts.map(|(reducer, layout)| self.error_bound(reducer, &layout)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
     }
 
@@ -174,11 +175,13 @@ impl Exchange {
                 format!("it needs a contractive compressor, and this one as set is unbiased with omega {omega}"),
                 "use feedback diana",
             ),
-            Some(ErrorBound::Biased { .. }) => {
-                ("it needs a contractive compressor, and this one as set promises nothing".to_owned(), "use feedback none")
-            }
+            Some(ErrorBound::Biased { .. }) => (
+                "it needs a contractive compressor, and this one as set promises nothing".to_owned(),
+                "use feedback none",
+            ),
             None => (
-                "it needs a compressor that contracts on every rank, and this one promises that of the mean only".to_owned(),
+                "it needs a compressor that contracts on every rank, and this one promises that of the mean only"
+                    .to_owned(),
                 "use feedback error",
             ),
         };

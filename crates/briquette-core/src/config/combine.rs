@@ -23,7 +23,9 @@ mod page;
 
 pub use optimizer::{InnerOptimizer, optimizer, reads_optimizer};
 
-use super::{CompressorConfig, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
+use super::{
+    CompressorConfig, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, ServerConfig, StrategyConfig,
+};
 use crate::Layout;
 use crate::error::{ConfigError, Conflict, world_of};
 use crate::sync::{Agrees, Plan};
@@ -132,7 +134,12 @@ pub(super) fn strategy(Config { strategy, exchange }: &Config) -> Result<(), Con
     let (left, feedback) = (format!("strategy {strategy}"), exchange.feedback.get());
     if exchange.during_backward && *strategy != StrategyConfig::EveryStep {
         let why = "during_backward exchanges gradients as they are computed";
-        return Err(Conflict::new(left, "during_backward", why, "use strategy every-step, or leave during_backward out"));
+        return Err(Conflict::new(
+            left,
+            "during_backward",
+            why,
+            "use strategy every-step, or leave during_backward out",
+        ));
     }
     let StrategyTraits { uses, sends } = strategy.get().traits();
     if let Some((key, setting)) = uses.and_then(|(keys, _)| exchange.unused(keys)) {
@@ -140,7 +147,9 @@ pub(super) fn strategy(Config { strategy, exchange }: &Config) -> Result<(), Con
         return Err(Conflict::new(left, setting, why, format!("leave {key} out")));
     }
     let what = match (sends, feedback.has_momentum(), feedback.reads_rate()) {
-        (Sends::Progress, true, _) => "it exchanges how far parameters have come, momentum included, which the feedback would add once more",
+        (Sends::Progress, true, _) => {
+            "it exchanges how far parameters have come, momentum included, which the feedback would add once more"
+        }
         (Sends::Progress, false, true) => {
             "it exchanges how far parameters have come, learning rates included, which the feedback would apply once more"
         }
@@ -212,8 +221,7 @@ fn controller(exchange: &Exchange) -> Result<(), Conflict> {
     }
     if controller.get().per_slot() && !reducer.get().traits().is_per_slot {
         let why = "it sets a compression ratio for each slot, and the reducer compresses all slots together";
-        let instead =
-            "use gather with a message for each slot (per_slot = true), or a controller for the whole vector";
+        let instead = "use gather with a message for each slot (per_slot = true), or a controller for the whole vector";
         return Err(Conflict::new(left, right, why, instead));
     }
     Ok(())
@@ -224,7 +232,12 @@ fn reducers(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
         let (settings, fewest) = (reducer.get(), reducer.get().fewest_ranks());
         if let Some(world) = world.filter(|world| *world < fewest) {
             let why = format!("it needs at least {fewest} ranks");
-            return Err(Conflict::new(format!("reducer {reducer}"), world_of(world), why, "start more ranks, or use another reducer"));
+            return Err(Conflict::new(
+                format!("reducer {reducer}"),
+                world_of(world),
+                why,
+                "start more ranks, or use another reducer",
+            ));
         }
         world.map_or(Ok(()), |world| settings.check_world(world))?;
         settings.check_within(exchange)?;
@@ -236,7 +249,8 @@ fn reducers(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
 /// values that the aggregator does not see.
 fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
     let (name, aggregator) = (&exchange.aggregator, exchange.aggregator.get());
-    let conflict = |right: String, why: &str, instead: &str| Err(Conflict::new(format!("aggregator {name}"), right, why, instead));
+    let conflict =
+        |right: String, why: &str, instead: &str| Err(Conflict::new(format!("aggregator {name}"), right, why, instead));
     if let Some(world) = world.filter(|world| *world < aggregator.fewest_ranks()) {
         let why = format!("it needs at least {} ranks", aggregator.fewest_ranks());
         return conflict(world_of(world), &why, "start more ranks, or use aggregator mean");
@@ -251,7 +265,8 @@ fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict>
             "use reducer gather (with compressor dense, if nothing is to be compressed)",
         );
     }
-    let averaged = [("rules", !exchange.rules.is_empty()), ("dense_below", exchange.dense_below.is_some_and(|below| below > 0))];
+    let averaged =
+        [("rules", !exchange.rules.is_empty()), ("dense_below", exchange.dense_below.is_some_and(|below| below > 0))];
     if let Some((key, _)) = averaged.into_iter().find(|(_, given)| *given) {
         let instead = "leave out rules and dense_below, whose slots are averaged";
         return conflict(key.to_owned(), "it combines all slots", instead);
@@ -273,7 +288,8 @@ fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict>
 
 /// Checks an exchange of a server's workers, which send their gradients dense or as one message.
 fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Result<(), Conflict> {
-    let conflict = |right: String, why: &str, instead: &str| Err(Conflict::new(format!("server {policy}"), right, why, instead));
+    let conflict =
+        |right: String, why: &str, instead: &str| Err(Conflict::new(format!("server {policy}"), right, why, instead));
     if *strategy != StrategyConfig::EveryStep {
         return conflict(format!("strategy {strategy}"), "workers do not step together", "leave the strategy out");
     }
@@ -288,7 +304,11 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
     };
     if !is_one_message {
         let why = "workers send gradients dense or as one message";
-        return conflict(format!("reducer {}", exchange.reducer), why, "use reducer dense, or gather with a compressor");
+        return conflict(
+            format!("reducer {}", exchange.reducer),
+            why,
+            "use reducer dense, or gather with a compressor",
+        );
     }
     let instead = match exchange.feedback {
         Feedback::None => return Ok(()),
@@ -296,7 +316,11 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
         Feedback::Error => "use feedback none, and a compressor without bias such as qsgd:4",
         _ => "use feedback error or none",
     };
-    let why = if exchange.feedback == Feedback::Error { "it allows workers no memory" } else { "a worker keeps a residual or nothing" };
+    let why = if exchange.feedback == Feedback::Error {
+        "it allows workers no memory"
+    } else {
+        "a worker keeps a residual or nothing"
+    };
     conflict(format!("feedback {}", exchange.feedback), why, instead)
 }
 
@@ -307,7 +331,9 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
 pub fn rebroadcast(plan: Plan, weighs_samples: bool) -> Result<(), Conflict> {
     let (right, why) = match (plan.gradients, plan.replicas_equal) {
         (true, true) if weighs_samples => return Ok(()),
-        (true, true) => ("an aggregator other than the mean", "re-broadcast parameters are rank 0's, whatever the aggregator"),
+        (true, true) => {
+            ("an aggregator other than the mean", "re-broadcast parameters are rank 0's, whatever the aggregator")
+        }
         (true, false) => ("averages that differ", "ranks are sent averages of their own, and replicas differ by them"),
         (false, _) => ("this strategy", "it exchanges parameters itself, and re-broadcasting would be ignored"),
     };

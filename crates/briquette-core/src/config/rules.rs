@@ -183,6 +183,11 @@ mod tests {
             exchange.build_reducer(&layout(), 2).map(drop).unwrap_err().to_string()
         };
         let missing = says(Rule::compressor("conv9.*", "sign".parse().unwrap()).unwrap());
-        assert!(missing.contains("`conv9.*` does not go with this model: it matches no slot; there are conv.weight, conv.bias"), "{missing}");
+        assert!(
+            missing.contains(
+                "`conv9.*` does not go with this model: it matches no slot; there are conv.weight, conv.bias"
+            ),
+            "{missing}"
+        );
     }
 }

@@ -141,7 +141,7 @@ impl Compressor for CompressorKind {
 /// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
 /// assert!(error.contains("valid are: dense; f16, bf16; topk"), "{error}");
 /// let error = "topk:0.1,value=q8".parse::<CompressorConfig>().unwrap_err().to_string();
-/// assert!(error.contains("`value`: unknown field, expected one of `factor`, `values`"), "{error}");
+/// assert!(error.contains("field `value`: unknown, expected one of `factor`, `values`"), "{error}");
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -364,7 +364,7 @@ mod tests {
             ("topk:0.1:q8+natural", "written twice"),
             ("qsgd:s0", "1 to 127"),
             ("terngrad:much", "a number or none"),
-            ("topk:0.1,value=q8", "`value`: unknown field, expected one of `factor`, `values`"),
+            ("topk:0.1,value=q8", "field `value`: unknown, expected one of `factor`, `values`"),
             ("topk:0.1:q8,values=q8", "`values`: it is given twice"),
             ("topk:values=q8,values=f16", "`values`: it is given twice"),
             ("topk:0.1,q8", "`q8` is not KEY=VALUE"),

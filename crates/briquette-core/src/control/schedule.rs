@@ -110,7 +110,12 @@ impl Schedule {
         if let Some(pair) = stages.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             let (before, after) = (pair[0].0, pair[1].0);
             let (before, after) = (format!("a stage at step {before}"), format!("a next stage at step {after}"));
-            return Err(ConfigError::conflict(before, after, "stages must begin one after the other", "sort them by step"));
+            return Err(ConfigError::conflict(
+                before,
+                after,
+                "stages must begin one after the other",
+                "sort them by step",
+            ));
         }
         Ok(Schedule { shape: Shape::Stages(stages), told: None })
     }

@@ -207,7 +207,8 @@ impl ReducerSettings for HierarchicalConfig {
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let between = self.between.get();
         if between.downlink(1).is_some() || between.fewest_ranks() > 1 {
-            let why = "hierarchical has one rank of each machine, perhaps of one alone, and the other reducer needs all";
+            let why =
+                "hierarchical has one rank of each machine, perhaps of one alone, and the other reducer needs all";
             let instead = format!("use {} alone", self.between.name());
             return Err(Conflict::new("reducer hierarchical", format!("reducer {}", self.between), why, instead));
         }

@@ -241,7 +241,8 @@ impl ReducerSettings for MultiStepConfig {
 
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         if self.inner.get().downlink(1).is_some() {
-            let why = "rounds of multi-step take off what was sent, and the other reducer compresses the mean once more";
+            let why =
+                "rounds of multi-step take off what was sent, and the other reducer compresses the mean once more";
             let instead = format!("use {} alone", self.inner.name());
             return Err(Conflict::new("reducer multi-step", format!("reducer {}", self.inner), why, instead));
         }

@@ -205,8 +205,7 @@ impl Described for DelayedConfig {
 
 impl StrategySettings for DelayedConfig {
     fn traits(&self) -> StrategyTraits {
-        let uses: &[&str] =
-            &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
+        let uses: &[&str] = &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
         StrategyTraits { uses: Some((uses, "exchanges in the background, a step late")), sends: Sends::AsTheyAre }
     }
 

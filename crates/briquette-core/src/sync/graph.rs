@@ -80,7 +80,12 @@ impl Graph {
             }
             if let Some(missed) = reached.iter().position(|reached| !reached) {
                 let why = format!("edges of sgp lead from rank {from} never to rank {missed}");
-                return Err(ConfigError::conflict("strategy sgp", world_of(world), why, "add edges, or use graph exponential"));
+                return Err(ConfigError::conflict(
+                    "strategy sgp",
+                    world_of(world),
+                    why,
+                    "add edges, or use graph exponential",
+                ));
             }
         }
         Ok(())

@@ -76,7 +76,9 @@ pub fn optimizer(config: &Config, optimizer: InnerOptimizer) -> Result<(), Confl
         (Some(HeavyBall { momentum }), _) => {
             let why = format!("it is for SGD with momentum {momentum}, which steps with the exchanged gradients");
             let right = match optimizer {
-                _ if !config.steps_with_averages() => format!("strategy {}, which exchanges parameters", config.strategy),
+                _ if !config.steps_with_averages() => {
+                    format!("strategy {}, which exchanges parameters", config.strategy)
+                }
                 Unseen => return Ok(()),
                 HeavyBall { momentum: its } if (its - momentum).abs() <= 1e-6 => return Ok(()),
                 Sgd if momentum == 0.0 => return Ok(()),

@@ -109,7 +109,9 @@ fn the_page_of_the_book_is_what_is_checked() {
 #[test]
 fn a_build_refuses_what_the_check_refuses() {
     for (name, parts) in strategies().into_iter().chain(feedbacks()).chain(controllers()) {
-        for reducer in ReducerConfig::all().into_iter().chain(reducer_rows().into_iter().map(|row| row.1)) {
+        // Two-level without a group must work with any number of machines, which only a build tries.
+        let others = if name == "two-level" { Vec::new() } else { ReducerConfig::all() };
+        for reducer in reducer_rows().into_iter().map(|row| row.1).chain(others) {
             let (config, _) = parts.clone().with_reducer(reducer.clone()).choose();
             let run = Run::default().with_world(WORLD);
             let (checked, built) = (check(&config, &run), check_without_model(&config, &run));
@@ -123,7 +125,8 @@ fn reducers_declare_whether_they_have_a_knob() {
     for reducer in ReducerConfig::all() {
         // Byzantine is built as the outermost reducer only.
         let exchange = Exchange { reducer: reducer.clone(), ..Exchange::default() };
-        let mut built = reducer.get().build(&exchange, &Layout::flat(1000)).unwrap_or_else(|error| panic!("{reducer}: {error}"));
+        let mut built =
+            reducer.get().build(&exchange, &Layout::flat(1000)).unwrap_or_else(|error| panic!("{reducer}: {error}"));
         assert_eq!(built.knob().is_some(), reducer.get().has_knob(), "{reducer}");
     }
 }
@@ -198,7 +201,9 @@ fn a_servers_workers_send_dense_or_one_message() {
         let (server, config): (ServerConfig, Config) = (server.parse().unwrap(), text.parse().unwrap());
         check(&config, &Run::default().with_server(&server))
     };
-    for text in ["reducer=dense feedback=none", "reducer=gather:topk:8x feedback=error", "reducer=gather:qsgd:4 feedback=none"] {
+    for text in
+        ["reducer=dense feedback=none", "reducer=gather:topk:8x feedback=error", "reducer=gather:qsgd:4 feedback=none"]
+    {
         assert_eq!(check_with("async-sgd", text), Ok(()), "{text}");
     }
     for (server, text, right) in [
@@ -236,7 +241,8 @@ fn plans_decide_about_replicas() {
 #[test]
 fn a_model_that_is_not_known_need_not_match_rules() {
     let rules = "rules = [{ slots = '*.bias', reducer = 'dense' }]\nreducer = 'gather:topk:8x,per-slot=true'";
-    for strategy in ["every-step", "local-sgd:8", "two-level:(local-sgd:8),group=2", "streaming-diloco:100,fragments=5"] {
+    for strategy in ["every-step", "local-sgd:8", "two-level:(local-sgd:8),group=2", "streaming-diloco:100,fragments=5"]
+    {
         let config: Config = toml::from_str(&format!("strategy = '{strategy}'\n{rules}")).expect("a configuration");
         assert_eq!(check_without_model(&config, &Run::default()), Ok(()), "{strategy}");
         assert_eq!(check_without_model(&config, &Run::default().with_world(4)), Ok(()), "{strategy}");

@@ -119,15 +119,13 @@ impl DqSgd {
             Some(_) if self.bits.is_some() => conflict("bits", "error", "they exclude each other", "give one"),
             Some(_) if parts.contains(&false) => {
                 conflict("error", "bits alone", "error needs steps, smoothness and rate", "give all, or bits")
-            },
+            }
             None if parts[1] || parts[2] => {
                 conflict("smoothness and rate", "bits", "they are of error", "give error, or omit them")
-            },
+            }
             None if self.contraction < 1.0 && self.steps.is_none() => {
-                {
                 let why = "a contraction below 1 needs the number of steps";
                 conflict("contraction", "an unknown number of steps", why, "give steps, or contraction 1")
-            }
             }
             _ => Ok(()),
         }

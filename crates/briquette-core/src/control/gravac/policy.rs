@@ -110,7 +110,12 @@ impl Policy {
         }
         if min > max {
             let why = "the largest factor is below the safe one";
-            return Err(ConfigError::conflict(format!("max={max}"), format!("min={min}"), why, "raise max, or lower min"));
+            return Err(ConfigError::conflict(
+                format!("max={max}"),
+                format!("min={min}"),
+                why,
+                "raise max, or lower min",
+            ));
         }
         let mut candidates = Vec::new();
         let mut step = self.first_step();

@@ -73,7 +73,12 @@ impl ControllerSettings for LossGuardConfig {
     fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         let inner = self.inner.get().build(feedback, world)?.ok_or_else(|| {
             let inner = format!("controller {}", self.inner);
-            ConfigError::conflict("controller loss-guard", inner, "it limits another controller", "use loss-guard:gravac")
+            ConfigError::conflict(
+                "controller loss-guard",
+                inner,
+                "it limits another controller",
+                "use loss-guard:gravac",
+            )
         })?;
         Ok(Some(Box::new(LossGuard::new(self.clone(), inner)?)))
     }

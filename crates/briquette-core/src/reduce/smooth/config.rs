@@ -112,7 +112,8 @@ impl SmoothConfig {
         match self.alpha {
             Some(alpha) if f64::from(alpha) > most * (1.0 + 1e-6) => Err(ConfigError::conflict(
                 format!("alpha {alpha} of smooth"),
-                self.importance.map_or(format!("compressor {}", self.compressor), |factor| format!("importance {factor}")),
+                self.importance
+                    .map_or(format!("compressor {}", self.compressor), |factor| format!("importance {factor}")),
                 format!("it must be at most {most:.4}, which is 1/(1+ω) of what it sends"),
                 "lower it, or omit it for that value",
             )),

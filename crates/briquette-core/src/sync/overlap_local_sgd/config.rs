@@ -77,7 +77,10 @@ impl StrategySettings for OverlapConfig {
     fn traits(&self) -> StrategyTraits {
         let uses: &[&str] =
             &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        StrategyTraits { uses: Some((uses, "exchanges in the background, differences that keep what was not sent")), sends: Sends::AsTheyAre }
+        StrategyTraits {
+            uses: Some((uses, "exchanges in the background, differences that keep what was not sent")),
+            sends: Sends::AsTheyAre,
+        }
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {

@@ -92,7 +92,10 @@ impl StrategySettings for ParleConfig {
     fn traits(&self) -> StrategyTraits {
         let uses: &[&str] =
             &["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
-        StrategyTraits { uses: Some((uses, "exchanges differences that keep what was not sent")), sends: Sends::AsTheyAre }
+        StrategyTraits {
+            uses: Some((uses, "exchanges differences that keep what was not sent")),
+            sends: Sends::AsTheyAre,
+        }
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {

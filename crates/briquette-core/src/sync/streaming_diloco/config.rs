@@ -104,8 +104,7 @@ impl Described for StreamingDiLoCoConfig {
 
 impl StrategySettings for StreamingDiLoCoConfig {
     fn traits(&self) -> StrategyTraits {
-        let uses: &[&str] =
-            &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
+        let uses: &[&str] = &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
         StrategyTraits { uses: Some((uses, "exchanges a fragment at a time")), sends: Sends::Progress }
     }
 

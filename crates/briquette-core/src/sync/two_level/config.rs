@@ -68,7 +68,12 @@ impl TwoLevelConfig {
                 return Err(error);
             }
             let (left, right) = ("strategy two-level without a group", format!("strategy {}", self.between));
-            return Err(ConfigError::conflict(left, right, format!("it may find {machines} machines: {error}"), "set its group"));
+            return Err(ConfigError::conflict(
+                left,
+                right,
+                format!("it may find {machines} machines: {error}"),
+                "set its group",
+            ));
         }
         of_all
     }
@@ -95,7 +100,12 @@ impl StrategySettings for TwoLevelConfig {
             }
         };
         let between = format!("strategy {}", self.between);
-        Err(ConfigError::conflict("strategy two-level", between, format!("the strategy between machines {why}"), instead))
+        Err(ConfigError::conflict(
+            "strategy two-level",
+            between,
+            format!("the strategy between machines {why}"),
+            instead,
+        ))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {
