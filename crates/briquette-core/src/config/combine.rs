@@ -2,7 +2,7 @@
 //!
 //! [`check`] reads only what the parts declare, so it needs neither a model nor ranks. [`Config::build`] and
 //! [`Exchange::build_reducer`] call it first. The parts themselves check only what needs built values: ranges, the edges of a graph,
-//! and the step of DIANA's memory. The book's table of combinations is generated from it, and `briquette check` prints its verdict.
+//! and the step of DIANA's memory. The tables of combinations in the book are generated from it, and `briquette check` prints its verdict.
 //!
 //! ```
 //! use briquette_core::config::{Config, combine};
@@ -18,8 +18,6 @@
 //! ```
 
 mod optimizer;
-#[cfg(test)]
-mod page;
 
 pub use optimizer::{InnerOptimizer, optimizer, reads_optimizer};
 

@@ -2,15 +2,21 @@
 
 use std::fmt::Write;
 
-use super::*;
-use crate::config::Parts;
-use crate::sync::TwoLevelConfig;
+use briquette_core::Layout;
+use briquette_core::config::combine::{
+    InnerOptimizer, Run, check, check_without_model, equal_replicas, optimizer, reads_optimizer, rebroadcast,
+};
+use briquette_core::config::{
+    Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
+};
+use briquette_core::error::{ConfigError, Conflict};
+use briquette_core::sync::TwoLevelConfig;
 
 /// Number of ranks of every combination on the page; a multiple of the sizes of all groups.
 const WORLD: usize = 6;
 
 const HEAD: &str = "\
-# What goes with what
+# Combinations of algorithms
 
 Which strategies, feedbacks and controllers work with which reducers. Each name stands for its default settings, in a world of 6
 ranks; the parts that are not named are [chosen](choosing.md). A number refers to the reasons below its table. This page is generated
