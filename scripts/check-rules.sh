@@ -10,7 +10,7 @@ forbid() {
     local rule=$1 pattern=$2
     shift 2
     local hits
-    hits=$(grep -rnE "$pattern" "$@" --include='*.rs' | grep -vE '^[^:]+:[0-9]+:\s*//' || true)
+    hits=$(grep -rnE "$pattern" "$@" --include='*.rs' | grep -vE "^[^:]+:[0-9]+:\s*//|^${except:-^}:" || true)
     if [ -n "$hits" ]; then
         printf 'broken: %s\n%s\n\n' "$rule" "$hits"
         failed=1
@@ -20,7 +20,8 @@ forbid() {
 core=crates/briquette-core/src
 forbid "briquette-core knows no framework, socket, clock or environment" \
     '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core"
-forbid "briquette-core keeps nothing process-wide" \
+# The catalogue is found without being passed: docs/adr/0054-catalogue.md.
+except=$core/config/catalogue.rs forbid "briquette-core keeps nothing process-wide" \
     'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core"
 # Threads: only comm/local.rs, comm/background.rs and what is under them, the laws' worlds, and tests.
 threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" --include='*.rs' \
@@ -40,7 +41,8 @@ forbid "only the core names algorithms: the glue holds none" \
     'impl.* (Compressor|Aggregator|Reducer|Controller|SyncStrategy) for' crates/briquette/src
 # What a program calls to start may.
 mapfile -t others < <(find crates/*/src datasets/src -name '*.rs' ! -path crates/briquette/src/pool.rs \
-    ! -path crates/briquette-tcp/src/environment.rs ! -path crates/briquette-cli/src/allocator.rs)
+    ! -path crates/briquette-tcp/src/environment.rs ! -path crates/briquette-cli/src/allocator.rs \
+    ! -path crates/briquette-testkit/src/alone.rs)
 forbid "libraries read no environment variables" 'env::var' "${others[@]}"
 forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette/src datasets/src examples/src
 
@@ -67,6 +69,23 @@ for test in $(sed -n '/<!-- what held -->/,/<!-- end of what held -->/p' docs/fa
         failed=1
     fi
 done
+# Integration tests: a file that no other file declares as a module is never compiled, and each further binary says why it is one.
+while IFS= read -r file; do
+    folder=$(dirname "$file") name=$(basename "$file" .rs)
+    [ "$name" = mod ] && name=$(basename "$folder") folder=$(dirname "$folder")
+    if [ "$name" = main ] || [ "$(basename "$folder")" = tests ]; then
+        case $file in
+            */tests/all/main.rs | examples/custom/* | examples/ports/* | chaos/*) ;;
+            *) grep -q '^//! Own binary' "$file" \
+                || { echo "broken: $file is a test binary without a line that begins with \`Own binary\` and says why"; failed=1; } ;;
+        esac
+    elif ! grep -qsE "^(pub(\([a-z]+\))? )?mod $name;" "$folder/main.rs" "$folder/mod.rs" "$folder.rs"; then
+        echo "broken: no file declares the tests in $file: add \`mod $name;\` to $folder/main.rs or mod.rs"
+        failed=1
+    fi
+done < <(git ls-files --cached --others --exclude-standard -- '*/tests/*.rs' | grep -v '/src/' | xargs ls -d 2> /dev/null)
+forbid "tests and programs do not include the test files of another crate: shared test code is in briquette-testkit" \
+    '#\[path = "[^"]*/tests/' crates examples datasets chaos benches fuzz
 # Titles name the thing: no doc comment's first line and no heading of a page begins with a question word.
 question='(What|Who|Whom|Whose|How|Which|Where|Whether)'
 titles=$(git ls-files '*.rs' | xargs awk -v question="^[[:space:]]*//[/!] $question " '

@@ -56,6 +56,6 @@ sums = {kind: sum(row[kind] for row in rows.values()) for kind in ("code", "docs
 print(f"{'all':28}{sums['code']:8}{sums['docs']:8}{sums['tests']:8}")
 print("implementations:", ", ".join(f"{name} {count}" for name, count in sorted(impls.items())))
 print("integration test binaries:", len(binaries))
-print("words of the book:", words(book), "without decisions;", words(p for p in files if p.startswith("docs/adr/")), "decisions;", words(["README.md"]), "README;", words(["CHANGELOG.md"]), "changelog")
+print("words of the book:", words(book), "chapters;", words(p for p in files if p.startswith("docs/evidence/")), "evidence;", words(p for p in files if p.startswith("docs/adr/")), "decisions;", words(["README.md"]), "README;", words(["CHANGELOG.md"]), "changelog")
 print("titles that are questions:", questions)
 PYTHON

@@ -11,15 +11,14 @@
 #
 # A target starts from fuzz/seeds/TARGET, which `cargo run --example seeds` in fuzz/ writes, and keeps what it finds
 # interesting in fuzz/corpus/TARGET, which is not committed. What the targets assert is in
-# crates/briquette-core/tests/wire_format/{claims,exchanges,asked}.rs, crates/briquette-tcp/tests/arbitrary/claims.rs,
-# crates/briquette-cli/tests/files/claims.rs and crates/briquette/src/checkpoint/claims.rs; `cargo test` holds random inputs to the
-# same. A trainer's config.toml has no target, as it takes Burn to build: examples/tests/options holds random ones to theirs.
+# crates/briquette-testkit/src/{wire,links,vector_files}.rs and crates/briquette/src/checkpoint/claims.rs; `cargo test` asserts the same
+# of random inputs. A trainer's config.toml has no target, as it takes Burn to build: examples/tests/all/options.rs tries random ones.
 #
 # After a crash the input lies in fuzz/artifacts/TARGET. To see it again:
 #
 #     cd fuzz && cargo +nightly fuzz run --sanitizer none TARGET artifacts/TARGET/crash-...
 #
-# Mend the fault, and write the input down as a test beside the code: in tests/wire_format/damage.rs for a frame.
+# Mend the fault, and write the input down as a test beside the code: in tests/all/wire_format/damage.rs for a frame.
 #
 # There is no address sanitizer: nothing here is unsafe, and without it three times as many inputs are tried.
 #

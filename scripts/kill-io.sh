@@ -14,5 +14,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # As the tests are built, so that one build of Burn serves both.
-cargo test --workspace --no-run --locked --test chaos --test trainers --test launch
+cargo test --workspace --no-run --locked --test chaos --test all
 exec nice -n 10 "${CARGO_TARGET_DIR:-target}/debug/kill-io" "$@"

@@ -22,7 +22,7 @@ cargo=$(command -v cargo)
 cat > "$work/bin/cargo" <<SHIM
 #!/usr/bin/env bash
 case "\$*" in
-    "add briquette") exec "$cargo" add briquette --path "$root/crates/briquette" ;;
+    "add briquette "*) exec "$cargo" "\$@" --path "$root/crates/briquette" ;;
     "install briquette-cli")
         CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}" "$cargo" build --release --locked --manifest-path "$root/Cargo.toml" -p briquette-cli
         exec cp "${CARGO_TARGET_DIR:-$root/target}/release/briquette" "$work/bin/" ;;

@@ -20,7 +20,7 @@ set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$(dirname "$0")/.."
 # As the tests are built, so that one build of Burn serves both.
-cargo test --workspace --no-run --locked --test chaos --test trainers --test launch
+cargo test --workspace --no-run --locked --test chaos --test all
 built=${CARGO_TARGET_DIR:-target}/debug
 # A copy, so that a build meanwhile does not change what is tested.
 programs=$(mktemp -d)

@@ -177,7 +177,7 @@ mod tests {
         for (step, input) in (0..).zip(inputs) {
             let agreed_step = AgreedStep { step, ..AgreedStep::default() };
             let (key, slots) = (Key::new(1), layout.slots());
-            let cx = briquette::core::sync::Context { key, slots, agreed_step: &agreed_step, ranks: &[] };
+            let cx = briquette::core::sync::Context::new(key, slots, &agreed_step);
             strategy.after_backward(&mut input.to_vec(), &cx, &mut comm).unwrap();
             strategy.commit();
         }

@@ -17,7 +17,7 @@ const EXCHANGES: [&str; 13] = [
     "--compressor sign --feedback error --per-slot on",
     "--compressor topk:0.1 --feedback ef21",
     "--compressor qsgd:4 --feedback diana",
-    "--compressor topk:20x:q8 --bucket-values 20000 --overlap on",
+    "--compressor topk:20x:q8 --bucket-values 20000",
     "--compressor topk:20x:q8 --bucket-values 20000 --overlap backward",
     "--reducer power-sgd:2",
     "--reducer shared-random-k:5x --controller schedule:from=2x",

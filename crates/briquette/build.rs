@@ -1,5 +1,5 @@
-//! Under the feature `guide`, the book's pages for rustdoc: links between pages become links between modules, links to anything else lead to
-//! the repository, and fragments of code are not run.
+//! Under the feature `guide`, the book's pages for rustdoc: links between pages become links between modules, links to anything else (the
+//! decisions and the evidence, too) lead to the repository, and fragments of code are not run.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -66,10 +66,14 @@ fn rustdoc(text: &str, pages: &[String], repository: &str) -> String {
         let target = match path.strip_suffix(".md") {
             _ if path.is_empty() || path.contains("://") => target.to_owned(),
             Some(page) if pages.iter().any(|other| other == page) => format!("crate::guide::{}{anchor}", module(page)),
-            _ => match path.strip_prefix("../") {
-                Some(above) => format!("{repository}/blob/main/{above}{anchor}"),
-                None => format!("{repository}/blob/main/docs/{path}{anchor}"),
-            },
+            _ => {
+                // A picture is shown, so it is linked as its bytes.
+                let view = if path.ends_with(".svg") || path.ends_with(".png") { "raw" } else { "blob" };
+                match path.strip_prefix("../") {
+                    Some(above) => format!("{repository}/{view}/main/{above}{anchor}"),
+                    None => format!("{repository}/{view}/main/docs/{path}{anchor}"),
+                }
+            }
         };
         out += &format!("]({target}){rest}");
     }

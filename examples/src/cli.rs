@@ -229,8 +229,7 @@ fn resolve(cli: &Cli, defaults: Options) -> Result<Settings> {
         }
         bail!("--resume {shown}: no config.toml there; give the --out directory of a run");
     }
-    let read = || Options::read(&path)?.of_older_version(&path);
-    let saved = read().with_context(|| format!("--resume {}", directory.display()))?;
+    let saved = Options::read(&path).with_context(|| format!("--resume {}", directory.display()))?;
     let now = Options { out: Some(directory.clone()), ..cli.options.clone().or(saved.clone()) };
     let settings = now.clone().fill()?;
     if cli.world_change.is_some() && (settings.server.is_some() || settings.non_iid.is_some()) {

@@ -40,7 +40,7 @@ const REPLACED: &str = "replaced-by-";
 /// Start of a run: the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Start {
-    /// Id of the run. Runs of older versions have none.
+    /// Id of the run, if its config.toml has one.
     pub(crate) run: Option<String>,
     /// Set if it resumes from its newest checkpoint.
     pub(crate) resumed: bool,
@@ -61,7 +61,7 @@ pub fn holds_a_run(directory: &Path) -> bool {
         || replaced(directory).is_ok_and(|found| !found.is_empty())
 }
 
-/// Returns the id of the run in a directory; `None` if there is no run, or one of an older version.
+/// Returns the id of the run in a directory; `None` if there is no run, or its config.toml has no id.
 fn saved_run(directory: &Path) -> Result<Option<String>> {
     #[derive(Deserialize)]
     struct Config {

@@ -25,7 +25,7 @@
 //! The head of two hidden layers of width `H` sends `2(W−1)·B·(F + 2H + C/W)` values per rank and step, 4 bytes each,
 //! on average over the ranks. This is exact, whether or not `W` divides the widths. In a dense ring the same head takes
 //! about `2(W−1)/W·P` values, `P` its parameters. Splitting therefore sends fewer bytes if `W·B·(F + 2H + C/W) < P`,
-//! which for wide layers is `H > 2·W·B`: a layer wider than twice the global batch. `docs/hybrid.md` has the table.
+//! which for wide layers is `H > 2·W·B`: a layer wider than twice the global batch. `docs/evidence/hybrid.md` has the table.
 //!
 //! # Properties
 //! Results equal those of data-parallel training, and of one process with all samples, except for the order of sums.

@@ -86,7 +86,7 @@ pub struct StepRecord {
     pub slots: Vec<SlotRecord>,
 }
 
-/// Origin of the seconds of computing, compressing and exchanging. Files of older versions do not contain it.
+/// Origin of the seconds of computing, compressing and exchanging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecondsAre {

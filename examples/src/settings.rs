@@ -18,7 +18,6 @@ use briquette::core::comm::Network;
 use briquette::core::config::{
     AggregatorConfig, CompressorConfig, Config, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
 };
-use briquette::core::files;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -50,15 +49,9 @@ macro_rules! flags {
             /// The exchange, in a config.toml; flags change it.
             #[arg(skip)]
             pub config: Option<Parts>,
-            /// Flags of a run that an older version began, as its checkpoints have them.
-            #[arg(skip)]
-            pub former: Option<toml::Table>,
             $($(#[$task_meta])* #[arg(long)] pub $task: Option<$task_type>,)*
             $($(#[$meta])* #[arg(long)] pub $flag: Option<$type>,)*
         }
-
-        /// Flags that stand for keys of the exchange.
-        pub(crate) const SHORT_FORMS: &[&str] = &[$(stringify!($flag)),*];
 
         impl Options {
             /// Returns the values of `self` that are set, and those of `other` elsewhere.
@@ -67,7 +60,6 @@ macro_rules! flags {
                 Options {
                     run: self.run.or(other.run),
                     config: self.config.or(other.config),
-                    former: self.former.or(other.former),
                     $($task: self.$task.or(other.$task),)*
                     $($flag: self.$flag.or(other.$flag)),*
                 }
@@ -80,7 +72,6 @@ macro_rules! flags {
             pub fn fill(self) -> Result<Settings> {
                 let Resolved { config, warm_up, choices } = self.exchange()?;
                 let mut settings = Settings {
-                    former: self.former,
                     $($task: flags!(@resolve self.$task $(, $default)?),)*
                     warm_up,
                     config,
@@ -100,7 +91,6 @@ macro_rules! flags {
             /// Controller that becomes one of core once the length of an epoch is known.
             #[serde(rename = "controller")]
             pub warm_up: Option<WarmUp>,
-            pub former: Option<toml::Table>,
             pub config: Config,
             /// Each part of the exchange, with the reason for it.
             #[serde(skip)]
@@ -219,7 +209,7 @@ flags! {
     dense_below: usize,
     /// Feedback for values that were not sent; if absent, one that suits reducer, strategy and optimizer
     feedback: Feedback,
-    /// Controller of the compression ratio, auto if nothing names one: constant (no controller), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
+    /// Controller of the compression ratio, auto if nothing names one: none, schedule:8x (one ratio), schedule[:from=4x,epochs=1] (a warm-up to the ratio that is
     /// set), gravac (for a small model gravac:10x,max=100x,epsilon=0.4,window=25), or another one of below
     controller: ControllerSpec,
     /// The same as --strategy local-sgd:N: average parameters every N steps; what is evaluated is an average
@@ -231,8 +221,7 @@ flags! {
     staleness: u64,
     /// Values a bucket holds at least; one bucket if absent
     bucket_values: usize,
-    /// Computation that a bucket's exchange overlaps: off for none, on for encoding and decoding of other buckets (on a
-    /// second thread; needs --bucket-values), backward for the backward pass that computes the others
+    /// Computation that a bucket's exchange overlaps: off for none, backward for the backward pass that computes the others
     overlap: OverlapSpec,
     /// Threads a rank encodes and decodes with; its own alone if absent
     threads: usize,
@@ -263,20 +252,6 @@ impl Options {
     pub fn read(path: &Path) -> Result<Options> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read --config {}", path.display()))?;
         toml::from_str(&text).with_context(|| format!("in --config {}", path.display()))
-    }
-
-    /// Converts the settings of a run that an older version began: its config.toml has short forms, and none of core's
-    /// keys; its checkpoints have them too.
-    ///
-    /// # Errors
-    /// Names the settings that cannot be read.
-    pub(crate) fn of_older_version(self, path: &Path) -> Result<Options> {
-        if self.config.is_some() {
-            return Ok(self);
-        }
-        let mut former: toml::Table = toml::from_str(&files::read_to_string(path)?)?;
-        former.retain(|key, _| SHORT_FORMS.contains(&key.replace('-', "_").as_str()));
-        Ok(Options { former: Some(former), ..self })
     }
 
     /// Fills in missing values and checks ranges.
@@ -335,31 +310,6 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_an_older_version_has_the_same_exchange_and_keeps_the_flags_that_its_checkpoints_have() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("config.toml");
-        let old = "run = \"7\"\nranks = 2\nlr = 0.2\nmomentum = 0.9\nseed = 1\nreducer = \"gather\"\n\
-                   momentum-correction = \"on\"\ncompressor = \"topk:20x:q8\"\nper-slot = \"on\"\n\
-                   rules = \"*.bias=dense\"\ncontroller = \"schedule:from=2x,epochs=0.5\"\n";
-        std::fs::write(&path, old).unwrap();
-        let read = || Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
-        let settings = read().resolve().unwrap();
-        let expected = "strategy = 'every-step'\nreducer = 'gather:topk:20x:q8,per-slot=true'\nfeedback = 'momentum:0.9'\n\
-                        rules = [{ slots = '*.bias', reducer = 'gather:dense' }]";
-        assert_eq!(settings.config, toml::from_str(expected).unwrap());
-        assert_eq!(settings.config(40).unwrap().exchange.controller.to_string(), "schedule:2x,to=20x,steps=20");
-        let former = settings.former.clone().unwrap();
-        let kept = ["compressor", "controller", "momentum-correction", "per-slot", "reducer", "rules"];
-        assert_eq!(former.keys().collect::<Vec<_>>(), kept);
-        // Settings written by a resumed run can be read again.
-        std::fs::write(&path, toml::to_string(&settings).unwrap()).unwrap();
-        assert_eq!(read().resolve().unwrap(), settings);
-        // A run of the current version has none.
-        std::fs::write(&path, toml::to_string(&Options::default().resolve().unwrap()).unwrap()).unwrap();
-        assert_eq!(read().resolve().unwrap().former, None);
-    }
-
-    #[test]
     fn short_forms_and_keys_are_the_same_settings() {
         let options = |toml: &str| toml::from_str::<Options>(toml).unwrap().resolve().unwrap().config;
         for (short, set) in [
@@ -370,8 +320,8 @@ mod tests {
                 "['reducer.kind=gather', 'reducer.compressor=qsgd:4', 'reducer.per-slot=true']",
             ),
             (
-                "feedback = 'none'\nbucket-values = 7\noverlap = 'on'",
-                "['feedback=none', 'bucket-values=7', 'overlap=true']",
+                "feedback = 'none'\nbucket-values = 7\noverlap = 'backward'",
+                "['feedback=none', 'bucket-values=7', 'during-backward=true']",
             ),
             ("momentum-correction = 'on'", "['feedback=momentum:0.9']"),
             ("local-steps = 3", "['strategy=local-sgd:3', 'reducer=dense', 'feedback=none']"),

@@ -34,8 +34,6 @@ impl Toggle {
 pub enum OverlapSpec {
     /// Nothing
     Off,
-    /// Encoding and decoding of other buckets, on a second thread; needs --bucket-values
-    On,
     /// The backward pass: each bucket goes as soon as its gradients are computed
     Backward,
 }
@@ -107,7 +105,7 @@ impl fmt::Display for ClockSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ControllerSpec {
-    /// Controller in core's syntax, and `constant` for none.
+    /// Controller in core's syntax.
     Core(ControllerConfig),
     /// Warm-up to the configured ratio.
     WarmUp(WarmUp),
@@ -117,9 +115,11 @@ impl FromStr for ControllerSpec {
     type Err = anyhow::Error;
     fn from_str(text: &str) -> Result<Self> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        let first = options.split(',').next().unwrap_or("");
+        // Core's schedules begin with a ratio, or have a number of steps.
+        let is_core = (!first.is_empty() && !first.contains('=')) || options.contains("steps=");
         Ok(match name {
-            "constant" if options.is_empty() => ControllerSpec::Core(ControllerConfig::None),
-            "schedule" if !options.contains("steps=") => ControllerSpec::WarmUp(WarmUp::read(options)?),
+            "schedule" if !is_core => ControllerSpec::WarmUp(WarmUp::read(options)?),
             _ => ControllerSpec::Core(text.parse()?),
         })
     }
@@ -141,16 +141,19 @@ impl WarmUp {
             match key {
                 "from" => warm_up.from = value.parse()?,
                 "epochs" => warm_up.epochs = count_of_epochs(value)?,
-                _ => bail!("unknown schedule option `{key}`; valid are: from, epochs; or with steps: from, to, steps"),
+                _ => bail!(
+                    "unknown schedule option `{key}`; valid are: from, epochs; or RATIO[,to=RATIO,steps=N,stages=N]"
+                ),
             }
         }
         Ok(warm_up)
     }
 
-    /// Returns the controller for epochs of this many steps; `constant` for a warm-up that changes nothing.
+    /// Returns the controller for epochs of this many steps.
     pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
         let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
-        ScheduleConfig { from: if self.from < to { self.from } else { to }, to, steps, stages: None }.into()
+        let from = if self.from < to { self.from } else { to };
+        ScheduleConfig { from, to: Some(to), steps: Some(steps), stages: None }.into()
     }
 }
 
@@ -298,15 +301,16 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_is_what_core_reads_but_for_constant_and_warm_ups() {
+    fn a_controller_is_what_core_reads_but_for_warm_ups_over_epochs() {
         let core = |text: &str| match text.parse().unwrap() {
             ControllerSpec::Core(controller) => controller,
             ControllerSpec::WarmUp(_) => panic!("{text}"),
         };
-        for text in ["gravac", "gravac:20x,epsilon=0.7", "schedule:4x,to=8x,steps=3", "none"] {
+        for text in ["gravac", "gravac:20x,epsilon=0.7", "schedule:8x", "schedule:4x,to=8x,steps=3", "none"] {
             assert_eq!(core(text), text.parse().unwrap(), "{text}");
         }
-        assert_eq!(core("constant"), ControllerConfig::None);
+        let error = format!("{:#}", "constant".parse::<ControllerSpec>().unwrap_err());
+        assert!(error.contains("`constant`") && error.contains("none, schedule"), "{error}");
     }
 
     #[test]

@@ -1,23 +1,16 @@
-//! Shared code of the fuzz targets. `crates/briquette-core/tests/wire_format`, `crates/briquette-tcp/tests/arbitrary`,
-//! `crates/briquette-cli/tests/files` and the tests next to `crates/briquette/src/checkpoint` make the same assertions, from
-//! the same files.
+//! Shared code of the fuzz targets. What they assert is in `briquette_testkit` and next to `crates/briquette/src/checkpoint`; the
+//! crates' own tests assert the same.
 
-#[path = "../../crates/briquette-core/tests/wire_format/asked.rs"]
-pub mod asked;
 pub mod checkpoint;
-#[path = "../../crates/briquette-core/tests/wire_format/claims.rs"]
-pub mod claims;
-#[path = "../../crates/briquette-core/tests/wire_format/exchanges.rs"]
-pub mod exchanges;
-#[path = "../../crates/briquette-cli/tests/files/claims.rs"]
-pub mod files;
-#[path = "../../crates/briquette-core/tests/wire_format/golden.rs"]
-pub mod golden;
-#[path = "../../crates/briquette-tcp/tests/arbitrary/claims.rs"]
-pub mod tcp;
 
 use briquette_core::Key;
 use briquette_core::config::CompressorConfig;
+use briquette_testkit::wire::asked::{Counting, asked};
+pub use briquette_testkit::wire::{claims, exchanges, golden};
+pub use briquette_testkit::{links as tcp, vector_files as files};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// Defines a target for the payloads of a kind: the input is length and payload, and gets a header and a correct checksum.
 #[macro_export]
@@ -31,9 +24,9 @@ macro_rules! payload {
 
 /// Runs a check that takes at most a small multiple of the input's memory, plus that of errors and empty tables.
 pub fn frugal(input: &[u8], check: impl Fn(&[u8])) {
-    let before = asked::asked();
+    let before = asked();
     check(input);
-    let took = asked::asked() - before;
+    let took = asked() - before;
     assert!(took <= 200 * input.len() as u64 + (64 << 10), "{} bytes took {took} of memory", input.len());
 }
 

@@ -1,6 +1,6 @@
 //! For `scripts/count-edits.sh`: settings of a controller; what they build is there already.
 
-use super::{Constant, Controller};
+use super::{Controller, Schedule};
 use crate::CompressionFactor;
 use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
@@ -27,6 +27,6 @@ impl Described for Twice {
 
 impl ControllerSettings for Twice {
     fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        Ok(Some(Box::new(Constant(CompressionFactor::new(2.0 * self.factor.get())?))))
+        Ok(Some(Box::new(Schedule::constant(CompressionFactor::new(2.0 * self.factor.get())?))))
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use briquette::DistributedOptimizer;
 use briquette::core::comm::{Clock, Compute, Local, Network, Simulated, run_ranks};
 use briquette::core::config::{Config, ControllerConfig, Exchange};
-use briquette::core::control::ConstantConfig;
+use briquette::core::control::ScheduleConfig;
 use briquette::core::reduce::{AgreedStep, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::{CompressionFactor, Key, Layout, Session};
@@ -82,7 +82,7 @@ pub fn levels(exchange: &Exchange) -> Result<Vec<Exchange>> {
         false => LEVELS.into_iter().map(CompressionFactor::new).collect::<Result<_, _>>()?,
     };
     let within = all.into_iter().filter(|ratio| (least..=most).contains(ratio));
-    let level = |factor| Exchange { controller: ConstantConfig { factor }.into(), ..exchange.clone() };
+    let level = |factor| Exchange { controller: ScheduleConfig::constant(factor).into(), ..exchange.clone() };
     Ok(within.map(level).collect())
 }
 

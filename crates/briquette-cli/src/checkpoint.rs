@@ -304,25 +304,38 @@ mod tests {
             (text.replace("\"epoch\": \"1\"", "\"epoch\": \"2\""), "checksum"),
             (text.replacen("\"step\"", "\"more\": 1, \"step\"", 1), "unknown field `more`"),
             (text[..text.len() / 2].to_owned(), "EOF"),
+            // Of another program.
+            ("{}".to_owned(), "missing field `step`"),
         ] {
             fs::write(&file, wrong).unwrap();
             let found = &read(&path).unwrap()[0];
             assert!(found.damaged.as_ref().is_some_and(|problem| problem.contains(words)), "{words}: {found:?}");
             assert_eq!((&found.incomplete, found.step), (&None, None));
             assert!(self::text(found).contains("damaged: manifest.json"), "{found:?}");
-            assert!(!show(&path));
+            assert!(!show(&path), "{words}");
+        }
+        // A name that is no regular file is damage, not an interrupted save.
+        fs::remove_file(&file).unwrap();
+        let damaged = || read(&path).unwrap()[0].damaged.clone().unwrap_or_default();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(damaged(), "manifest.json: it is a directory, not a regular file");
+        fs::remove_dir(&file).unwrap();
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("absent", &file).unwrap();
+            assert!(damaged().contains("No such file"), "a link to nothing: {:?}", read(&path));
+            fs::remove_file(&file).unwrap();
         }
         fs::write(&file, text).unwrap();
         let renamed = path.with_file_name("step-00000003");
         fs::rename(&path, &renamed).unwrap();
         let found = &read(&renamed).unwrap()[0];
         assert_eq!(found.damaged.as_deref(), Some("manifest.json: it is of step 2: the directory was renamed"));
-        // An epoch's number is not a step, and an interrupted save is no damage.
         let epoch = path.with_file_name("epoch-00000003");
         fs::rename(&renamed, &epoch).unwrap();
-        assert!(show(&epoch));
+        assert!(show(&epoch), "an epoch's number is not a step");
         fs::remove_file(epoch.join("manifest.json")).unwrap();
-        assert!(show(&epoch));
+        assert!(show(&epoch), "an interrupted save is no damage");
     }
 
     #[test]

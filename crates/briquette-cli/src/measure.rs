@@ -107,6 +107,7 @@ fn class_text(class: ErrorBound) -> String {
         ErrorBound::MeanContractive { delta } => format!("contractive in the mean, δ = {delta:.3}"),
         ErrorBound::Unbiased { omega } => format!("unbiased, ω = {omega:.3}"),
         ErrorBound::Biased { omega } => format!("biased, error {omega:.3}"),
+        other => format!("error {:.3}", other.error()),
     }
 }
 

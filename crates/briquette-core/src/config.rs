@@ -19,10 +19,12 @@
 //! ```
 
 mod build;
+pub mod catalogue;
 mod class;
 pub mod combine;
 mod exchange;
 mod family;
+mod guest;
 mod keys;
 mod lists;
 pub mod parts;
@@ -33,10 +35,12 @@ mod settings;
 mod spec;
 mod text;
 
+pub use catalogue::Catalogue;
 pub(crate) use class::{probes, worse};
 pub use combine::{Sends, StrategyTraits};
 pub use exchange::Exchange;
 pub use family::Described;
+pub use guest::Guest;
 pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
 pub use parts::{Choice, Parts};
 pub use representatives::{exchanges, representatives};
@@ -255,7 +259,7 @@ impl Config {
 
     /// Returns the number of channels used for background exchanges. The transport must provide them.
     pub fn channels(&self) -> usize {
-        self.strategy.get().channels().max(usize::from(self.exchange.overlap || self.exchange.during_backward))
+        self.strategy.get().channels().max(usize::from(self.exchange.during_backward))
     }
 
     /// Builds the strategy for a module and a world.

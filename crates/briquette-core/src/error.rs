@@ -190,6 +190,16 @@ pub enum ConfigError {
         /// The valid values.
         valid: String,
     },
+    /// An algorithm of another crate cannot be in the catalogue.
+    #[error("{what} {name} cannot be in the catalogue: {why}")]
+    Catalogue {
+        /// The family.
+        what: &'static str,
+        /// The name of the algorithm.
+        name: &'static str,
+        /// The reason, and a remedy.
+        why: String,
+    },
     /// A text that cannot be read as a setting.
     #[error("{what} `{text}`: {why}")]
     Text {
@@ -220,12 +230,16 @@ impl ConfigError {
         ConfigError::Text { what, text: text.into(), why: why.to_string() }
     }
 
-    pub(crate) fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
+    /// Returns the error of a value outside its range.
+    pub fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
         ConfigError::Range { what, range, got: got.to_string() }
     }
 
     /// Returns an error unless `valid`.
-    pub(crate) fn unless(
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] of these arguments.
+    pub fn unless(
         valid: bool,
         what: &'static str,
         range: &'static str,

@@ -15,14 +15,32 @@
 //! assert_eq!(shared, Key::new(7).step(3).bucket(0).block(0).random::<u64>());
 //! ```
 
-use rand::SeedableRng;
+use rand::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// Number of values drawn from one generator before the next block begins.
 pub const BLOCK: usize = 4096;
 
 /// The generator behind a [`Key`]: xoshiro256++ (D. Blackman, S. Vigna, 2019), specified bit for bit.
-pub type KeyRng = Xoshiro256PlusPlus;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRng(Xoshiro256PlusPlus);
+
+impl RngCore for KeyRng {
+    #[inline]
+    fn next_u32(&mut self) -> u32 {
+        self.0.next_u32()
+    }
+
+    #[inline]
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    #[inline]
+    fn fill_bytes(&mut self, bytes: &mut [u8]) {
+        self.0.fill_bytes(bytes);
+    }
+}
 
 /// A position in a run; two different positions give independent randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,7 +92,7 @@ impl Key {
 
     /// Returns the generator of block `index`: values `index * BLOCK ..` of a vector.
     pub fn block(self, index: usize) -> KeyRng {
-        KeyRng::seed_from_u64(self.fold(Domain::Block, index as u64).0)
+        KeyRng(Xoshiro256PlusPlus::seed_from_u64(self.fold(Domain::Block, index as u64).0))
     }
 
     /// Returns eight parallel generators for block `index`, to draw many random bits fast.
@@ -207,6 +225,9 @@ mod tests {
         // A change here breaks the replay of every recorded run.
         let first: u64 = Key::new(42).step(1).bucket(2).rank(3).block(0).random();
         assert_eq!(first, PINNED);
+        let (mut half, mut bytes) = (Key::new(42).step(1).bucket(2).rank(3).block(0), [0; 8]);
+        Key::new(42).step(1).bucket(2).rank(3).block(0).fill_bytes(&mut bytes);
+        assert_eq!((half.next_u32(), bytes), ((PINNED >> 32) as u32, PINNED.to_le_bytes()));
     }
     const PINNED: u64 = 3_055_498_562_126_258_532;
 

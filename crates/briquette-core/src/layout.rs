@@ -121,12 +121,6 @@ impl Layout {
         self.len == 0
     }
 
-    /// Returns the slot that holds position `index` of the flat vector.
-    pub fn slot_at(&self, index: usize) -> Option<&Slot> {
-        let i = self.slots.partition_point(|s| s.range().end <= index);
-        self.slots.get(i)
-    }
-
     /// Returns a hash of paths, shapes and order, compared during rendezvous.
     pub fn fingerprint(&self) -> u64 {
         let mut text = String::new();
@@ -139,6 +133,7 @@ impl Layout {
 
 /// The slots of a step, some of which have a gradient on no rank; see [`Layout::absent`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AbsentSlots {
     /// All slots, with the absent ones marked.
     pub slots: Vec<Slot>,
@@ -190,8 +185,6 @@ mod tests {
         let layout = Layout::new([("a", vec![2, 3]), ("b", vec![4]), ("c", vec![])]);
         let ranges: Vec<_> = layout.slots().iter().map(Slot::range).collect();
         assert_eq!(ranges, [0..6, 6..10, 10..11]);
-        assert_eq!(layout.slot_at(9).unwrap().path(), "b");
-        assert!(layout.slot_at(11).is_none());
     }
 
     #[test]

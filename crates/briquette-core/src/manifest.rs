@@ -24,13 +24,11 @@ pub struct Manifest {
     pub world: usize,
     /// CRC-32 of each rank's file.
     pub checksums: Vec<u32>,
-    /// CRC-32 of the files of replicated state, by the rank that wrote them. Absent in older checkpoints, which store
-    /// replicated state in each rank's file.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// CRC-32 of the files of replicated state, by the rank that wrote them.
     pub common: BTreeMap<usize, u32>,
     /// Notes of the training loop, readable before a load.
     pub notes: BTreeMap<String, String>,
-    /// CRC-32 of all fields above, as JSON without white space; absent in older files.
+    /// CRC-32 of all fields above, as JSON without white space; absent until the text is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32: Option<u32>,
 }
@@ -56,8 +54,9 @@ impl Manifest {
         let manifest: Manifest = serde_json::from_slice(text).map_err(|e| e.to_string())?;
         let sum = manifest.checksum().map_err(|e| e.to_string())?;
         match manifest.crc32 {
-            Some(written) if written != sum => Err("damaged: its checksum is not that of what it says".to_owned()),
-            _ => Ok(manifest),
+            Some(written) if written == sum => Ok(manifest),
+            Some(_) => Err("damaged: its checksum is not that of what it says".to_owned()),
+            None => Err("damaged: it has no checksum".to_owned()),
         }
     }
 }

@@ -36,6 +36,7 @@ pub(crate) const MAX_LEN: usize = u32::MAX as usize;
 /// A 16-bit number format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum HalfKind {
     /// IEEE binary16: 11 significant bits, 6e-8 to 65504.
     F16,
@@ -46,6 +47,7 @@ pub enum HalfKind {
 /// Encoding of the values of a sparse message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ValueKind {
     /// 32 bits, exact.
     #[default]

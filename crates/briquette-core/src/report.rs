@@ -4,6 +4,7 @@ use crate::{CompressionFactor, Traffic};
 
 /// A report that the wrappers of a strategy fill after an exchange, each with its own measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// The nominal compression factor in force; 1 when dense.
     pub factor: Option<CompressionFactor>,
@@ -148,6 +149,7 @@ impl Waiting {
 
 /// Report of one slot in an exchange.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct SlotReport {
     /// Share of the slot's energy that was sent.
     pub gain: f64,
@@ -164,7 +166,9 @@ impl SlotReport {
     ///
     /// ```
     /// use briquette_core::report::SlotReport;
-    /// assert_eq!(SlotReport { gain: 0.75, ..SlotReport::default() }.relative_error(), 0.5);
+    /// let mut slot = SlotReport::default();
+    /// slot.gain = 0.75;
+    /// assert_eq!(slot.relative_error(), 0.5);
     /// ```
     pub fn relative_error(&self) -> f64 {
         relative_error(self.gain)
@@ -173,6 +177,7 @@ impl SlotReport {
 
 /// Breakdown of an exchange's time, on the session's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ExchangeSeconds {
     /// Compute time for probing, encoding and decoding that no exchange overlapped.
     pub compress: f64,

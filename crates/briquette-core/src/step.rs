@@ -65,6 +65,7 @@ pub struct Driver {
 
 /// Result of an exchange.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Exchanged {
     /// The agreement of the ranks; where [no rank agrees](Agrees::NoRank), this rank's own values.
     pub agreed_step: AgreedStep,
@@ -78,6 +79,7 @@ pub struct Exchanged {
 
 /// Cost of a step header.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct HeaderCost {
     /// Seconds, including the wait for the slowest rank.
     pub seconds: f64,

@@ -4,7 +4,7 @@
 //! Messages differ in length from step to step, so occasionally a frame must grow. The *quietest* step after warm-up shows the
 //! allocations of every step, messages included, and the mean bounds the growth.
 //!
-//! One test: the counter counts every thread of the process.
+//! Own binary, with one test: the counter counts every thread of the process.
 //!
 //! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
 #![allow(unsafe_code)]

@@ -211,9 +211,8 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets the number of background channels, for [`Session::start`](briquette_core::Session::start) and overlapped
-    /// buckets; none by default. Each channel adds one connection between every two ranks. Must be the same on every
-    /// rank.
+    /// Sets the number of background channels, for [`Session::start`](briquette_core::Session::start); none by default.
+    /// Each channel adds one connection between every two ranks. Must be the same on every rank.
     pub fn channels(mut self, channels: usize) -> TcpBuilder {
         self.settings.channels = channels;
         self

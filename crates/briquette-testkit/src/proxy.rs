@@ -31,6 +31,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 mod relay;
+#[cfg(test)]
+mod tests;
 
 use relay::Link;
 

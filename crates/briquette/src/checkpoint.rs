@@ -26,7 +26,6 @@ mod save;
 mod state;
 mod timing;
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -49,6 +48,7 @@ use crate::synchronizer::{Own, Synchronizer};
 
 /// Treatment of residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum WorldChange {
     /// Another size is an error.
     #[default]
@@ -115,12 +115,9 @@ impl Synchronizer {
         if saved != world {
             self.resize(&mut state, checkpoint, change)?;
         }
-        // Replicated state, which older checkpoints have in each rank's file, is in the common file now.
-        let mut blobs = BTreeMap::new();
-        if let Some(common) = checkpoint.read_common()? {
-            let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
-            blobs = file::read_blobs(&common);
-        }
+        let common = checkpoint.read_common()?;
+        let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
+        let mut blobs = file::read_blobs(&common);
         blobs.extend(file::read_blobs(&file));
         if saved != world {
             // Rank-local state does not apply: ranks of a world of another size start with the means.

@@ -37,13 +37,13 @@
 //! [`next_batch`], or drops the rest ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). If every rank makes its own loader,
 //! [`check_steps`] detects different lengths before training, and not in the middle of an epoch.
 
-#[cfg(feature = "train")]
+#[cfg(feature = "data")]
 mod loader;
 mod uneven;
 
 use briquette_core::Session;
 
-#[cfg(feature = "train")]
+#[cfg(feature = "data")]
 pub use self::loader::{ShardedDataLoader, ShardedDataLoaderBuilder};
 pub use self::uneven::{Turn, check_steps, next_batch};
 

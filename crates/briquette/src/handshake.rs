@@ -1,6 +1,5 @@
 //! Identity of a run: settings that ranks compare at join, and that a checkpoint is checked against.
 
-use briquette_core::config::Config;
 use briquette_core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -77,7 +76,7 @@ impl Identity {
     }
 
     /// Returns the first difference between this run and the saved settings of a file, from a world of the same size or of
-    /// another. Files of older versions lack some settings.
+    /// another.
     pub(crate) fn difference_to_saved(
         &self,
         saved: &std::collections::HashMap<String, String>,
@@ -86,14 +85,9 @@ impl Identity {
     ) -> Option<Difference> {
         let size = |field: &str| self.size.iter().any(|(name, _)| name == field);
         let is_compared = |field: &str| !FILE.contains(&field) && (same_world || !size(field));
-        let mut theirs: Settings = saved.clone().into_iter().filter(|(field, _)| is_compared(field)).collect();
+        let theirs: Settings = saved.clone().into_iter().filter(|(field, _)| is_compared(field)).collect();
         let mut ours = self.run.clone();
         ours.extend(self.size.iter().filter(|_| same_world).cloned());
-        theirs.iter_mut().filter(|(field, _)| field == CONFIGURATION).for_each(|(_, text)| *text = as_today(text));
-        let older = !saved.contains_key(ROUNDING);
-        if older {
-            theirs.extend(ours.iter().filter(|(field, _)| !saved.contains_key(field)).cloned());
-        }
         let probe = saved.get(OPTIMIZER).and_then(|text| serde_json::from_str(text).ok());
         let rounding = saved.get(ROUNDING).cloned().unwrap_or_default();
         let saved = Identity { run: theirs, optimizer: probe, rounding, ..Identity::default() };
@@ -111,16 +105,6 @@ impl Identity {
             .chain([(ROUNDING.to_owned(), self.rounding.clone())])
             .chain(optimizer)
     }
-}
-
-/// Converts the text of a configuration to this version's form. Older versions had other forms. Other text stays unchanged.
-fn as_today(text: &str) -> String {
-    let written = serde_json::from_str::<Config>(text).and_then(|mut config| {
-        // Older versions left out defaults, and had no number of steps.
-        config.choose_for(None);
-        serde_json::to_string(&config)
-    });
-    written.unwrap_or_else(|_| text.to_owned())
 }
 
 /// Entries of a file that are not settings.
@@ -239,8 +223,6 @@ fn find(settings: &[(String, String)], field: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use briquette_core::comm::Local;
 
     use super::*;
@@ -258,35 +240,6 @@ mod tests {
         assert_eq!(mixed(["a", "a", "a"]), [false; 3]);
         assert_eq!(mixed(["a", "a", "b"]), [true; 3]);
         assert_eq!(mixed(["b", "a", "a"]), [true; 3]);
-    }
-
-    #[test]
-    fn a_checkpoint_of_an_older_version_is_of_the_same_run() {
-        let saved = |config: &str| -> HashMap<String, String> {
-            let entries = [(CONFIGURATION, config), (ROUNDING, ""), (RANK, "0")];
-            entries.map(|(field, value)| (field.to_owned(), value.to_owned())).into_iter().collect()
-        };
-        let old = r#"{"strategy":"every-step","reducer":{"kind":"gather","compressor":"topk:100x","per_slot":false},
-            "feedback":"error","controller":{"kind":"none"},"bucket_values":null,"overlap":false,"rules":[],
-            "dense_below":null,"threads":null}"#;
-        let run = |config: &Config| {
-            let run = vec![(CONFIGURATION.to_owned(), serde_json::to_string(config).unwrap())];
-            Identity { run, ..Identity::default() }
-        };
-        let difference =
-            |config: &Config, saved: &HashMap<_, _>| run(config).difference_to_saved(saved, &Layout::flat(1), true);
-        assert_eq!(difference(&Config::top_k(0.01).unwrap(), &saved(old)), None);
-        let other = difference(&Config::top_k(0.1).unwrap(), &saved(old)).unwrap();
-        assert_eq!(
-            (other.field.as_str(), other.ours.as_str(), other.theirs.as_str()),
-            ("configuration.reducer", "gather:topk:10x", "gather:topk:100x")
-        );
-        assert_eq!(difference(&Config::local_sgd(5), &saved(r#"{"strategy":"periodic","every":5}"#)), None);
-        let mut parle: Config = "strategy=parle:25".parse().unwrap();
-        let old = serde_json::to_string(&parle).unwrap();
-        parle.choose_for(None);
-        assert_eq!(difference(&parle, &saved(&old)), None, "the scope was its default");
-        assert!(difference(&Config::dense(), &saved("an algorithm of my own")).is_some());
     }
 
     #[test]

@@ -42,6 +42,8 @@
 //! - [`strategy`]: user-defined algorithms.
 //! - [`optim`]: optimizers that Burn does not have; they also work without other ranks.
 //! - [`DistributedConfig`]: the exchanged content (gradients or parameters), its compression, and its controller.
+//! - `ShardedDataLoaderBuilder` (feature `data`): a data loader of a rank's share.
+//! - [`prelude`]: the imports of most programs.
 //! - [`run`]: starts ranks. To start them yourself: [`Local`](briquette_core::comm::Local) for threads, `tcp` (feature of that
 //!   name) for processes, with [`WallClock`] where seconds are needed, because core reads no clock.
 //!
@@ -62,6 +64,21 @@
 //! | slow exchanges and idle cores | [`during_backward`](briquette_core::config::Exchange::during_backward) and [`forward_model`](DistributedOptimizer::forward_model): buckets are sent while the backward pass computes the next ones |
 //! | a prediction for another network | [`Simulated`](briquette_core::comm::Simulated) |
 //! | one process | [`Compressed`] |
+//!
+//! # Cargo features
+//!
+//! By default only `flex` (Burn's CPU backend) and `tcp` (ranks that are processes) are enabled.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `data` | `ShardedDataLoaderBuilder` |
+//! | `train` | `DataParallel` for Burn's `SupervisedTraining`; includes `data` |
+//! | `overlap-backward` | exchanges during the backward pass; without it they start after the pass, with a warning |
+//! | `rayon` | `Pool`, and the setting `threads` |
+//! | `metrics` | `StepReport::record_metrics`, for the `metrics` facade |
+//! | `wgpu`, `vulkan`, `metal`, `cuda`, `tch`, `ndarray` | other backends; `fusion` and `autotune` for GPUs |
+//! | `testing` | the laws as functions, for tests of your own algorithms |
+//! | `guide` | the book, as modules of this documentation |
 //!
 //! The book (getting started, coming from DDP, common mistakes, and measurements) is the module
 #![cfg_attr(feature = "guide", doc = "[`guide`].")]
@@ -90,6 +107,7 @@ pub mod optim;
 mod optimizer;
 #[cfg(feature = "rayon")]
 mod pool;
+pub mod prelude;
 mod probe;
 mod randomness;
 mod run;

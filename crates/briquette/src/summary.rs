@@ -203,13 +203,12 @@ mod tests {
     use super::*;
 
     /// A step with 100 ms of compute time and 1000 dense bytes.
-    fn step(factor: f64, sent: u64, exchange: f64) -> StepReport {
+    fn step(factor: f64, sent: u64, seconds: f64) -> StepReport {
+        let mut exchange = Report::default();
+        exchange.factor = CompressionFactor::new(factor).ok();
+        exchange.seconds.insert(ExchangeSeconds::default()).exchange = seconds;
         StepReport {
-            exchange: Report {
-                factor: CompressionFactor::new(factor).ok(),
-                seconds: Some(ExchangeSeconds { exchange, ..ExchangeSeconds::default() }),
-                ..Report::default()
-            },
+            exchange,
             traffic: Traffic { sent, received: sent },
             dense_traffic: Traffic { sent: 1000, received: 1000 },
             compute_seconds: 0.1,

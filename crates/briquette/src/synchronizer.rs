@@ -322,7 +322,7 @@ impl Synchronizer {
     }
 
     /// Applies the result of an exchange.
-    fn exchanged(&mut self, Exchanged { agreed_step, stop, momenta, header }: Exchanged) {
+    fn exchanged(&mut self, Exchanged { agreed_step, stop, momenta, header, .. }: Exchanged) {
         self.momenta = momenta;
         self.start.header_seconds += header.seconds;
         self.report_exchange(agreed_step, stop, None);

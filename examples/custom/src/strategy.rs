@@ -1,36 +1,87 @@
 //! A strategy of your own.
 
-use briquette::core::error::SyncError;
+use briquette::core::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
+use briquette::core::error::{ConfigError, SyncError};
 use briquette::core::reduce::{Dense, Reducer, Round};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
-use briquette::core::{Session, Traffic};
+use briquette::core::{Layout, Session, Traffic};
+use serde::{Deserialize, Serialize};
 
-/// Averages parameters after 1, 2, 4, 8, … steps, and then every `longest` steps.
-#[derive(Debug, Clone)]
+/// Averages parameters after 1, 2, 4, 8, … steps, and then every `longest` steps: `doubling:16`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Doubling {
-    longest: u64,
+    /// The longest period, in steps.
+    pub longest: u64,
+}
+
+impl Default for Doubling {
+    fn default() -> Self {
+        Doubling { longest: 64 }
+    }
+}
+
+impl Described for Doubling {
+    const NAME: &'static str = "doubling";
+    const SETTINGS: &'static str = "LONGEST";
+    const HELP: &'static str = "averages parameters after 1, 2, 4, 8 … steps, then every LONGEST steps (64)";
+
+    fn check(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.longest > 0, "longest period of doubling", "at least 1", self.longest)
+    }
+
+    fn representatives() -> Vec<Self> {
+        vec![Doubling { longest: 4 }]
+    }
+}
+
+impl StrategySettings for Doubling {
+    /// It uses no key of the exchange, so every key is refused.
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { uses: Some((&[], "sends parameters as they are")), sends: Sends::AsTheyAre }
+    }
+
+    fn build(&self, _: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        Ok(Box::new(Running { settings: *self, reducer: Dense, average: Vec::new(), traffic: Traffic::default() }))
+    }
+
+    fn fewest_ranks(&self, _: &Exchange) -> usize {
+        1
+    }
+
+    fn exchanges(&self) -> Vec<Exchange> {
+        vec![Exchange::default()]
+    }
+
+    fn local_steps(&self) -> Option<u64> {
+        Some(self.longest)
+    }
+}
+
+impl Doubling {
+    /// Returns whether parameters are averaged after step `step`.
+    pub fn is_due(&self, step: u64) -> bool {
+        let done = step + 1;
+        if done < self.longest { done.is_power_of_two() } else { done.is_multiple_of(self.longest) }
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    settings: Doubling,
     reducer: Dense,
     average: Vec<f32>,
     traffic: Traffic,
 }
 
-impl Doubling {
-    /// Creates a strategy whose periods double up to `longest` steps.
-    pub fn new(longest: u64) -> Self {
-        Doubling { longest: longest.max(1), reducer: Dense, average: Vec::new(), traffic: Traffic::default() }
-    }
-}
-
 /// Has no state: the step alone determines when an average is due.
-impl Stateful for Doubling {}
+impl Stateful for Running {}
 
-impl SyncStrategy for Doubling {
+impl SyncStrategy for Running {
     fn plan(&self, step: u64) -> Plan {
-        let done = step + 1;
-        let is_due = if done < self.longest { done.is_power_of_two() } else { done.is_multiple_of(self.longest) };
-        if is_due { Plan::PARAMETERS } else { Plan::ALONE }
+        if self.settings.is_due(step) { Plan::PARAMETERS } else { Plan::ALONE }
     }
 
     fn after_step(

@@ -1,12 +1,10 @@
 //! Laws of Briquette's algorithms, checked for these algorithms too.
 
-use briquette::core::Layout;
-use briquette::core::aggregate::Mean;
-use briquette::core::compress::TopK;
+use briquette::core::config::{
+    Config, ControllerConfig, Exchange, ReducerConfig, StrategyConfig, exchanges, representatives,
+};
 use briquette::core::laws;
-use briquette::core::reduce::Gather;
-use briquette::core::wrapper::Adaptive;
-use custom::{Doubling, FirstBits, WhileItHelps};
+use custom::{FirstBits, catalogue};
 
 #[test]
 fn the_compressor_keeps_the_laws() {
@@ -15,13 +13,27 @@ fn the_compressor_keeps_the_laws() {
     }
 }
 
-#[test]
-fn the_controller_keeps_the_laws() {
-    let adaptive = |_: &Layout, _| Adaptive::new(Gather::new(TopK::fraction(0.1)?, Mean), WhileItHelps::new(2, 16.0));
-    laws::reducer(&laws::OwnReducer::new("while it helps", &adaptive));
+/// Representatives in which an algorithm of this crate takes part, alone and with Briquette's.
+fn own() -> (Vec<Config>, Vec<Exchange>) {
+    catalogue().unwrap().scope(|| {
+        let is_own = |exchange: &Exchange| {
+            matches!(exchange.controller, ControllerConfig::Guest(_))
+                || matches!(exchange.reducer, ReducerConfig::Guest(_))
+        };
+        let with_own = |config: &Config| matches!(config.strategy, StrategyConfig::Guest(_));
+        (representatives().into_iter().filter(with_own).collect(), exchanges().into_iter().filter(is_own).collect())
+    })
 }
 
 #[test]
-fn the_strategy_keeps_the_laws() {
-    laws::strategy(&laws::Own::new("doubling", &|_: &Layout, _| Ok(Doubling::new(4))));
+fn what_the_catalogue_lists_keeps_the_laws() {
+    let (configs, exchanges) = own();
+    assert_eq!(configs.len(), 1, "one representative of the strategy");
+    assert!(exchanges.len() > 5, "the reducer, and the controller under every feedback: {}", exchanges.len());
+    for config in configs {
+        laws::strategy(&config);
+    }
+    for exchange in exchanges {
+        laws::reducer(&exchange);
+    }
 }

@@ -1,13 +1,14 @@
 //! Each algorithm trains, keeps replicas equal where it should, and resumes from a checkpoint with identical bits.
 
+use briquette::DistributedConfig;
+use briquette::core::Layout;
 use briquette::core::aggregate::{Krum, Mean};
-use briquette::core::compress::TopK;
 use briquette::core::error::ConfigError;
 use briquette::core::reduce::Gather;
-use briquette::core::sync::{EveryStep, SyncStrategy};
-use briquette::core::wrapper::{Adaptive, ErrorFeedback, Metered};
+use briquette::core::sync::EveryStep;
+use briquette::core::wrapper::{ErrorFeedback, Metered};
 use briquette::strategy::{BuildStrategy, custom};
-use custom::{Doubling, FirstBits, Outcome, RANKS, Saved, WhileItHelps, train};
+use custom::{Doubling, FirstBits, Outcome, RANKS, Saved, catalogue, train};
 
 fn compressor() -> impl BuildStrategy {
     custom("first bits", |_, _| {
@@ -15,15 +16,22 @@ fn compressor() -> impl BuildStrategy {
     })
 }
 
-fn controller() -> impl BuildStrategy {
-    custom("while it helps", |_, _| {
-        let gather = Gather::new(TopK::fraction(0.1)?, Mean);
-        Ok(EveryStep::new(ErrorFeedback::new(Metered::new(Adaptive::new(gather, WhileItHelps::new(10, 32.0))?))))
-    })
+/// Reads a configuration in which algorithms of this crate may be named.
+fn config(toml: &str) -> DistributedConfig {
+    catalogue().unwrap().scope(|| toml::from_str(toml).unwrap())
 }
 
-fn strategy() -> impl BuildStrategy {
-    custom("doubling", |_, _| Ok(Doubling::new(16)))
+/// The controller under the ladder of `auto`.
+fn controller() -> DistributedConfig {
+    config("reducer = 'ladder'\nfeedback = 'error'\ncontroller = { kind = 'while-it-helps', window = 10, limit = 32 }")
+}
+
+fn reducer() -> DistributedConfig {
+    config("reducer = 'every-nth:4'\nfeedback = 'error'")
+}
+
+fn strategy() -> DistributedConfig {
+    config("strategy = 'doubling:16'")
 }
 
 fn check<B: BuildStrategy + 'static>(make: impl Fn() -> B + Sync) -> Vec<Outcome> {
@@ -47,7 +55,7 @@ fn check<B: BuildStrategy + 'static>(make: impl Fn() -> B + Sync) -> Vec<Outcome
 #[test]
 fn a_compressor_from_outside_trains_and_resumes() {
     let compressed = check(compressor);
-    let dense = check(briquette::DistributedConfig::dense);
+    let dense = check(DistributedConfig::dense);
     assert_eq!(compressed.len(), RANKS);
     // 3 bits a value to each of three ranks, against a ring of 32 bits.
     let ratio = dense[0].sent as f64 / compressed[0].sent as f64;
@@ -58,14 +66,45 @@ fn a_compressor_from_outside_trains_and_resumes() {
 fn a_controller_from_outside_decides_from_the_loss() {
     let outcomes = check(controller);
     assert!(outcomes.iter().all(|outcome| outcome.ratio == outcomes[0].ratio));
-    let dense = train(briquette::DistributedConfig::dense, 96, Saved::No).unwrap();
+    let dense = train(DistributedConfig::dense, 96, Saved::No).unwrap();
     assert!(outcomes[0].sent < dense[0].sent, "{} of {}", outcomes[0].sent, dense[0].sent);
+}
+
+#[test]
+fn a_reducer_from_outside_trains_and_resumes() {
+    let outcomes = check(reducer);
+    let dense = train(DistributedConfig::dense, 96, Saved::No).unwrap();
+    let ratio = dense[0].sent as f64 / outcomes[0].sent as f64;
+    assert!((2.0..5.0).contains(&ratio), "a quarter of the values, and headers: {ratio}");
+}
+
+#[test]
+fn an_algorithm_from_outside_is_checked_as_the_others_are() {
+    let error = |toml: &str| {
+        let built = catalogue().unwrap().scope(|| match toml::from_str::<DistributedConfig>(toml) {
+            Ok(config) => config.build(&Layout::flat(10), RANKS).map(drop).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        });
+        built.expect_err(toml)
+    };
+    for (toml, words) in [
+        ("controller = 'while-it-helps:0'", &["window of while-it-helps", "at least 1"][..]),
+        ("controller = 'while-it-helps:limt=3'", &["`limt`", "`window` or `limit`"]),
+        ("reducer = 'every-nth:four'", &["`n`", "`four`", "whole number"]),
+        ("reducer = 'every-nth:4'\nfeedback = 'diana'", &["diana"]),
+        ("reducer = 'every-nth:4'\nfeedback = 'error'\ncontroller = 'while-it-helps'", &["every-nth"]),
+        ("strategy = 'doubling'\nreducer = 'ladder'", &["doubling", "reducer"]),
+        ("reducer = 'evry-nth:4'", &["unknown reducer", "every-nth"]),
+    ] {
+        let error = error(toml);
+        assert!(words.iter().all(|word| error.contains(word)), "{toml}: {error}");
+    }
 }
 
 #[test]
 fn a_strategy_from_outside_averages_when_it_says() {
     check(strategy);
-    let due: Vec<u64> = (0..70).filter(|step| Doubling::new(16).plan(*step).exchanges()).collect();
+    let due: Vec<u64> = (0..70).filter(|step| Doubling { longest: 16 }.is_due(*step)).collect();
     assert_eq!(due, [0, 1, 3, 7, 15, 31, 47, 63]);
 }
 

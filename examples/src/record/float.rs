@@ -2,7 +2,7 @@
 //! writes `null` for these, and cannot read it again.
 //!
 //! For `#[serde(with = "float")]`. Fields that may be absent use [`option`], where `null` means `None`. Elsewhere
-//! `null` is read as NaN, for files of older versions.
+//! `null` is an error.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::
 
 /// Reads a number.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(deserializer.deserialize_any(Number)?.unwrap_or(f64::NAN))
+    deserializer.deserialize_any(Number)?.ok_or_else(|| D::Error::custom("null is not a number"))
 }
 
 /// Serialization of fields that may be absent.
@@ -114,10 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_and_the_null_of_older_files_are_read() {
+    fn whole_numbers_are_read_and_null_is_no_number() {
         let read = |text: &str| serde_json::from_str::<Record>(text);
-        let old = read(r#"{"value": null, "option": null}"#).unwrap();
-        assert!(old.value.is_nan() && old.option.is_none());
+        assert!(read(r#"{"value": 1, "option": null}"#).unwrap().option.is_none());
+        let error = read(r#"{"value": null, "option": null}"#).unwrap_err().to_string();
+        assert!(error.contains("null is not a number"), "{error}");
         let whole = read(r#"{"value": -3, "option": 18446744073709551615}"#).unwrap();
         assert_eq!((whole.value, whole.option), (-3.0, Some(18_446_744_073_709_551_615.0)));
         let error = read(r#"{"value": "many", "option": 1}"#).unwrap_err().to_string();

@@ -26,12 +26,11 @@ pub(super) fn line(record: &StepRecord) -> serde_json::Result<String> {
     Ok(line)
 }
 
-/// Returns the step of an intact line. Lines of older versions have no checksum.
+/// Returns the step of an intact line.
 fn step(line: &[u8]) -> Option<u64> {
     let line = str::from_utf8(line).ok()?.strip_suffix('\n')?;
-    if let Some((text, checksum)) = line.rsplit_once(CHECKSUM)
-        && format!("{:08x}\"}}", crc32fast::hash(text.as_bytes())) != checksum
-    {
+    let (text, checksum) = line.rsplit_once(CHECKSUM)?;
+    if format!("{:08x}\"}}", crc32fast::hash(text.as_bytes())) != checksum {
         return None;
     }
     Some(serde_json::from_str::<StepRecord>(line).ok()?.step)
@@ -103,7 +102,7 @@ pub(crate) enum Written {
     EachStepBefore(u64),
     /// One record of each pause of a server, `count` in all, of steps before `before`.
     Pauses {
-        /// Number of records; 0 if an older version has not counted them.
+        /// Number of records.
         count: u64,
         /// First step of the resumed run.
         before: u64,
@@ -194,12 +193,10 @@ mod tests {
             let steps: Vec<u64> = kept.steps.iter().copied().collect();
             let lost = if bit / 8 == 2 * len - 1 { vec![1, 2] } else { vec![1] };
             let expected: Vec<u64> = (0..4).filter(|step| !lost.contains(step)).collect();
-            // A damaged name of the checksum leaves a line as of an older version, whose values are right.
-            let by_name = steps == [0, 1, 2, 3] && !String::from_utf8_lossy(&bytes[len..2 * len]).contains(CHECKSUM);
-            assert!(steps == expected || by_name, "bit {bit}: {steps:?}");
+            assert_eq!(steps, expected, "bit {bit}");
             for place in &kept.lines {
                 let line = &bytes[place.clone()];
-                assert!(by_name || whole.windows(line.len()).any(|window| window == line), "bit {bit}");
+                assert!(whole.windows(line.len()).any(|window| window == line), "bit {bit}");
             }
         }
     }
@@ -226,8 +223,7 @@ mod tests {
         let pauses = |count| Written::Pauses { count, before: 30 };
         let mut bytes = file(&[9, 19, 29]);
         assert_eq!(sort(&bytes, 30).losses(pauses(3)), None);
-        // The first is of an older version, which has not counted; the second has steps that are repeated.
-        assert_eq!(sort(&bytes, 30).losses(pauses(0)), None);
+        // Its last step is repeated.
         assert_eq!(sort(&file(&[9, 19, 29, 39]), 30).losses(pauses(3)), None);
         assert_eq!(sort(&[], 30).losses(pauses(3)).unwrap(), "3 of 3 pauses have no record any more");
         bytes[5] ^= 1;
@@ -236,17 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_older_versions_are_kept_and_only_the_rest_is_cut_off() {
+    fn half_a_line_and_lines_without_a_checksum_are_cut_off() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("metrics.jsonl");
-        let old: String = (0..3).map(|step| serde_json::to_string(&record(step)).unwrap() + "\n").collect();
-        fs::write(&path, format!("{old}{{\"step\":3,\"ep")).unwrap();
-        let mut file = keep_before(&path, EachStepBefore(2)).unwrap();
-        append(&mut file, &record(2)).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        let steps: Vec<_> = text.split_inclusive('\n').map(|line| step(line.as_bytes())).collect();
-        assert_eq!(steps, [Some(0), Some(1), Some(2)]);
-        assert!(text.starts_with(&old[..2 * old.len() / 3]));
+        let bare = serde_json::to_string(&record(2)).unwrap() + "\n{\"step\":3,\"ep";
+        fs::write(&path, [&file(&[0, 1])[..], bare.as_bytes()].concat()).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(3)).unwrap(), &record(3)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), file(&[0, 1, 3]));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use briquette::core::CompressionFactor;
 use briquette::core::compress::Compressor;
 use briquette::core::config::combine;
 use briquette::core::config::{
-    AggregatorConfig, Choice, CompressorKind, Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig,
-    ServerConfig, StrategyConfig,
+    AggregatorConfig, Choice, CompressorKind, Config, ControllerConfig, Feedback, Parts, ReducerConfig, ServerConfig,
+    StrategyConfig,
 };
 use briquette::core::reduce::GatherConfig;
 use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
@@ -80,10 +80,9 @@ impl Options {
         self.set_reducer(&mut parts)?;
         parts = set(parts, self.set.as_deref().unwrap_or_default()).context("--set")?;
         self.set_feedback(&mut parts)?;
-        let (config, mut choices) = match (&self.server, &self.former) {
-            (Some(server), _) => of_server(parts, server),
-            (None, Some(_)) => of_older_version(parts),
-            (None, None) => parts.choose(),
+        let (config, mut choices) = match &self.server {
+            Some(server) => of_server(parts, server),
+            None => parts.choose(),
         };
         self.refuse_unused(&config)?;
         if let Some(shape) = warm_up {
@@ -140,7 +139,6 @@ impl Options {
         rest.dense_below = self.dense_below.or(rest.dense_below);
         rest.bucket_values = self.bucket_values.or(rest.bucket_values);
         if let Some(overlap) = self.overlap {
-            rest.overlap = overlap == OverlapSpec::On;
             rest.during_backward = overlap == OverlapSpec::Backward;
         }
         rest.threads = self.threads.or(rest.threads);
@@ -187,19 +185,6 @@ fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
         open.into_iter().for_each(|choice| choice.reason = Some(why.to_owned()));
     }
     (config, choices)
-}
-
-/// Resolves the exchange of a run that an older version began: top-k if nothing else was named, and error feedback,
-/// whatever the optimizer.
-fn of_older_version(parts: Parts) -> (Config, Vec<Choice>) {
-    let is_every_step = parts.strategy.as_ref().is_none_or(|strategy| *strategy == StrategyConfig::EveryStep);
-    let open: ReducerConfig = if is_every_step { GatherConfig::default().into() } else { ReducerConfig::Dense };
-    let reducer = parts.reducer.clone().unwrap_or(open);
-    let exchange = Exchange { reducer: reducer.clone(), ..parts.rest.clone() };
-    let is_lossy = exchange.reducers().any(|reducer| reducer.get().traits().needs_feedback);
-    let feedback = parts.feedback.unwrap_or(if is_lossy { Feedback::Error } else { Feedback::None });
-    let controller = parts.controller.clone().unwrap_or_default();
-    parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller).choose()
 }
 
 /// Applies `KEY=VALUE` settings: the parts are converted to TOML, changed there, and read again.

@@ -10,8 +10,8 @@ use crate::settings::Settings;
 const OF_A_RANK: [&str; 9] =
     ["data", "out", "backend", "device", "threads", "record-gradient", "record-frames", "slots-every", "metrics-addr"];
 
-/// Settings that the library compares as its configuration, and those that `former` replaces.
-const NOT_FLAGS: [&str; 3] = ["config", "controller", "former"];
+/// Settings that the library compares as its configuration.
+const NOT_FLAGS: [&str; 2] = ["config", "controller"];
 
 /// Settings that are the same on every rank and may change when a run is resumed. (Re-broadcasting is also of this
 /// kind, but the library compares it.)
@@ -31,9 +31,8 @@ pub(super) fn compared(
     [train, test]: &[String; 2],
 ) -> Result<DistributedOptimizer> {
     let Value::Object(flags) = serde_json::to_value(settings)? else { bail!("settings are a table") };
-    let former = settings.former.iter().flatten().map(|(flag, value)| Ok((flag.clone(), serde_json::to_value(value)?)));
     let flags = flags.into_iter().filter(|(flag, value)| !NOT_FLAGS.contains(&flag.as_str()) && !value.is_null());
-    let mut flags: Vec<_> = flags.map(Ok).chain(former).collect::<Result<_>>()?;
+    let mut flags: Vec<_> = flags.collect();
     flags.retain(|(flag, _)| !OF_A_RANK.contains(&flag.as_str()));
     flags.sort_by_key(|(flag, _)| !FIRST.contains(&flag.as_str()));
     for (flag, value) in flags {

@@ -166,14 +166,9 @@ impl<T: Task> Run<'_, T> {
         let found = optim.resume(model, &self.checkpoints(), change, accept);
         let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
         let step = optim.synchronizer().step();
-        let saved = match checkpoint.note(POSITION).map(serde_json::from_str) {
-            Some(position) => position.context("the position in the data, as the checkpoint has it")?,
-            None if checkpoint.world() == self.settings.ranks => Position { step, samples: self.samples_of_a_step() },
-            None => bail!(Refused::new(
-                "--world-change: the checkpoint does not say how many samples its steps had, as it is of an older version; \
-                 go on with as many ranks as saved it"
-            )),
-        };
+        let position = checkpoint.note(POSITION).context("the checkpoint has no position in the data")?;
+        let saved: Position =
+            serde_json::from_str(position).context("the position in the data, as the checkpoint has it")?;
         self.check_resumed(&checkpoint, saved)?;
         let here = saved.in_steps_of(self.samples_of_a_step(), self.shards.samples() as u64);
         if checkpoint.world() != self.settings.ranks && optim.synchronizer().rank() == 0 {

@@ -42,7 +42,7 @@ pub const SMALL_ALL_REDUCE: usize = 1024;
 
 /// Longest frame of the ring, in values: 256 KiB. It fits into a processor's second-level cache while it is added. It
 /// takes 2 ms at 1 Gbit/s, so that frames in flight overlap the [latencies](SMALL_ALL_REDUCE).
-pub const RING_FRAME: usize = 1 << 16;
+pub(crate) const RING_FRAME: usize = 1 << 16;
 
 /// Returns the exact bytes that [`all_reduce_sum`](Session::all_reduce_sum) of `len` values moves through `rank`.
 ///
@@ -86,7 +86,7 @@ impl Session {
     ///
     /// Up to [`SMALL_ALL_REDUCE`] values, it uses an all-gather, summed in rank order. Above, it uses a ring
     /// (reduce-scatter and all-gather) that moves `2(W-1)/W` of the vector out and in, in frames of at most
-    /// [`RING_FRAME`] values. After an error, the contents of `x` are unspecified.
+    /// 65,536 values. After an error, the contents of `x` are unspecified.
     ///
     /// # Errors
     /// As for [`send`](Self::send); [`CommError::Size`] if the ranks' vectors differ in length.

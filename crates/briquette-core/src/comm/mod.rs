@@ -33,8 +33,9 @@ mod transport;
 mod turns;
 
 pub use background::Pending;
+pub(crate) use collectives::RING_FRAME;
 pub(crate) use collectives::expect_size;
-pub use collectives::{RING_FRAME, SMALL_ALL_REDUCE, all_reduce_traffic};
+pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
 pub use compress_seconds::CompressSeconds;
 pub use faulty::Faulty;
 pub use local::{Local, LocalBuilder, run_ranks};

@@ -13,6 +13,7 @@ use crate::error::CommError;
 
 /// An event of a session that advances a simulated clock.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Event {
     /// The computation of a step ended.
     #[serde(rename = "c")]

@@ -65,6 +65,7 @@ pub enum Simulated {}
 
 /// Source of the simulated compute times between exchanges.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Compute {
     /// Every step takes this long to compute on every rank: [`begin_step`](Session::begin_step) advances the clock by
     /// it. Otherwise, only frames, and compression if its seconds [are given](Session::set_compress_seconds), advance

@@ -10,6 +10,7 @@ use crate::{BLOCK, Key, Message};
 /// Norm that scales a bucket's levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Norm {
     /// The sum of magnitudes: nearly all zeros.
     L1,

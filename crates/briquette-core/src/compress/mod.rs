@@ -64,7 +64,7 @@ pub use hard_threshold::HardThreshold;
 pub use min_max::MinMax;
 pub use natural::Natural;
 pub use one_bit::OneBit;
-pub use plain_sign::PlainSign;
+pub use plain_sign::{PlainSign, Zero};
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;
 pub use redsync::Redsync;
@@ -81,6 +81,7 @@ use crate::{CompressionFactor, Key, Message};
 
 /// Error bound that a compressor declares; law 7 checks the constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum ErrorBound {
     /// `‖x − C(x)‖² ≤ (1 − delta)·‖x‖²`, for every draw.
     Contractive {

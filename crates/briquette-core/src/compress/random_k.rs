@@ -80,11 +80,6 @@ impl RandomK {
             values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
         }
     }
-
-    /// Returns whether values are scaled to be unbiased.
-    pub fn is_scaled(&self) -> bool {
-        self.scaled
-    }
 }
 
 impl Tunable for RandomK {

@@ -58,7 +58,7 @@ impl Exchange {
             values if self.during_backward => {
                 Bucketed::last_first(layout, values.unwrap_or((layout.len() / 4).max(FEWEST_VALUES)), make)
             }
-            values => Bucketed::new(layout, values.unwrap_or(usize::MAX), make).overlapped(self.overlap),
+            values => Bucketed::new(layout, values.unwrap_or(usize::MAX), make),
         }
     }
 

@@ -193,7 +193,7 @@ impl Exchange {
 mod tests {
     use super::super::{Config, Feedback};
     use super::*;
-    use crate::control::ConstantConfig;
+    use crate::control::ScheduleConfig;
     use crate::wrapper::DianaConfig;
 
     fn exchange(reducer: &str, feedback: Feedback) -> Exchange {
@@ -268,15 +268,17 @@ mod tests {
         }
         // A controller sets the ratio of the main reducer, and not that of a rule.
         let factor = crate::CompressionFactor::new(8.0).unwrap();
-        let turned =
-            |reducer| Exchange { controller: ConstantConfig { factor }.into(), ..exchange(reducer, Feedback::Error) };
+        let turned = |reducer| Exchange {
+            controller: ScheduleConfig::constant(factor).into(),
+            ..exchange(reducer, Feedback::Error)
+        };
         let (q8, layout) =
             ("kind = 'gather', compressor = 'qsgd:8'", Layout::new([("w", vec![900]), ("b", vec![100])]));
         let error = turned(q8).build_reducer(&layout, 2).map(drop).unwrap_err().to_string();
         assert!(error.contains("under a controller"), "{error}");
         let rule = crate::config::Rule::compressor("b", "qsgd:8".parse().unwrap()).unwrap();
         Exchange { rules: vec![rule], ..turned(top_k) }.build_reducer(&layout, 2).map(drop).unwrap();
-        let controller = ConstantConfig { factor }.into();
+        let controller = ScheduleConfig::constant(factor).into();
         let adaptive = Exchange { controller, ..exchange(qsgd, diana(None)) };
         let error = adaptive.build_reducer(&Layout::flat(1000), 2).map(drop).unwrap_err().to_string();
         assert!(error.contains("set alpha"), "{error}");

@@ -171,23 +171,10 @@ fn equal_averages(strategy: String, exchange: &Exchange, is_every_step: bool) ->
 
 /// Checks the parts of an exchange with each other, and with the number of ranks and the model if they are known.
 pub(super) fn exchange(exchange: &Exchange, world: Option<usize>, layout: Option<&Layout>) -> Result<(), Conflict> {
-    buckets(exchange)?;
     controller(exchange)?;
     reducers(exchange, world)?;
     aggregator(exchange, world)?;
     exchange.check_class(layout)
-}
-
-fn buckets(exchange: &Exchange) -> Result<(), Conflict> {
-    let instead = "use one of them";
-    if exchange.overlap && exchange.during_backward {
-        return Err(Conflict::new("overlap", "during_backward", "both exchange in the background", instead));
-    }
-    if exchange.overlap && exchange.bucket_values.is_none() {
-        let why = "it exchanges one bucket while others are encoded and decoded";
-        return Err(Conflict::new("overlap", "a single bucket", why, "set bucket_values, or leave overlap off"));
-    }
-    Ok(())
 }
 
 fn controller(exchange: &Exchange) -> Result<(), Conflict> {

@@ -21,9 +21,6 @@ pub struct Exchange {
     pub probing: Probing,
     /// Minimum number of values per bucket. If absent, there is one bucket.
     pub bucket_values: Option<usize>,
-    /// Exchanges every other bucket in the background, on a second thread and channel. The result has the same bits. Needs
-    /// `bucket_values`, and the same setting on every rank.
-    pub overlap: bool,
     /// Exchanges each bucket as soon as the backward pass has computed it. If `bucket_values` is absent, it is then a quarter of the
     /// values, at least 16 384. Needs strategy `every-step`, and the same setting on every rank.
     #[serde(skip_serializing_if = "is_default")]
@@ -57,7 +54,6 @@ impl Exchange {
             controller,
             probing,
             bucket_values,
-            overlap,
             during_backward,
             rules,
             dense_below,
@@ -70,7 +66,6 @@ impl Exchange {
             ("controller", given(controller)),
             ("probing", (!is_default(probing)).then_some(String::new())),
             ("bucket_values", bucket_values.map(|values| values.to_string())),
-            ("overlap", overlap.then_some(String::new())),
             ("during_backward", during_backward.then_some(String::new())),
             ("rules", (!rules.is_empty()).then_some(String::new())),
             ("dense_below", dense_below.map(|values| values.to_string())),

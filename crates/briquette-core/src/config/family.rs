@@ -3,22 +3,20 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, DeserializeSeed, Error, IntoDeserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::catalogue::{self, Entry, Listed};
 use crate::error::ConfigError;
 
 /// Settings of an algorithm, as listed in its family. Serde defines their text and TOML forms.
 pub trait Described: Serialize + DeserializeOwned + Default {
-    /// The name, with which its text begins.
+    /// The name, with which its text begins: lowercase words joined by hyphens.
     const NAME: &'static str;
     /// The syntax of the settings after the name and a colon, for help.
     const SETTINGS: &'static str = "";
     /// The description, in one line.
     const HELP: &'static str;
-    /// A former name, which is still read.
-    const OLD_NAME: &'static str = Self::NAME;
 
     /// Checks that every setting is in its range, independent of where it is used.
     ///
@@ -35,8 +33,8 @@ pub trait Described: Serialize + DeserializeOwned + Default {
 }
 
 /// Defines an enum of the settings of a family's algorithms. `Name(Settings)` has settings. `Name = Settings` has none, and `Settings`
-/// is a unit struct. The enum is read from a text, or from a table whose `kind` is the name. It is written as a text, and gives access
-/// to the settings as the family's trait. The name of the variant in kebab case is that of [`Described::NAME`].
+/// is a unit struct. The variant `Guest` holds an algorithm of another crate. The enum is read from a text, or from a table whose
+/// `kind` is the name. It is written as a text, and gives access to the settings as the family's trait.
 macro_rules! family {
     ($(#[$meta:meta])* $family:ident = $default:ident, $what:literal, dyn $trait:path {
         $($name:ident $(= $unit:ident)? $(($settings:ident))?),* $(,)?
@@ -44,37 +42,43 @@ macro_rules! family {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize)]
         #[serde(into = "String")]
+        #[non_exhaustive]
         pub enum $family {
-            $(#[doc = concat!("See [`", $(stringify!($unit),)? $(stringify!($settings),)? "`].")] $name $(($settings))?),*
+            $(
+                #[doc = concat!("See [`", $(stringify!($unit),)? $(stringify!($settings),)? "`].")]
+                $name $(($settings))?,
+            )*
+            /// An algorithm of another crate, from the [catalogue](crate::config::Catalogue).
+            Guest($crate::config::Guest<dyn $trait + Send + Sync>),
         }
 
         impl $family {
             /// Returns the representatives of all algorithms, for the laws.
             pub fn all() -> Vec<$family> {
-                let mut all: Vec<$family> = Vec::new();
-                $(
-                    let these = <$($unit)? $($settings)? as $crate::config::Described>::representatives();
-                    all.extend(these.into_iter().map(<$family>::from));
-                )*
-                all
+                $crate::config::catalogue::entries::<$family>().iter().flat_map(|entry| (entry.representatives)()).collect()
             }
 
             /// Returns the syntax and a description of each algorithm.
             pub fn help() -> Vec<(String, &'static str)> {
-                vec![$($crate::config::family::help::<$($unit)? $($settings)?>()),*]
+                $crate::config::catalogue::entries::<$family>().iter().map(|entry| (entry.syntax(), entry.help)).collect()
             }
 
             /// Returns the name, with which its text begins.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $($family::$name { .. } => <$($unit)? $($settings)? as $crate::config::Described>::NAME),*
+                    $($family::$name { .. } => <$($unit)? $($settings)? as $crate::config::Described>::NAME,)*
+                    $family::Guest(guest) => guest.name(),
                 }
             }
 
             /// Returns the settings as the family's trait.
             pub fn get(&self) -> &dyn $trait {
                 match self {
-                    $($($family::$name => &$unit,)? $($family::$name(it) => { let it: &$settings = it; it })?)*
+                    $(
+                        $($family::$name => &$unit,)?
+                        $($family::$name(it) => { let it: &$settings = it; it })?
+                    )*
+                    $family::Guest(guest) => guest.get(),
                 }
             }
         }
@@ -101,38 +105,8 @@ macro_rules! family {
         impl $crate::config::family::Family for $family {
             const WHAT: &'static str = $what;
 
-            fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, $crate::error::ConfigError> {
-                $(
-                    if $crate::config::family::is_called::<$($unit)? $($settings)?>(name) {
-                        let settings: $($unit)? $($settings)? = $crate::text::read($what, text, settings)?;
-                        return $crate::config::family::checked(settings).map(Some);
-                    }
-                )*
-                Ok(None)
-            }
-
-            fn from_table<'de, A: serde::de::MapAccess<'de>>(table: A) -> Result<Self, A::Error> {
-                #[derive(serde::Deserialize)]
-                #[serde(tag = "kind", rename_all = "kebab-case")]
-                enum Table { $($name($($unit)? $($settings)?)),* }
-                match $crate::config::family::read(table)? {
-                    $(Table::$name(settings) => $crate::config::family::checked(settings)),*
-                }
-                .map_err(serde::de::Error::custom)
-            }
-
-            fn from_named<'de, A: serde::de::MapAccess<'de>>(named: A) -> Result<Self, A::Error> {
-                #[derive(serde::Deserialize)]
-                #[serde(rename_all = "kebab-case")]
-                enum Named { $($name($($unit)? $($settings)?)),* }
-                match $crate::config::family::read(named)? {
-                    $(Named::$name(settings) => $crate::config::family::checked(settings)),*
-                }
-                .map_err(serde::de::Error::custom)
-            }
-
-            fn names() -> Vec<&'static str> {
-                vec![$(<$($unit)? $($settings)? as $crate::config::Described>::NAME),*]
+            fn own() -> Vec<$crate::config::catalogue::Entry<$family>> {
+                vec![$($crate::config::catalogue::Entry::new::<$($unit)? $($settings)?, $($unit)? $($settings)?>()),*]
             }
         }
 
@@ -143,6 +117,7 @@ macro_rules! family {
                         $($family::$name => $crate::text::write(f, self.name(), &$unit),)?
                         $($family::$name(it) => { let it: &$settings = it; $crate::text::write(f, self.name(), it) })?
                     )*
+                    $family::Guest(guest) => guest.fmt(f),
                 }
             }
         }
@@ -170,53 +145,33 @@ macro_rules! family {
 }
 pub(super) use family;
 
-/// The interface by which texts and tables of a family are read.
-pub(super) trait Family: Sized {
+/// The enum of a family, as the catalogue and the reader see it.
+pub(crate) trait Family: Sized + Clone + 'static {
+    /// The noun for error messages.
     const WHAT: &'static str;
 
-    /// Reads settings from a text and its two parts. Returns `None` if the name is not of this family.
-    fn from_parts(text: &str, name: &str, settings: &str) -> Result<Option<Self>, ConfigError>;
-
-    /// Reads settings from a table with a `kind` among its keys.
-    fn from_table<'de, A: MapAccess<'de>>(table: A) -> Result<Self, A::Error>;
-
-    /// Reads settings from a table whose only key is the name, with the settings as its value.
-    fn from_named<'de, A: MapAccess<'de>>(named: A) -> Result<Self, A::Error>;
-
-    fn names() -> Vec<&'static str>;
+    /// Returns the entries of this crate's algorithms.
+    fn own() -> Vec<Entry<Self>>;
 }
 
 /// Reads settings from a text.
 ///
 /// # Errors
 /// [`ConfigError`] names the text and the error.
-pub(super) fn from_text<F: Family>(text: &str) -> Result<F, ConfigError> {
+pub(super) fn from_text<F: Listed>(text: &str) -> Result<F, ConfigError> {
     let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-    let unknown = || ConfigError::Unknown { what: F::WHAT, got: text.to_owned(), valid: F::names().join(", ") };
-    F::from_parts(text, name, settings)?.ok_or_else(unknown)
+    let entries = catalogue::entries::<F>();
+    let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+        let valid = entries.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+        return Err(ConfigError::Unknown { what: F::WHAT, got: text.to_owned(), valid });
+    };
+    (entry.read)(text, settings)
 }
 
-pub(super) fn help<S: Described>() -> (String, &'static str) {
-    let settings = if S::SETTINGS.is_empty() { String::new() } else { format!("[:{}]", S::SETTINGS) };
-    (format!("{}{settings}", S::NAME), S::HELP)
-}
-
-pub(super) fn is_called<S: Described>(name: &str) -> bool {
-    [S::NAME, S::OLD_NAME].contains(&name)
-}
-
-pub(super) fn checked<S: Described, F: From<S>>(settings: S) -> Result<F, ConfigError> {
-    settings.check()?;
-    Ok(settings.into())
-}
-
-pub(super) fn read<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: A) -> Result<T, A::Error> {
-    T::deserialize(MapAccessDeserializer::new(map))
-}
-
+/// Reads a family's enum from its text, or from a table, which is the same settings with the name as its `kind`.
 pub(super) struct TextOrTable<F>(pub(super) PhantomData<F>);
 
-impl<'de, F: Family> Visitor<'de> for TextOrTable<F> {
+impl<'de, F: Listed> Visitor<'de> for TextOrTable<F> {
     type Value = F;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -225,32 +180,54 @@ impl<'de, F: Family> Visitor<'de> for TextOrTable<F> {
     fn visit_str<E: Error>(self, text: &str) -> Result<F, E> {
         from_text(text).map_err(E::custom)
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<F, A::Error> {
-        let first: Option<String> = map.next_key()?;
-        let is_name = first.as_deref().is_some_and(|key| F::names().contains(&key));
-        let map = Again { first, map };
-        if is_name { F::from_named(map) } else { F::from_table(map) }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<F, A::Error> {
+        from_text(&Text.visit_map(map)?.unwrap_or_default()).map_err(A::Error::custom)
     }
 }
 
-/// A map that returns its first key again.
-struct Again<A> {
-    first: Option<String>,
-    map: A,
-}
+/// Reads a value of a table as text: a scalar as it is written, and a table with a `kind` as `kind:key=value`. `None` has no text.
+struct Text;
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        match self.first.take() {
-            Some(first) => seed.deserialize(first.into_deserializer()).map(Some),
-            None => self.map.next_key_seed(seed),
+macro_rules! scalars {
+    ($($method:ident $type:ty),*) => {$(
+        fn $method<E: Error>(self, value: $type) -> Result<Option<String>, E> {
+            Ok(Some(value.to_string()))
         }
+    )*};
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, a word, true, false, or a table with a kind")
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
+    scalars!(visit_bool bool, visit_i64 i64, visit_u64 u64, visit_f64 f64, visit_str &str);
+
+    fn visit_unit<E: Error>(self) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<String>, A::Error> {
+        let (mut kind, mut settings) = (None, Vec::new());
+        while let Some((key, Value(value))) = map.next_entry::<String, Value>()? {
+            match value {
+                Some(value) if key == "kind" => kind = Some(value),
+                Some(value) => settings.push(format!("{key}={}", crate::text::bracketed(&value))),
+                None => {}
+            }
+        }
+        let kind = kind.ok_or_else(|| A::Error::missing_field("kind"))?;
+        Ok(Some(if settings.is_empty() { kind } else { format!("{kind}:{}", settings.join(",")) }))
+    }
+}
+
+struct Value(Option<String>);
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Text).map(Value)
     }
 }
 
@@ -283,10 +260,10 @@ mod tests {
     /// Checks for every algorithm of a family that its text round-trips, and that its name is that of its table and of its variant.
     fn check_list<F>(all: Vec<F>, help: Vec<(String, &str)>)
     where
-        F: Family + Clone + PartialEq + std::fmt::Debug + std::fmt::Display + serde::de::DeserializeOwned,
+        F: Listed + PartialEq + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        assert_eq!(F::names().len(), help.len());
-        for (name, (syntax, help)) in F::names().into_iter().zip(&help) {
+        assert_eq!(F::own().len(), help.len());
+        for (name, (syntax, help)) in F::own().into_iter().map(|entry| entry.name).zip(&help) {
             assert!(syntax.starts_with(name) && !help.is_empty(), "{name}");
             let of_table: F = serde_json::from_value(serde_json::json!({ "kind": name })).expect(name);
             assert_eq!(from_text::<F>(name).as_ref(), Ok(&of_table));
@@ -315,12 +292,14 @@ mod tests {
     fn texts_within_texts_stand_in_parentheses_where_they_have_commas() {
         let reducer: ReducerConfig = "multi-step:3,inner=(gather:(topk:0.1,values=q8),per-slot=on)".parse().unwrap();
         assert_eq!(reducer.to_string(), "multi-step:3,inner=(gather:topk:10x:q8,per-slot=true)");
-        assert_eq!(reducer.to_string().parse(), Ok(reducer));
+        assert_eq!(reducer.to_string().parse(), Ok(reducer.clone()));
+        let table = "reducer = { kind = 'multi-step', rounds = 3, inner = { kind = 'gather', compressor = 'topk:10x:q8', per_slot = true } }";
+        assert_eq!(toml::from_str::<crate::config::Config>(table).unwrap().exchange.reducer, reducer);
     }
 
     #[test]
     fn what_cannot_be_says_what_can() {
-        fn error<F: Family>(text: &str) -> String {
+        fn error<F: Listed>(text: &str) -> String {
             from_text::<F>(text).err().expect(text).to_string()
         }
         for (error, words) in [

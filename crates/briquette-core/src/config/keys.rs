@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 
 use super::{Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig, StrategyConfig};
 
-/// Keys that are not the exchange's: the strategy, and the period of Local SGD, which once had its own key.
-const OWN: [&str; 2] = ["strategy", "every"];
+/// The key that is not the exchange's.
+const STRATEGY: &str = "strategy";
 
 /// Reads the given keys and chooses the others by the [rules](super::parts).
 impl<'de> Deserialize<'de> for Config {
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Config {
 impl Serialize for Parts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
-        let Exchange { aggregator, probing, bucket_values, overlap, during_backward, .. } = rest;
+        let Exchange { aggregator, probing, bucket_values, during_backward, .. } = rest;
         let Exchange { rules, dense_below, threads, .. } = rest;
         let mut map = serializer.serialize_map(None)?;
         entry(&mut map, "strategy", strategy)?;
@@ -32,7 +32,6 @@ impl Serialize for Parts {
         entry(&mut map, "controller", controller)?;
         entry(&mut map, "probing", &Some(probing).filter(|it| **it != Default::default()))?;
         entry(&mut map, "bucket_values", bucket_values)?;
-        entry(&mut map, "overlap", &overlap.then_some(true))?;
         entry(&mut map, "during_backward", &during_backward.then_some(true))?;
         entry(&mut map, "rules", &Some(rules).filter(|it| !it.is_empty()))?;
         entry(&mut map, "dense_below", dense_below)?;
@@ -61,22 +60,8 @@ impl<'de> Visitor<'de> for Keys {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Parts, A::Error> {
-        let (mut strategy, mut every, mut given) = (None, None, Vec::new());
-        let rest = Rest { map, strategy: &mut strategy, every: &mut every, given: &mut given, fields: &[] };
-        let rest = Exchange::deserialize(rest)?;
-        let strategy = match (strategy, every) {
-            (strategy, None) => strategy,
-            (Some(StrategyConfig::LocalSgd(mut settings)), Some(every)) => {
-                settings.period = Some(every);
-                Some(settings.into())
-            }
-            (strategy, Some(_)) => {
-                return Err(A::Error::custom(format!(
-                    "`every` is the period of local-sgd, and the strategy is {}",
-                    strategy.unwrap_or_default()
-                )));
-            }
-        };
+        let (mut strategy, mut given) = (None, Vec::new());
+        let rest = Exchange::deserialize(Rest { map, strategy: &mut strategy, given: &mut given, fields: &[] })?;
         let is_given = |key: &str| given.iter().any(|given| given == key);
         Ok(Parts {
             strategy,
@@ -93,11 +78,10 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// The map without the keys `strategy` and `every`, which are stored apart while the exchange is read.
+/// The map without the key `strategy`, which is stored apart while the exchange is read.
 struct Rest<'a, A> {
     map: A,
     strategy: &'a mut Option<StrategyConfig>,
-    every: &'a mut Option<u64>,
     /// The keys of the exchange that were read.
     given: &'a mut Vec<String>,
     fields: &'static [&'static str],
@@ -130,13 +114,11 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         while let Some(key) = self.map.next_key_seed(Key(self.fields))? {
-            match key.as_str() {
-                "strategy" => *self.strategy = Some(self.map.next_value()?),
-                "every" => *self.every = Some(self.map.next_value()?),
-                _ => {
-                    self.given.push(key.clone());
-                    return seed.deserialize(key.into_deserializer()).map(Some);
-                }
+            if key == STRATEGY {
+                *self.strategy = Some(self.map.next_value()?);
+            } else {
+                self.given.push(key.clone());
+                return seed.deserialize(key.into_deserializer()).map(Some);
             }
         }
         Ok(None)
@@ -147,7 +129,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
     }
 }
 
-/// Reads a key that is one of these or of `OWN`. Unknown keys are refused during reading, so that the error has a position in the file.
+/// Reads a key that is one of these or the strategy. Unknown keys are refused during reading, so that the error has a position in the file.
 struct Key(&'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Key {
@@ -155,10 +137,10 @@ impl<'de> DeserializeSeed<'de> for Key {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
         let key = String::deserialize(deserializer)?;
-        if self.0.contains(&key.as_str()) || OWN.contains(&key.as_str()) {
+        if key == STRATEGY || self.0.contains(&key.as_str()) {
             return Ok(key);
         }
-        let valid = OWN[..1].iter().chain(self.0).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        let valid = [STRATEGY].iter().chain(self.0).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         Err(D::Error::custom(format!("unknown field `{key}`, expected one of {valid}")))
     }
 }
@@ -166,69 +148,14 @@ impl<'de> DeserializeSeed<'de> for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{GraVacConfig, Policy};
-    use crate::reduce::TernaryAllReduceConfig;
-    use crate::wrapper::{DianaConfig, Momentum};
-
-    /// Reads what version 0.1 wrote in checkpoints and showed in its documentation.
-    #[test]
-    fn configurations_of_older_versions_are_read() {
-        let rest = r#""bucket_values":null,"overlap":false,"rules":[],"dense_below":null,"threads":null"#;
-        let old = |keys: &str| serde_json::from_str::<Config>(&format!(r#"{{"strategy":"every-step",{keys},{rest}}}"#));
-        let gather = ReducerConfig::gather("topk:8x:q8".parse().unwrap());
-        let top_k = r#""reducer":{"kind":"gather","compressor":"topk:8x:q8","per_slot":false}"#;
-        let gravac = GraVacConfig { policy: Policy::Geometric { ratio: 2.0 }, ..GraVacConfig::default() };
-        let momentum = Momentum { clip: Some(2.0), ..Momentum::default() };
-        for (keys, expected) in [
-            (
-                r#""reducer":{"kind":"dense"},"feedback":"none","controller":{"kind":"none"}"#.to_owned(),
-                Exchange::default(),
-            ),
-            (
-                format!(r#"{top_k},"feedback":"error-inside""#),
-                Exchange { reducer: gather.clone(), feedback: Feedback::ErrorInside, ..Exchange::default() },
-            ),
-            (
-                format!(r#"{top_k},"feedback":{{"diana":{{"alpha":null}}}}"#),
-                Exchange { reducer: gather.clone(), feedback: DianaConfig::default().into(), ..Exchange::default() },
-            ),
-            (
-                format!(r#"{top_k},"feedback":{{"momentum":{{"clip":2.0}}}}"#),
-                Exchange { reducer: gather.clone(), feedback: momentum.into(), ..Exchange::default() },
-            ),
-            (
-                r#""reducer":"dense","feedback":"none","controller":{"kind":"gravac","policy":{"geometric":{"ratio":2.0}}}"#
-                    .to_owned(),
-                Exchange { controller: ControllerConfig::from(gravac), ..Exchange::default() },
-            ),
-            (
-                // JSON cannot represent infinity.
-                r#""reducer":{"kind":"ternary-all-reduce","clip":null}"#.to_owned(),
-                Exchange { reducer: TernaryAllReduceConfig { clip: f32::INFINITY }.into(), ..Exchange::default() },
-            ),
-            (
-                r#""aggregator":"krum:1","reducer":{"kind":"multi-step","rounds":3,"inner":{"kind":"dense"}}"#
-                    .to_owned(),
-                Exchange {
-                    aggregator: "krum:1".parse().unwrap(),
-                    reducer: "multi-step:3,inner=dense".parse().unwrap(),
-                    ..Exchange::default()
-                },
-            ),
-        ] {
-            assert_eq!(old(&keys).map_err(|e| format!("{keys}: {e}")), Ok(Config::every_step(expected)));
-        }
-        let periodic = r#"{"strategy":"periodic","every":5}"#;
-        assert_eq!(serde_json::from_str::<Config>(periodic).unwrap(), Config::local_sgd(5));
-    }
 
     #[test]
     fn what_is_left_out_is_open_and_what_is_written_names_every_key() {
         let read = |text: &str| toml::from_str::<Config>(text).unwrap();
         assert_eq!((read(""), Config::default()), (Config::auto(), Config::auto()));
-        let how = read("bucket_values = 100\noverlap = true\nthreads = 2");
+        let how = read("bucket_values = 100\nthreads = 2");
         let auto = Config::auto();
-        let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(2), ..auto.exchange };
+        let exchange = Exchange { bucket_values: Some(100), threads: Some(2), ..auto.exchange };
         assert_eq!(how, Config { exchange, ..auto });
         let during = Exchange { during_backward: true, ..Config::auto().exchange };
         assert_eq!(read("during_backward = true"), Config { exchange: during, ..Config::auto() });
@@ -238,7 +165,7 @@ mod tests {
             assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()), Ok(config));
         }
         let every_key = "strategy = 'sgp'\nreducer = 'dense'\naggregator = 'median'\nfeedback = 'none'\ncontroller = 'gravac'\nprobing = 'first'\n\
-            bucket_values = 3\noverlap = true\nduring_backward = true\ndense_below = 5\nthreads = 2\n\
+            bucket_values = 3\nduring_backward = true\ndense_below = 5\nthreads = 2\n\
             rules = [{ slots = '*', reducer = 'dense' }]";
         for text in ["", "controller = 'auto'", "reducer = 'ladder'\nthreads = 2", every_key] {
             let parts: Parts = toml::from_str(text).unwrap();
@@ -268,8 +195,8 @@ mod tests {
         let unknown = error("strategy = 'every-step'\nreducre = 'dense'");
         assert!(unknown.contains("line 2, column 1") && unknown.contains("`reducre`"), "{unknown}");
         assert!(unknown.contains("`strategy`, `reducer`, `aggregator`"), "{unknown}");
-        let every = error("strategy = 'every-step'\nevery = 3");
-        assert!(every.contains("`every` is the period of local-sgd"), "{every}");
+        let deleted = error("bucket_values = 9\noverlap = true");
+        assert!(deleted.contains("line 2") && deleted.contains("unknown field `overlap`"), "{deleted}");
         assert!(error("feedback = 'memory'").contains("error, error-inside, momentum"));
         assert!(error("threads = 'x'").contains("line 1, column 11"));
     }

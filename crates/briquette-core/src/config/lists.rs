@@ -95,7 +95,6 @@ family! {
     /// The controller: chooses the compression ratio.
     ControllerConfig = None, "controller", dyn ControllerSettings {
         None = NoController,
-        Constant(ConstantConfig),
         Schedule(ScheduleConfig),
         Gravac(GraVacConfig),
         Adaqs(Adaqs),

@@ -43,6 +43,7 @@ pub struct Parts {
 
 /// The value of one part of a configuration, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// `strategy`, `reducer`, `feedback` or `controller`.
     pub part: &'static str,

@@ -173,12 +173,11 @@ pub fn exchanges() -> Vec<Exchange> {
             ..Exchange::default()
         });
     }
-    // The loss of a hop under feedback, and rings of overlapped buckets.
+    // The loss of a hop under feedback, and rings of buckets.
     for (ring, feedback) in
         RingConfig::representatives().into_iter().zip([Feedback::Error, Feedback::Error, Feedback::Error, momentum])
     {
-        let (reducer, bucket_values, overlap) = (ring.into(), Some(2000), ring.stochastic);
-        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
+        exchanges.push(Exchange { reducer: ring.into(), feedback, bucket_values: Some(2000), ..Exchange::default() });
     }
     if cfg!(feature = "rayon") {
         let (reducer, feedback) = (top_k(ValueKind::Q8), Feedback::Error);
@@ -187,36 +186,31 @@ pub fn exchanges() -> Vec<Exchange> {
     // A memory per bucket, and one per round.
     let low_rank = ReducerConfig::from(PowerSgdConfig { rank: 1 });
     let rounds = MultiStepConfig { rounds: 2, inner: Box::new(low_rank.clone()) }.into();
-    for (reducer, overlap) in [(low_rank.clone(), false), (low_rank, true), (rounds, true)] {
+    for reducer in [low_rank, rounds] {
         let (feedback, bucket_values) = (Feedback::Error, Some(32));
-        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap, ..Exchange::default() });
+        exchanges.push(Exchange { reducer, feedback, bucket_values, ..Exchange::default() });
     }
     for artemis in ArtemisConfig::representatives() {
-        exchanges.push(Exchange {
-            reducer: artemis.into(),
-            bucket_values: Some(32),
-            overlap: true,
-            ..Exchange::default()
-        });
+        exchanges.push(Exchange { reducer: artemis.into(), bucket_values: Some(32), ..Exchange::default() });
     }
     let reducer = ReducerConfig::from(TwoWayConfig { per_slot: true, ..TwoWayConfig::default() });
-    for (bucket_values, overlap) in [(None, false), (Some(32), true)] {
+    for bucket_values in [None, Some(32)] {
         let (reducer, feedback, dense_below) = (reducer.clone(), Feedback::Error, Some(0));
-        exchanges.push(Exchange { reducer, feedback, dense_below, bucket_values, overlap, ..Exchange::default() });
+        exchanges.push(Exchange { reducer, feedback, dense_below, bucket_values, ..Exchange::default() });
     }
     let (reducer, aggregator) =
         ("two-way:sign,down=dense".parse().expect("settings"), "median".parse().expect("a name"));
     exchanges.push(Exchange { reducer, aggregator, feedback: Feedback::Error, ..Exchange::default() });
-    // Overlapped buckets: one gather per bucket, several dependent calls, and controller decisions.
+    // Buckets: one gather per bucket, several dependent calls, and controller decisions.
     let sketch = Sketch { factor: factor(10.0), candidates: 2, ..Sketch::default() }.into();
     let gathered = compressed(diana, ValueKind::F32);
     for (reducer, feedback) in [(top_k(ValueKind::Q8), Feedback::Error), (sketch, momentum), (gathered, diana)] {
         let bucket_values = Some(32);
-        exchanges.push(Exchange { reducer, feedback, bucket_values, overlap: true, ..Exchange::default() });
+        exchanges.push(Exchange { reducer, feedback, bucket_values, ..Exchange::default() });
     }
     let (reducer, controller) = (top_k(ValueKind::F32), ControllerConfig::from(self::gravac(0.75)));
     let (feedback, bucket_values) = (Feedback::Error, Some(32));
-    exchanges.push(Exchange { reducer, feedback, controller, bucket_values, overlap: true, ..Exchange::default() });
+    exchanges.push(Exchange { reducer, feedback, controller, bucket_values, ..Exchange::default() });
     exchanges
 }
 
@@ -247,16 +241,6 @@ mod tests {
     }
 
     #[test]
-    fn overlap_needs_buckets() {
-        let layout = crate::Layout::new([("weight", vec![64])]);
-        let built =
-            |bucket_values| Exchange { overlap: true, bucket_values, ..Exchange::default() }.build_reducer(&layout, 2);
-        let error = built(None).map(drop).unwrap_err().to_string();
-        assert!(error.contains("bucket_values"), "{error}");
-        assert!(built(Some(8)).is_ok());
-    }
-
-    #[test]
     fn a_controller_needs_a_knob_and_for_each_slot_a_message_of_its_own() {
         let layout = crate::Layout::new([("weight", vec![64]), ("bias", vec![8])]);
         let built = |text: &str, controller| {
@@ -281,7 +265,7 @@ mod tests {
     fn unknown_settings_are_refused() {
         for text in [
             "strategy = \"every-step\"\nreducre = { kind = \"dense\" }",
-            "strategy = \"periodic\"\nevery = 2\nsome = 1",
+            "strategy = \"local-sgd:2\"\nsome = 1",
             "strategy = \"every-step\"\nreducer = { kind = \"power-sgd\", rank = 1, ranks = 1 }",
             "strategy = \"sometimes\"",
         ] {

@@ -204,6 +204,7 @@ pub trait ReducerSettings: fmt::Debug {
 
 /// Requirement of a feedback on the reducer that it wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Asks {
     /// No requirement: no state is kept.
     Nothing,

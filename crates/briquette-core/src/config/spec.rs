@@ -12,6 +12,7 @@ macro_rules! compressors {
     ($($name:ident),* $(,)?) => {
         /// A compressor of any kind. It forwards to the one that it contains.
         #[derive(Debug, Clone, Copy, PartialEq)]
+        #[non_exhaustive]
         pub enum CompressorKind {
             $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),*
         }
@@ -199,7 +200,7 @@ impl CompressorConfig {
     }
 
     /// Returns whether a controller can set its ratio.
-    pub fn has_knob(&self) -> bool {
+    pub(crate) fn has_knob(&self) -> bool {
         let mut kind = self.compressor;
         kind.knob().is_some()
     }

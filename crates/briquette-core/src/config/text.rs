@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn keys_of_every_kind_are_read() {
-        let text = "reducer=power-sgd:4 feedback=ef21 probing=first bucket_values=4096 overlap=true threads=2";
+        let text = "reducer=power-sgd:4 feedback=ef21 probing=first bucket_values=4096 threads=2";
         let config: Config = text.parse().unwrap();
         let again: Config = toml::from_str(
-            "reducer = 'power-sgd:4'\nfeedback = 'ef21'\nprobing = 'first'\nbucket_values = 4096\noverlap = true\nthreads = 2",
+            "reducer = 'power-sgd:4'\nfeedback = 'ef21'\nprobing = 'first'\nbucket_values = 4096\nthreads = 2",
         )
         .unwrap();
         assert_eq!(config, again);

@@ -33,7 +33,8 @@
 //! let settings = Adaqs { every: 1, smoothing: 1.0, ..Adaqs::default() };
 //! let (mut controller, agreed_step) = (settings.controller()?, Default::default());
 //! let mut bits = |mean, deviation| {
-//!     let agreed = Agreed { moments: Moments { mean, deviation }, ..Agreed::new(&agreed_step, &[]) };
+//!     let mut agreed = Agreed::new(&agreed_step, &[]);
+//!     agreed.moments = Moments { mean, deviation };
 //!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))
 //! };
 //! // Ratios 0.8, 0.5 and 0.3: the last is below half of the first.

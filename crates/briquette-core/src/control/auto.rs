@@ -2,7 +2,7 @@
 //!
 //! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
 //! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** If ratio and network are known and do not change, a
-//! [`Constant`](super::Constant) saves the steps that time other levels (about fourteen at the start).
+//! constant [`Schedule`](super::Schedule) saves the steps that time other levels (about fourteen at the start).
 //!
 //! **Method.** Three nested controllers:
 //!
@@ -14,7 +14,7 @@
 //! of 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1. Under [momentum
 //! correction](crate::wrapper::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10 steps: no accuracy was
 //! lost up to 9 steps, and 15 steps cost seven points. Both limits lie between measurements on three small models with one seed each
-//! (`docs/signals.md`). For error feedback, the controller written out in full is
+//! (`docs/evidence/signals.md`). For error feedback, the controller written out in full is
 //! `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
 //! **Knobs.** `max`. Decisions depend on measured times, so a run can be replayed only with a clock that replays them.

@@ -2,7 +2,7 @@
 //!
 //! **Why.** If a residual is kept, the gain does not measure the accuracy lost by compression, since all of a gradient arrives, only
 //! later. The *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)) measures this staleness
-//! in steps. Measured in the first third of a run, it ranks settings by the accuracy that they lose (`docs/signals.md`). **Why not.**
+//! in steps. Measured in the first third of a run, it ranks settings by the accuracy that they lose (`docs/evidence/signals.md`). **Why not.**
 //! Without a residual there is no delay, and the ratio stays at its start. The controller does not read times: as the limit of
 //! [`CostAware`](super::CostAware) it excludes the ratios that lose accuracy.
 //!

@@ -33,7 +33,9 @@
 //!     energies.push(norm2);
 //!     energies.kept_mut(slot).copy_from_slice(&kept);
 //! }
-//! let decision = controller.decide(&Agreed { energies: &energies, ..Agreed::new(&agreed_step, layout.slots()) });
+//! let mut agreed = Agreed::new(&agreed_step, layout.slots());
+//! agreed.energies = &energies;
+//! let decision = controller.decide(&agreed);
 //! // 4x for both sends 10 values and loses 6 + 24. Two values more of a (1 + 28) allow to send four fewer of b.
 //! let Levels::PerSlot(factors) = decision.levels else { unreachable!() };
 //! assert_eq!([factors[0].get(), factors[1].get()], [2.0, 8.0]);

@@ -6,7 +6,6 @@
 pub mod accordion;
 pub mod adaqs;
 pub mod auto;
-pub mod constant;
 pub mod cost_aware;
 pub mod delay_limit;
 pub mod dq_sgd;
@@ -19,7 +18,6 @@ pub mod schedule;
 pub use accordion::Accordion;
 pub use adaqs::Adaqs;
 pub use auto::AutoConfig;
-pub use constant::{Constant, ConstantConfig};
 pub use cost_aware::{CostAware, CostAwareConfig};
 pub use delay_limit::{DelayLimit, DelayLimitConfig};
 pub use dq_sgd::DqSgd;
@@ -53,6 +51,7 @@ pub struct Needs<'a> {
 
 /// Inputs of a decision, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Agreed<'a> {
     /// The step, loss, samples, compute seconds, and the previous exchange.
     pub agreed_step: &'a AgreedStep,

@@ -1,12 +1,13 @@
-//! Schedules: compression factors fixed before the run, as warm-ups and staircases over steps.
+//! Schedules: compression ratios fixed before the run: one ratio, warm-ups and staircases over steps.
 //!
 //! **Why.** Gradients of the first steps are large, change fast and suffer most from compression. Every rank can follow a schedule
 //! without measurements. **Why not.** A schedule knows neither the network nor the model: the length of the warm-up is a guess,
-//! whereas [`GraVac`](super::GraVac) measures.
+//! whereas [`GraVac`](super::GraVac) measures. One ratio at every step is the baseline of every controller. It is suitable if network and
+//! model are known and do not change.
 //!
 //! **Method.** The factor is a pure function of the optimizer step `t`. [`Schedule::warm_up`]: `from·(to/from)^(t/n)`
 //! for `t < n`, then `to`. [`Schedule::staged`]: the same in `m` equal stages, `from·(to/from)^(⌊m·t/n⌋/m)`.
-//! [`Schedule::steps`]: the factor of the last stage that has begun.
+//! [`Schedule::steps`]: the factor of the last stage that has begun. [`Schedule::constant`]: one stage, so the same ratio at every step.
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,7 +18,7 @@
 //! four stages, the last two rounded: `schedule:4x,to=1024x,steps=N,stages=4` with `N` the steps of four epochs. The authors' program
 //! uses `r^((e+1)/(m+1))` in epoch `e` of `m` for a ratio `r`. It starts at `r^(1/(m+1))`: 3.981x for 1000x in four epochs.
 //!
-//! **Knobs.** Factors at least 1. Steps are optimizer steps, at least 1. `stages` is at least 1 and at most `steps`; without it, the
+//! **Knobs.** Factors at least 1 (1 is dense). Without `to` the ratio is constant: `schedule:8x`. Steps are optimizer steps, at least 1. `stages` is at least 1 and at most `steps`; without it, the
 //! factor changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch; a ramp per step avoids its jumps. [`Schedule::dgc`] takes
@@ -35,6 +36,7 @@
 //! assert_eq!(schedule.factor(0).get(), 4.0);
 //! assert!((schedule.factor(40).get() - 20.0).abs() < 1e-12); // 4·25^(1/2)
 //! assert_eq!(schedule.factor(80).get(), 100.0);
+//! assert_eq!(Schedule::constant(to).factor(0), to);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
@@ -66,13 +68,18 @@ enum Shape {
 }
 
 impl Schedule {
+    /// The same factor at every step.
+    pub fn constant(factor: CompressionFactor) -> Self {
+        Schedule { shape: Shape::Stages(vec![(0, factor)]), told: None }
+    }
+
     /// Geometric ramp from `from` to `to` over the first `steps` steps, then `to`.
     ///
     /// # Errors
     /// [`ConfigError`] when `steps` is 0 or `from` is above `to`.
     pub fn warm_up(from: CompressionFactor, to: CompressionFactor, steps: u64) -> Result<Self, ConfigError> {
         if steps == 0 {
-            return Err(ConfigError::range("warm-up steps", "at least 1 (without warm-up use Constant)", steps));
+            return Err(ConfigError::range("warm-up steps", "at least 1; for one ratio leave `to` out", steps));
         }
         if from > to {
             let (from, to) = (format!("from={from}"), format!("to={to}"));
@@ -168,6 +175,11 @@ impl Schedule {
         }
     }
 
+    /// Returns whether there is only one stage, so that no change is reported.
+    fn is_constant(&self) -> bool {
+        matches!(&self.shape, Shape::Stages(stages) if stages.len() == 1)
+    }
+
     fn reason(&self, stage: u64, step: u64) -> String {
         match &self.shape {
             Shape::WarmUp { stages: Some(stages), .. } if stage < *stages => {
@@ -201,45 +213,67 @@ impl Controller for Schedule {
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let step = agreed.agreed_step.step;
         let stage = self.stage(step);
-        let reason = (self.told != Some(stage)).then(|| self.reason(stage, step));
-        self.told = Some(stage);
+        let reason = (self.told != Some(stage) && !self.is_constant()).then(|| self.reason(stage, step));
+        if reason.is_some() {
+            self.told = Some(stage);
+        }
         Decision::all(self.factor(step), reason)
     }
 }
 
-/// Settings of [`Schedule::warm_up`] and [`Schedule::staged`].
+/// Settings of [`Schedule::constant`], [`Schedule::warm_up`] and [`Schedule::staged`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
     /// The factor at step 0.
     pub from: CompressionFactor,
-    /// The factor from step `steps` on.
-    pub to: CompressionFactor,
-    /// Number of steps in between, at least 1.
-    pub steps: u64,
+    /// The factor from step `steps` on; if absent, the factor stays at `from`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<CompressionFactor>,
+    /// Number of steps in between, at least 1; 1000 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
     /// Number of stages in between, at least 1 and at most `steps`; a ramp if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u64>,
 }
 
+/// The number of steps of a warm-up without `steps`.
+const STEPS: u64 = 1000;
+
 impl ScheduleConfig {
+    /// The same factor at every step.
+    pub fn constant(factor: CompressionFactor) -> Self {
+        ScheduleConfig { from: factor, ..ScheduleConfig::default() }
+    }
+
     fn schedule(&self) -> Result<Schedule, ConfigError> {
         let ScheduleConfig { from, to, steps, stages } = *self;
+        let Some(to) = to else {
+            return match (steps, stages) {
+                (None, None) => Ok(Schedule::constant(from)),
+                _ => {
+                    let (left, why) =
+                        (format!("schedule:{from} without `to`"), "it keeps one ratio and would ignore them");
+                    Err(ConfigError::conflict(left, "steps and stages", why, "set `to`, or leave them out"))
+                }
+            };
+        };
+        let steps = steps.unwrap_or(STEPS);
         stages.map_or_else(|| Schedule::warm_up(from, to, steps), |stages| Schedule::staged(from, to, steps, stages))
     }
 }
 
 impl Default for ScheduleConfig {
     fn default() -> Self {
-        let (from, to) = (CompressionFactor::constant(4.0), CompressionFactor::constant(100.0));
-        ScheduleConfig { from, to, steps: 1000, stages: None }
+        ScheduleConfig { from: CompressionFactor::constant(4.0), to: None, steps: None, stages: None }
     }
 }
 
 impl Described for ScheduleConfig {
     const NAME: &'static str = "schedule";
     const SETTINGS: &'static str = "FACTORx[,to=FACTORx,steps=N,stages=N]";
-    const HELP: &'static str = "a geometric warm-up from one ratio to another (4x to 100x in 1000)";
+    const HELP: &'static str = "one ratio (4x), or with `to` a geometric warm-up to another (in 1000 steps)";
 
     fn check(&self) -> Result<(), ConfigError> {
         self.schedule().map(drop)
@@ -247,7 +281,8 @@ impl Described for ScheduleConfig {
 
     fn representatives() -> Vec<Self> {
         let (from, to) = (CompressionFactor::constant(2.0), CompressionFactor::constant(16.0));
-        vec![ScheduleConfig { from, to, steps: 4, stages: None }]
+        let warm_up = ScheduleConfig { from, to: Some(to), steps: Some(4), stages: None };
+        vec![warm_up, ScheduleConfig::constant(to)]
     }
 }
 
@@ -257,7 +292,7 @@ impl ControllerSettings for ScheduleConfig {
     }
 
     fn ratios(&self) -> [CompressionFactor; 2] {
-        [self.from, self.to]
+        [self.from, self.to.unwrap_or(self.from)]
     }
 }
 
@@ -334,6 +369,25 @@ mod tests {
         let told: Vec<_> = (0..4).map(|step| decide(&mut stairs, step).reason).collect();
         assert_eq!(told[2].as_deref(), Some("stage 2 of 2 of the schedule: sending 8x"));
         assert!(told[0].is_some() && told[1].is_none() && told[3].is_none());
+    }
+
+    #[test]
+    fn a_schedule_of_one_ratio_never_moves_reports_nothing_and_keeps_no_state() {
+        let text: crate::config::ControllerConfig = "schedule:8x".parse().unwrap();
+        assert_eq!((text.to_string().as_str(), text.get().ratios()), ("schedule:8x", [factor(8.0); 2]));
+        let mut schedule = Schedule::constant(factor(8.0));
+        for step in [0, 1, 999, u64::MAX] {
+            assert_eq!(decide(&mut schedule, step), Decision::all(factor(8.0), None));
+        }
+        let mut state = State::default();
+        schedule.save(&mut state);
+        assert_eq!(state, State::default());
+        for text in ["schedule:8x,steps=5", "schedule:stages=2"] {
+            let error = text.parse::<crate::config::ControllerConfig>().unwrap_err().to_string();
+            assert!(error.contains("without `to`"), "{text}: {error}");
+        }
+        let error = "constant:8x".parse::<crate::config::ControllerConfig>().unwrap_err().to_string();
+        assert!(error.contains("`constant:8x`") && error.contains("schedule"), "{error}");
     }
 
     #[test]

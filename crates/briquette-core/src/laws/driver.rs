@@ -70,7 +70,7 @@ impl<C: Synchronizes + Clone> Setup<C> {
     }
 
     /// Returns the first step from `from` on at which ranks exchange something, for a failure there.
-    pub fn exchange_from(&self, from: u64) -> u64 {
+    pub(super) fn exchange_from(&self, from: u64) -> u64 {
         (from..).find(|&step| self.plan(step).exchanges()).unwrap()
     }
 
@@ -128,6 +128,7 @@ impl<C: Reduces + Clone> Setup<C> {
 
 /// One rank's outcome of a step.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Outcome {
     /// The agreed gradient. Under a strategy that exchanges parameters, the parameters after the step.
     pub average: Vec<f32>,
@@ -155,13 +156,13 @@ pub struct Rank<'a, C> {
     parameters: Vec<f32>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
-    /// Slots for which no rank has a gradient at the next step, in addition to one at [some steps](STEPS_ABSENT).
+    /// Slots for which no rank has a gradient at the next step, in addition to one every fourth step.
     pub absent: Vec<usize>,
 }
 
 /// Period, in steps, of absent slots where only gradients are exchanged: once per period, no rank has a gradient for the last
 /// slot.
-pub const STEPS_ABSENT: u64 = 4;
+pub(super) const STEPS_ABSENT: u64 = 4;
 
 impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     /// Creates a rank at step 0.
@@ -202,7 +203,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     }
 
     /// Returns a fresh rank that has loaded this rank's saved state.
-    pub fn clone_saved(&self) -> Rank<'a, C> {
+    pub(super) fn clone_saved(&self) -> Rank<'a, C> {
         let mut other = Rank::new(self.setup, self.rank);
         other.restore(self);
         other
@@ -330,7 +331,7 @@ pub fn each_rank<T: Send>(world: Vec<Session>, body: impl Fn(Session, usize) -> 
 }
 
 /// Runs `body` on one thread per rank, with a separate value for each.
-pub fn each_pair<S: Send, T: Send>(
+pub(super) fn each_pair<S: Send, T: Send>(
     world: Vec<Session>,
     own: Vec<S>,
     body: impl Fn(Session, S, usize) -> T + Sync,

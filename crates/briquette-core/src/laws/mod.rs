@@ -40,7 +40,7 @@ mod failure;
 pub use absent::holds_absent_slots;
 pub use class::check_class;
 pub use data::{gradient, learning_rate, long, sampled, short, vectors};
-pub use driver::{Outcome, Rank, STEPS_ABSENT, Setup, each_pair, each_rank, same_bits};
+pub use driver::{Outcome, Rank, Setup, each_rank, same_bits};
 pub use exchange::{
     accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_in_sum, is_honest_within,
     stays_in_range,

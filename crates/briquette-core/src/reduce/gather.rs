@@ -29,6 +29,7 @@ use crate::{CompressionFactor, Key, Message, Session, Slot};
 
 /// Scope of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Grain {
     /// The whole vector (or bucket): keeps the most energy at a given size.
     #[default]

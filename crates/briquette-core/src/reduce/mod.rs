@@ -4,14 +4,14 @@
 //! all-gather of compressed messages ([`Gather`]), a dense ring ([`Dense`]), an all-reduce of `k` shared coordinates ([`SharedRandomK`]) or
 //! of low-rank factors ([`PowerSgd`]). Wrappers ([`wrapper`](crate::wrapper)) are reducers that contain another reducer.
 
-pub mod arriving;
+mod arriving;
 pub mod artemis;
 pub mod dense;
 mod downlink;
 pub mod gather;
 pub mod hierarchical;
 mod incoming;
-pub mod knob;
+mod knob;
 pub mod ladder;
 pub mod mcm;
 pub mod multi_step;
@@ -153,6 +153,7 @@ impl<'a> Round<'a> {
 
 /// Coordinates that took part in an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Selection {
     /// Every coordinate was exchanged, exactly or quantized.
     All,
@@ -208,7 +209,10 @@ pub struct Exchanged {
 
 impl Exchanged {
     /// Runs `exchange` and counts the bytes that it moved.
-    pub(crate) fn count(
+    ///
+    /// # Errors
+    /// Those of `exchange`.
+    pub fn count(
         comm: &mut Session,
         selection: Selection,
         exchange: impl FnOnce(&mut Session) -> Result<(), ReduceError>,
@@ -222,7 +226,10 @@ impl Exchanged {
 /// Checks that the average is finite: a sum of finite vectors may overflow to infinity. Every reducer that computes an average calls this
 /// after its last send and before it returns, so the ranks, which hold the same bits, return the same error. Wrappers around it therefore
 /// see the error before they change state. Only a wrapper that adds to the average ([`Shifted`](crate::wrapper::Shifted)) checks again.
-pub(crate) fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
+///
+/// # Errors
+/// [`ReduceError::Overflow`] names the first slot that is not finite.
+pub fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError> {
     match not_finite(average, slots) {
         Some(slot) => Err(ReduceError::Overflow { slot }),
         None => Ok(()),

@@ -2,9 +2,14 @@
 //!
 //! **Why, and when not.** Top-k of each rank's vector misses coordinates that are moderate on every rank but large in the sum. A
 //! Count-Sketch is linear, so it can be all-reduced: every rank reads the heavy coordinates of the sum from the sum of the sketches, and a
-//! second, short all-reduce makes their values exact. Bytes do not grow with the world. The sketch costs several times `k` values, and
-//! every coordinate is hashed `rows` times twice: use it on slow networks with many ranks. It needs a vector with heavy coordinates; a flat
-//! vector has none to find.
+//! second, short all-reduce makes their values exact. Bytes do not grow with the world. The vector needs heavy coordinates; a flat vector
+//! has none to find.
+//!
+//! *When it can pay.* The sketch costs several times `k` values, and every coordinate is hashed `rows` times twice. With the defaults it
+//! sends half of dense's bytes, about 4.3 per value. [`Gather`](super::Gather) of the same top-k sends about 0.05 per value for each other
+//! rank, so it sends more only in a world of about 90 ranks or more (about a dozen with `rows=3,width=2,candidates=2`). In memory an
+//! exchange takes tens of times as long as dense, most of it random access to the table. Below that many ranks, or on links of several
+//! Gbit/s, it gains nothing.
 //!
 //! **Method.** Per exchange, with `k = round(d/factor)`:
 //!
@@ -35,7 +40,7 @@
 //!
 //! **Knobs.** `factor` (`d/k`), default 1000; `rows`, odd, default 5; `width`, columns per kept value, at least 1, default 10; `candidates`
 //! (`P`), at least 1, default 4. An exchange all-reduces `rows·width + P` values per kept value: 54 with the defaults, so `d/18`. The
-//! defaults are not tuned. Hashing takes `6·rows` multiplications of 64 bits per coordinate.
+//! defaults are not tuned. Hashing takes `6·rows` additions of 64 bits and `2·rows` multiplications per coordinate.
 //!
 //! **Deviations.** Averages instead of sums. All coordinates are sketched, including biases. Heavy coordinates are the `P·k` largest
 //! estimates, as in the paper's experiments, instead of HEAVYMIX's threshold and random fill. The paper's bucket hash is 2-wise; a 4-wise
@@ -64,7 +69,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use rand::Rng;
+mod hashes;
+
+use hashes::Hashes;
 
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::compress::{Compressor, ErrorBound, TopK};
@@ -194,65 +201,6 @@ impl Reducer for SketchedSgd {
 fn largest(x: &[f32], k: usize, out: &mut Message) {
     let factor = CompressionFactor::new(x.len() as f64 / k.max(1) as f64);
     TopK::factor(factor.unwrap_or(CompressionFactor::DENSE)).compress_into(x, Key::new(0), out);
-}
-
-/// The Mersenne prime 2⁶¹ − 1: reducing by it takes a shift and an addition.
-const PRIME: u64 = (1 << 61) - 1;
-
-/// Signs and columns of every coordinate, from one polynomial per row.
-#[derive(Debug)]
-struct Hashes {
-    /// Coefficients of degree 0, 1, 2, 3.
-    rows: Vec<[u64; 4]>,
-}
-
-impl Hashes {
-    fn new(key: Key, rows: usize) -> Self {
-        let mut rng = key.block(0);
-        Hashes { rows: (0..rows).map(|_| std::array::from_fn(|_| rng.random_range(0..PRIME))).collect() }
-    }
-
-    /// Writes the sketch of `x`, row by row.
-    fn sketch(&self, x: &[f32], columns: usize, table: &mut Vec<f32>) {
-        table.clear();
-        table.resize(self.rows.len() * columns, 0.0);
-        for (coefficients, row) in self.rows.iter().zip(table.chunks_exact_mut(columns)) {
-            for (i, &v) in x.iter().enumerate() {
-                let (column, sign) = place(coefficients, i as u64, columns);
-                row[column] += sign * v;
-            }
-        }
-    }
-
-    /// Writes the estimate of each coordinate: the median of its estimates over rows.
-    fn estimate(&self, table: &[f32], out: &mut [f32]) {
-        let columns = table.len() / self.rows.len();
-        let mut said = vec![0.0_f32; self.rows.len()];
-        for (i, out) in out.iter_mut().enumerate() {
-            let rows = self.rows.iter().zip(table.chunks_exact(columns));
-            for (said, (coefficients, row)) in said.iter_mut().zip(rows) {
-                let (column, sign) = place(coefficients, i as u64, columns);
-                *said = sign * row[column];
-            }
-            said.sort_unstable_by(f32::total_cmp);
-            *out = said[said.len() / 2];
-        }
-    }
-}
-
-/// Returns the column and sign of coordinate `i` in a row.
-fn place([a, b, c, d]: &[u64; 4], i: u64, columns: usize) -> (usize, f32) {
-    let hash = multiply_add(multiply_add(multiply_add(*d, i, *c), i, *b), i, *a);
-    let column = (u128::from(hash >> 1) * columns as u128) >> 60;
-    (column as usize, if hash & 1 == 0 { 1.0 } else { -1.0 })
-}
-
-/// Returns `x·y + z` modulo [`PRIME`], for arguments below it.
-fn multiply_add(x: u64, y: u64, z: u64) -> u64 {
-    let value = u128::from(x) * u128::from(y) + u128::from(z);
-    // 2⁶¹ is 1 modulo the prime; the folded value stays below 2⁶².
-    let folded = (value as u64 & PRIME) + (value >> 61) as u64;
-    if folded >= PRIME { folded - PRIME } else { folded }
 }
 
 impl Described for Sketch {

@@ -9,6 +9,7 @@ use crate::Slot;
 
 /// Contribution sent for a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Kept {
     /// `‖x‖² − ‖x − sent‖²`.
     pub energy: f64,
@@ -18,6 +19,7 @@ pub struct Kept {
 
 /// Input of the last exchange, for [`take_off`](super::Reducer::take_off).
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Unsent<'a> {
     /// The tensors inside the vector.
     pub slots: &'a [Slot],

@@ -92,6 +92,7 @@ const MOST_STEPS: u32 = 10_000;
 
 /// Computation that a worker performs on the model that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Task {
     /// The gradient of its next batch.
     Gradient,
@@ -107,6 +108,7 @@ pub enum Task {
 
 /// Verdict on a contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The contribution is in an update, or will be.
     Accepted,
@@ -134,6 +136,7 @@ impl std::fmt::Debug for Arrival<'_> {
 
 /// Application of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum Update {
     /// The server's optimizer steps with the update, as with a gradient.
     Optimizer,

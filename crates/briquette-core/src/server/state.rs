@@ -27,6 +27,7 @@ pub struct Contribution {
 
 /// The server's reply to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reply {
     /// Index of the worker, from 0.
     pub worker: usize,
@@ -38,6 +39,7 @@ pub struct Reply {
 
 /// Statistics of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Served {
     /// Contributions that counted.
     pub accepted: u64,

@@ -7,7 +7,7 @@ use crate::state::Stateful;
 /// Placeholder for a strategy that was moved to a [background job](crate::Session::start). It has the plan of the step, and
 /// does nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Away(pub Plan);
+pub(crate) struct Away(pub(crate) Plan);
 
 impl Stateful for Away {}
 

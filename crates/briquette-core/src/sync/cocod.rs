@@ -48,7 +48,7 @@
 //! for step in 0..3 {
 //!     x[0] += 8.0;
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     cocod.after_step(&mut x, &cx, &mut comm)?;
 //!     cocod.commit();
 //!     cocod.after_commit(&cx, &mut comm);

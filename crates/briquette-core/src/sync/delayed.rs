@@ -44,7 +44,7 @@
 //! for step in 0..5 {
 //!     let mut gradient = vec![x]; // of x²/2
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     delayed.after_backward(&mut gradient, &cx, &mut comm)?;
 //!     delayed.commit();
 //!     delayed.after_commit(&cx, &mut comm);

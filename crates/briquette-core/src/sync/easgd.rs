@@ -60,7 +60,7 @@
 //! easgd.begin(&x);
 //! x[0] = 8.0;
 //! let agreed_step = AgreedStep::default();
-//! easgd.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
+//! easgd.after_step(&mut x, &Context::new(Key::new(0), layout.slots(), &agreed_step), &mut comm)?;
 //! easgd.commit();
 //! assert_eq!((x[0], easgd.centre()), (6.0, &[4.0][..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -129,7 +129,7 @@ impl Described for EasgdConfig {
 impl StrategySettings for EasgdConfig {
     fn traits(&self) -> StrategyTraits {
         let uses: &[&str] =
-            &["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
+            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
         StrategyTraits {
             uses: Some((uses, "exchanges differences that keep what was not sent")),
             sends: Sends::AsTheyAre,

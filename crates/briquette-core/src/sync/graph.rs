@@ -10,6 +10,7 @@ use crate::text::serde_as_text;
 /// or the edges of a fixed graph, `0>1;1>2;2>0`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
 pub enum Graph {
     /// At step `k`, rank `i` sends to the ranks `i + 2^j` for this many consecutive `j`, starting at `k mod ⌈log₂ W⌉`.
     Exponential {

@@ -76,6 +76,7 @@ pub struct Header {
 
 /// One rank's values for a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RankStep {
     /// Mean loss over the rank's samples, if recorded.
     pub loss: Option<f64>,
@@ -110,6 +111,7 @@ impl From<&Header> for RankStep {
 
 /// Result of a header exchange, known to all ranks.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Agreement {
     /// The agreed values, for strategies and controllers.
     pub agreed_step: AgreedStep,
@@ -167,7 +169,7 @@ impl Header {
     ///
     /// # Errors
     /// [`SyncError::NonFinite`].
-    pub fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
+    pub(crate) fn check_slot(&self, rank: usize, slots: &[Slot]) -> Result<(), SyncError> {
         let Some(slot) = self.bad_slot else { return Ok(()) };
         let slot = slots.get(slot as usize).map_or_else(|| format!("slot {slot}"), |s| s.path().to_owned());
         Err(SyncError::NonFinite { step: self.step, rank, slot })

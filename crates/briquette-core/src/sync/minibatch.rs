@@ -58,7 +58,7 @@
 //! let mut seen = vec![];
 //! for (step, gradient) in [(0, 1.0), (1, 3.0), (2, 5.0)] {
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     let mut gradient = vec![gradient];
 //!     minibatch.after_backward(&mut gradient, &cx, &mut comm)?;
 //!     x[0] -= gradient[0];

@@ -17,7 +17,7 @@ pub mod delayed;
 pub mod diloco;
 pub mod easgd;
 pub mod every_step;
-pub mod graph;
+mod graph;
 pub mod header;
 mod in_background;
 pub mod lsgd;
@@ -35,7 +35,7 @@ mod testkit;
 pub mod two_level;
 mod unequal;
 
-pub use away::Away;
+pub(crate) use away::Away;
 pub use bmuf::BmufConfig;
 pub use cocod::{CoCoD, CoCoDConfig};
 pub use delayed::{Delayed, DelayedConfig};
@@ -46,11 +46,11 @@ pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
 pub use lsgd::{Lsgd, LsgdConfig};
 pub use minibatch::{Minibatch, MinibatchConfig};
-pub use outer::{Outer, OuterRule};
+pub use outer::{Around, Outer, OuterRule};
 pub use overlap_local_sgd::{OverlapConfig, OverlapLocalSgd};
 pub use parle::{Parle, ParleConfig};
 pub use periodic::{LocalSgdConfig, Periodic};
-pub use rounds::FEWEST_EXCHANGES;
+pub(crate) use rounds::FEWEST_EXCHANGES;
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};
 pub use streaming_diloco::{StreamingDiLoCo, StreamingDiLoCoConfig};
@@ -67,6 +67,7 @@ use crate::{Key, Session, Slot};
 
 /// A strategy's actions at a step, the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// Ranks that agree on a [step header](header) before anything is sent.
     pub agrees: Agrees,
@@ -87,6 +88,7 @@ pub struct Plan {
 
 /// Ranks that agree on a step header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Agrees {
     /// All ranks. No rank exchanges anything unless every rank can.
     World,
@@ -128,10 +130,11 @@ fn check_own(values: &[f32], cx: &Context<'_>, comm: &Session) -> Result<(), Syn
 }
 
 /// Steps between headers of a strategy that needs none, so that ranks agree on stop requests and share their losses.
-pub const HEADER_STEPS: u64 = 100;
+pub(crate) const HEADER_STEPS: u64 = 100;
 
 /// Context of a hook: key, slots and agreements of the step.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Context<'a> {
     /// The run's root key.
     pub key: Key,
@@ -142,6 +145,13 @@ pub struct Context<'a> {
     pub agreed_step: &'a AgreedStep,
     /// Each rank's values for this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
+}
+
+impl<'a> Context<'a> {
+    /// Creates the context of a step without the values of each rank.
+    pub fn new(key: Key, slots: &'a [Slot], agreed_step: &'a AgreedStep) -> Self {
+        Context { key, slots, agreed_step, ranks: &[] }
+    }
 }
 
 /// Treatment of the inner optimizer's momenta after a step.

@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use briquette_core::config::Described;
-//! use briquette_core::sync::{Outer, OuterRule, SyncStrategy, outer::Around};
+//! use briquette_core::sync::{Around, Outer, OuterRule, SyncStrategy};
 //!
 //! /// Half of the way to the mean, every fourth step.
 //! #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]

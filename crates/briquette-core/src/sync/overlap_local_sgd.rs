@@ -47,7 +47,7 @@
 //! for step in 0..3 {
 //!     x[0] += 8.0;
 //!     let agreed_step = AgreedStep { step, learning_rate: Some(1.0), ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     overlap.after_step(&mut x, &cx, &mut comm)?;
 //!     overlap.commit();
 //!     overlap.after_commit(&cx, &mut comm);

@@ -60,7 +60,7 @@
 //! parle.begin(&y);
 //! for (step, gradient) in [(0, -8.0), (1, 0.0)] {
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     let mut gradient = vec![gradient];
 //!     parle.after_backward(&mut gradient, &cx, &mut comm)?;
 //!     y[0] -= gradient[0];

@@ -134,7 +134,6 @@ impl Described for LocalSgdConfig {
     const SETTINGS: &'static str = "PERIOD[,momenta=keep|reset|average,rate=1]";
     const HELP: &'static str =
         "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences";
-    const OLD_NAME: &'static str = "periodic";
 
     fn check(&self) -> Result<(), ConfigError> {
         ConfigError::unless(self.rate.is_finite() && self.rate > 0.0, "rate of local-sgd", "above 0", self.rate)?;

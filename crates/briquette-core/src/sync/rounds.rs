@@ -4,7 +4,7 @@ use crate::config::StrategyConfig;
 use crate::error::ConfigError;
 
 /// Minimum number of exchanges between local steps in a run. With fewer, the ranks' local progress is hardly combined.
-pub const FEWEST_EXCHANGES: u64 = 20;
+pub(crate) const FEWEST_EXCHANGES: u64 = 20;
 
 /// Returns the default period, or a shorter one with which a run of `steps` steps has [`FEWEST_EXCHANGES`] exchanges.
 pub(super) fn period_of(usual: u64, steps: Option<u64>) -> u64 {

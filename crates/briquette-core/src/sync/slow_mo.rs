@@ -50,7 +50,7 @@
 //! for step in 0..2 {
 //!     x[0] -= 0.1 * 2.0; // a gradient of 2 at rate 0.1
 //!     let agreed_step = AgreedStep { step, learning_rate: Some(0.1), ..AgreedStep::default() };
-//!     slow_mo.after_step(&mut x, &Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] }, &mut comm)?;
+//!     slow_mo.after_step(&mut x, &Context::new(Key::new(0), layout.slots(), &agreed_step), &mut comm)?;
 //!     slow_mo.commit();
 //! }
 //! assert!((x[0] - 0.5).abs() < 1e-6); // u = 2, then 3: 1 − 0.2 − 0.3

@@ -61,7 +61,7 @@
 //! for step in 0..3 {
 //!     x.iter_mut().for_each(|x| *x += 8.0);
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
-//!     let cx = Context { key: Key::new(0), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+//!     let cx = Context::new(Key::new(0), layout.slots(), &agreed_step);
 //!     streaming.after_step(&mut x, &cx, &mut comm)?;
 //!     streaming.commit();
 //!     streaming.after_commit(&cx, &mut comm);

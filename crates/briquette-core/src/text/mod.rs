@@ -14,7 +14,7 @@ mod read;
 mod write;
 
 pub(crate) use read::{entries, read};
-pub(crate) use write::write;
+pub(crate) use write::{bracketed, write};
 
 /// Implements the conversions that serde's `try_from = "String"` and `into = "String"` need, for a type with `FromStr` and `Display`.
 macro_rules! serde_as_text {

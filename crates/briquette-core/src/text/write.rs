@@ -1,5 +1,6 @@
 //! Writes settings as a text: a serializer for flat structs that omits fields with their default value.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use serde::Serialize;
@@ -17,8 +18,7 @@ pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &s
     for (index, (key, value)) in fields.iter().enumerate() {
         let is_default = defaults.iter().any(|(other, default)| other == key && default == value);
         let Some(value) = value.as_ref().filter(|_| index == 0 || !is_default) else { continue };
-        let value =
-            if value.is_empty() || value.contains([',', '=', '(', ')']) { format!("({value})") } else { value.clone() };
+        let value = bracketed(value);
         match index {
             0 => write!(f, "{separator}{value}")?,
             _ => write!(f, "{separator}{}={value}", key.replace('_', "-"))?,
@@ -26,6 +26,11 @@ pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &s
         separator = ',';
     }
     Ok(())
+}
+
+/// Returns a value as it stands in a text: in parentheses if it is empty or has the marks of a text.
+pub(crate) fn bracketed(value: &str) -> Cow<'_, str> {
+    if value.is_empty() || value.contains([',', '=', '(', ')']) { format!("({value})").into() } else { value.into() }
 }
 
 /// A field's name and the text of its value; `None` if it has no value.

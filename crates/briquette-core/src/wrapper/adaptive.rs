@@ -41,6 +41,7 @@ use crate::state::{State, Stateful};
 /// Time at which ranks agree on the controller's inputs; see the [module](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Probing {
     /// With the next step's header: decisions use the numbers of the previous step.
     #[default]
@@ -129,7 +130,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
 
     /// Sends dense exchanges in these buckets instead of one ring of the whole vector.
     #[must_use]
-    pub fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
+    pub(crate) fn dense_in(mut self, buckets: Bucketed<Dense>) -> Self {
         self.buckets = Some(buckets);
         self
     }

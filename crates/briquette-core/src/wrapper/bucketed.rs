@@ -3,33 +3,21 @@
 //! A bucket holds consecutive slots until it has at least `min_values` values. Each bucket has a separate reducer and a separate key
 //! (`key.bucket(b)`). Results do not depend on the schedule of the buckets.
 //!
-//! **Overlap.** With [`overlapped`](Bucketed::overlapped), odd-numbered buckets are exchanged in the background ([`Session::start`]) while
-//! this thread exchanges the others. Encoding and decoding of one bucket overlap with the communication of another. The frames of a bucket
-//! are the same, and so are all bits, bytes and states; only the channel differs. Every rank must overlap, or none. Overlap costs a copy of
-//! half of the vector each way. Inside `Threaded` the second thread works alone, and the pool works for the other buckets. If the transport
-//! has no channels, and inside a job, buckets are exchanged one after another.
-//!
 //! **Arriving vectors** ([`reduce_arriving`](Reducer::reduce_arriving)). Buckets are exchanged one after another, in the order in which the
 //! last of their slots are expected, each as soon as it has arrived.
 //!
-//! **Failure.** The error is that of the first bucket that fails, as without overlap. Later buckets of the other channel may have been
-//! exchanged by then, equally on every rank. The state that the buckets have staged is [discarded](Stateful::discard), so stateful reducers
-//! work in buckets. A panic in the background is resumed here; after a panic in either thread the reducer must not be used again.
+//! **Failure.** The error is that of the first bucket that fails; no bucket after it is exchanged. The state that the buckets have staged
+//! is [discarded](Stateful::discard), so stateful reducers work in buckets.
 
 use std::ops::Range;
 
 use crate::error::{ReduceError, StateError};
 use crate::layout;
-use crate::reduce::{
-    AgreedStep, Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent,
-};
+use crate::reduce::{Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful, load_each, save_each};
 use crate::trace::phase;
-use crate::{CompressionFactor, Key, Layout, Session, Slot, Traffic};
-
-/// The channel of odd-numbered buckets.
-const CHANNEL: usize = 1;
+use crate::{CompressionFactor, Layout, Session, Slot, Traffic};
 
 #[derive(Debug)]
 struct Bucket<R> {
@@ -38,8 +26,6 @@ struct Bucket<R> {
     /// The slots of the bucket, relative to its start.
     slots: Vec<Slot>,
     reducer: R,
-    /// Input, average and contribution of odd-numbered buckets that overlap.
-    moved: [Vec<f32>; 3],
 }
 
 /// One reducer per bucket; see the [module](self).
@@ -49,7 +35,6 @@ pub struct Bucketed<R> {
     len: usize,
     /// Number of slots of all buckets together.
     slots: usize,
-    overlapped: bool,
     /// Set if every bucket compresses each of its slots separately.
     per_slot: bool,
     scratch: Energies,
@@ -98,20 +83,12 @@ impl<R: Reducer> Bucketed<R> {
                 slots: inside.iter().map(|s| s.rebased(range.start)).collect(),
                 range,
                 reducer: make(buckets.len()),
-                moved: Default::default(),
             });
             first = end;
         }
         let per_slot = buckets.iter_mut().all(|bucket| bucket.reducer.knob().is_some_and(|knob| knob.per_slot()));
         let slots = layout.slots().len();
-        Bucketed { buckets, len: layout.len(), slots, overlapped: false, per_slot, scratch: Energies::new() }
-    }
-
-    /// Sets whether odd-numbered buckets are exchanged in the background; off by default. Must be the same on every rank.
-    #[must_use]
-    pub fn overlapped(mut self, overlapped: bool) -> Self {
-        self.overlapped = overlapped;
-        self
+        Bucketed { buckets, len: layout.len(), slots, per_slot, scratch: Energies::new() }
     }
 
     /// Returns the nominal ratio of all values together. The report holds the first bucket's ratio and receives the ratio of each slot.
@@ -170,7 +147,7 @@ impl<R: Reducer> Stateful for Bucketed<R> {
     }
 }
 
-impl<R: Reducer + 'static> Reducer for Bucketed<R> {
+impl<R: Reducer> Reducer for Bucketed<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
@@ -178,15 +155,9 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
         // Buckets take no measurements of the whole vector.
         let of_a_part = round.agreed_step.of_a_part();
         let mut round = Round { agreed_step: &of_a_part, ..round };
-        let overlapped = self.overlapped && self.buckets.len() > 1 && comm.open(CHANNEL).is_ok();
-        let exchanged = if overlapped {
-            self.reduce_overlapped(round, comm)?
-        } else {
-            let input = round.input;
-            let part = |bucket: &mut Bucket<R>| bucket.reduce(&input[bucket.range.clone()], &mut round, comm);
-            let done = self.buckets.iter_mut().map(part);
-            together(self.slots, done)?
-        };
+        let input = round.input;
+        let part = |bucket: &mut Bucket<R>| bucket.reduce(&input[bucket.range.clone()], &mut round, comm);
+        let exchanged = together(self.slots, self.buckets.iter_mut().map(part))?;
         comm.scope().bucket = None;
         Ok(exchanged)
     }
@@ -249,7 +220,7 @@ impl<R: Reducer + 'static> Reducer for Bucketed<R> {
 }
 
 /// One knob for all buckets: each gets its share of the levels.
-impl<R: Reducer + 'static> Knob for Bucketed<R> {
+impl<R: Reducer> Knob for Bucketed<R> {
     fn per_slot(&self) -> bool {
         self.per_slot
     }
@@ -276,35 +247,6 @@ impl<R: Reducer + 'static> Knob for Bucketed<R> {
     }
 }
 
-impl<R: Reducer + 'static> Bucketed<R> {
-    /// Exchanges the odd-numbered buckets in the background, and the others meanwhile.
-    fn reduce_overlapped(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Round { key, agreed_step: &agreed_step, .. } = round;
-        let (mut odd, even): (Vec<_>, Vec<_>) = self.buckets.drain(..).partition(|bucket| bucket.index % 2 == 1);
-        self.buckets = even;
-        odd.iter_mut().for_each(|bucket| bucket.copy_in(&round));
-        let pending = comm.start(CHANNEL, move |comm| {
-            let done = until_failure(odd.iter_mut().map(|bucket| bucket.reduce_moved((key, &agreed_step), comm)));
-            (odd, done)
-        });
-        let input = round.input;
-        let part = |bucket: &mut Bucket<R>| bucket.reduce(&input[bucket.range.clone()], &mut round, comm);
-        let mut done = until_failure(self.buckets.iter_mut().map(part));
-        let ((odd, others), ended) = pending.finish(comm);
-        odd.iter().for_each(|bucket| bucket.copy_out(&mut round));
-        self.buckets.extend(odd);
-        self.buckets.sort_by_key(|bucket| bucket.index);
-        done.extend(others);
-        done.sort_by_key(|done| done.index);
-        if let Some(failed) = done.iter().find(|done| done.result.is_err()) {
-            comm.scope().bucket = Some(failed.index);
-        }
-        let exchanged = together(self.slots, done.into_iter())?;
-        ended?;
-        Ok(exchanged)
-    }
-}
-
 /// Outcome of a bucket's exchange.
 struct Done {
     index: usize,
@@ -327,30 +269,6 @@ impl<R: Reducer> Bucket<R> {
         comm.scope().bucket = Some(*index);
         let _bucket = phase!("bucket", bucket = *index);
         Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
-    }
-
-    /// Exchanges this bucket's own vectors.
-    fn reduce_moved(&mut self, (key, agreed_step): (Key, &AgreedStep), comm: &mut Session) -> Done {
-        let Bucket { index, slots, reducer, moved: [input, average, sent], .. } = self;
-        let sent = (!sent.is_empty()).then_some(&mut sent[..]);
-        comm.scope().bucket = Some(*index);
-        let _bucket = phase!("bucket", bucket = *index);
-        let share = Round { key: key.bucket(*index), slots, agreed_step, input, average, sent };
-        Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
-    }
-
-    fn copy_in(&mut self, whole: &Round<'_>) {
-        let [input, average, sent] = &mut self.moved;
-        input.clear();
-        input.extend_from_slice(&whole.input[self.range.clone()]);
-        average.resize(input.len(), 0.0);
-        sent.resize(if whole.sent.is_some() { input.len() } else { 0 }, 0.0);
-    }
-
-    fn copy_out(&self, whole: &mut Round<'_>) {
-        let [_, average, sent] = &self.moved;
-        whole.average[self.range.clone()].copy_from_slice(average);
-        whole.sent.iter_mut().for_each(|whole| whole[self.range.clone()].copy_from_slice(sent));
     }
 }
 
@@ -377,4 +295,66 @@ fn together(slots: usize, parts: impl Iterator<Item = Done>) -> Result<Exchanged
     }
     assert_eq!(first, slots, "every bucket is exchanged, unless an earlier exchange panicked");
     Ok(Exchanged { traffic, selection: selections.finish() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::comm::{Faulty, Local, run_ranks};
+    use crate::error::CommError;
+    use crate::reduce::{AgreedStep, Dense};
+
+    /// Five buckets of two values.
+    fn layout() -> Layout {
+        Layout::new(["a", "b", "c", "d", "e"].map(|name| (name, vec![2])))
+    }
+
+    fn reduce(input: &[f32], comm: &mut Session) -> Result<Vec<f32>, ReduceError> {
+        let (layout, agreed_step, mut average) = (layout(), AgreedStep::default(), vec![0.0; input.len()]);
+        let (key, slots) = (Key::new(1), layout.slots());
+        let round = Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None };
+        Bucketed::new(&layout, 1, |_| Dense).exchange(round, comm)?;
+        Ok(average)
+    }
+
+    #[test]
+    fn the_first_error_in_the_order_of_buckets_comes_back_and_the_world_goes_on() {
+        for bad in [vec![0], vec![1], vec![4], vec![1, 2], vec![3, 1]] {
+            let first = *bad.iter().min().unwrap();
+            let run = run_ranks(Local::world(3), |mut comm| {
+                let mut input = [1.0; 10];
+                bad.iter().for_each(|bucket| input[2 * bucket] = f32::MAX);
+                let error = reduce(&input, &mut comm).unwrap_err();
+                assert_eq!(comm.scope().bucket, Some(first));
+                // All ranks have made the same calls, so the next exchange finds no leftover messages.
+                let average = reduce(&[2.0; 10], &mut comm)?;
+                assert_eq!(comm.scope().bucket, None);
+                Ok::<_, ReduceError>((error, average))
+            });
+            let slot = layout().slots()[first].path().to_owned();
+            for outcome in run {
+                assert_eq!(outcome, Ok((ReduceError::Overflow { slot: slot.clone() }, vec![2.0; 10])), "{bad:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_call_names_its_bucket_on_every_rank() {
+        let run = |mut comm: Session| {
+            let result = reduce(&[1.0; 10], &mut comm).map(drop);
+            // A rank may finish before another one fails; its next call then reports the failure.
+            result.and_then(|()| Ok(comm.barrier()?)).map(|()| comm.calls())
+        };
+        let calls = run_ranks(Local::world(3), run);
+        assert!(calls.iter().all(|outcome| *outcome == Ok(24)), "{calls:?}");
+        for (rank, call) in (0..3).flat_map(|rank| (0..20).map(move |call| (rank, call))) {
+            for outcome in run_ranks(Faulty::world(Local::builder(3).endpoints(), rank, call), run) {
+                let Err(ReduceError::Comm(CommError::Aborted { by, during, .. })) = outcome else {
+                    panic!("{outcome:?}")
+                };
+                assert_eq!((by, during.bucket), (rank, Some(call as usize / 4)));
+            }
+        }
+    }
 }

@@ -2,9 +2,7 @@
 //!
 //! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange, the rest as
 //! compression. [Waiting](Session::idle) for values to compress counts as neither. On a clock that does not measure compression, [the
-//! seconds that are set](Session::set_compress_seconds) count instead. If [buckets overlap](super::Bucketed), compression is that of the
-//! foreground, and waiting for the other buckets is exchange: the sum is the time that the step waited. Metering costs one pass over the
-//! vector, and one vector if no outer wrapper requests `sent`.
+//! seconds that are set](Session::set_compress_seconds) count instead. Metering costs one pass over the vector, and one vector if no outer wrapper requests `sent`.
 
 use std::ops::Range;
 

@@ -4,14 +4,12 @@ use std::ops::Range;
 
 use briquette_core::config::{Config, Exchange, exchanges};
 use briquette_core::error::{ConfigError, StateError, SyncError};
-use briquette_core::laws::{self, Setup, Synchronizes, each_rank, gradient, short};
+use briquette_core::laws::{self, Outcome, Setup, Synchronizes, each_rank, gradient, same_bits, short};
 use briquette_core::reduce::{AgreedStep, Arriving, LastExchange};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
 use briquette_core::sync::{Context, Plan, SyncStrategy};
 use briquette_core::{Key, Layout, Session, comm::Local};
-
-use crate::overlap::assert_same;
 
 /// Values are NaN until they are waited for.
 struct Late<'a> {
@@ -97,10 +95,23 @@ impl Synchronizes for AsItComes {
 
 /// Returns every representative as it is, and in small buckets if it can be split.
 fn all() -> impl Iterator<Item = Config> {
-    let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), overlap: false, ..exchange };
+    let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), ..exchange };
     let both = move |exchange: Exchange| [exchange.clone(), cut(exchange)];
     let works = |exchange: &Exchange| exchange.build_reducer(&short(), 5).is_ok();
     exchanges().into_iter().flat_map(both).filter(works).map(Config::every_step)
+}
+
+fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
+    for (rank, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.len(), b.len());
+        for (step, (a, b)) in a.iter().zip(b).enumerate() {
+            assert!(same_bits(&a.average, &b.average), "{setup}, rank {rank}, step {step}: average");
+            assert!(same_bits(&a.sent, &b.sent), "{setup}, rank {rank}, step {step}: sent");
+            assert_eq!(a.state, b.state, "{setup}, rank {rank}, step {step}");
+            let books = |o: &Outcome| (o.reported, o.counted, o.factor);
+            assert_eq!(books(a), books(b), "{setup}, rank {rank}, step {step}");
+        }
+    }
 }
 
 #[test]
@@ -116,7 +127,7 @@ fn when_values_come_changes_no_bit_no_memory_no_byte_and_no_decision() {
 #[test]
 fn law_4_holds_while_vectors_arrive() {
     for exchange in exchanges().into_iter().filter(|exchange| exchange.bucket_values.is_some()) {
-        let config = Config::every_step(Exchange { overlap: false, ..exchange });
+        let config = Config::every_step(exchange);
         laws::leaves_no_trace(&Setup::short(&AsItComes(config), 3), 1);
     }
 }
@@ -132,7 +143,7 @@ fn waited_first(text: &str, step: u64) -> f64 {
             // The same on every rank, as are the values measured from it.
             let own = gradient(&layout, 0, step);
             let agreed_step = AgreedStep { step, learning_rate: Some(0.5), previous, ..AgreedStep::default() };
-            let cx = Context { key: Key::new(1), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
             let mut late = Late { calls: comm.calls(), ..Late::new(&own, vec![]) };
             strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
             strategy.commit();

@@ -35,7 +35,9 @@ impl Stateful for Both {
 
 impl SyncStrategy for Both {
     fn plan(&self, _step: u64) -> Plan {
-        Plan { parameters: true, ..Plan::GRADIENTS }
+        let mut plan = Plan::GRADIENTS;
+        plan.parameters = true;
+        plan
     }
     fn after_backward(&mut self, x: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
         (self.traffic, self.seen) = (Traffic::default(), *cx.agreed_step);

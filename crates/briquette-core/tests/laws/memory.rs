@@ -134,10 +134,10 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
         for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
             // Without a setting the compressor determines it: read from the first step, and required later.
             let alpha = match (setup.config.feedback.get().asks(), setup.config.feedback) {
-                (Asks::Nothing | Asks::Bounded, _) => continue,
                 (Asks::Contractive, _) => 1.0,
                 (Asks::Unbiased, Feedback::Diana(settings)) => settings.alpha.unwrap_or_else(|| first_alpha(&run[0])),
                 (Asks::Unbiased, _) => first_alpha(&run[0]),
+                _ => continue,
             };
             let before = std::iter::once(Memory::default()).chain(run.iter().map(|o| Memory::of(&o.state)));
             for (step, (outcome, before)) in run.iter().zip(before).enumerate() {

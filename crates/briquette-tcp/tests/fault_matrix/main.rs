@@ -1,5 +1,7 @@
 //! Outcomes of failing ranks and networks: every kind of fault, during every operation, to rank 0 and to another rank.
-//! The outcomes are those of the table in `docs/faults.md`; none is "hung".
+//! The outcomes are those of the table in `outcomes.md`, which `docs/faults.md` sums up; none is "hung".
+//!
+//! Own binary: it starts itself as ranks, and the cases are timed, so that no other test runs beside them.
 //!
 //! Each case is a world of three processes, which are this test program started again; rank 0 or 1 has proxies in front
 //! of all its connections. The observed table is written to `target/tmp/faults.md`.
@@ -135,11 +137,11 @@ fn every_fault_during_every_operation_ends_as_documented() {
         .map(|(case, seen)| format!("{case:?}: {:?}\n{}", seen.outcome, seen.log))
         .collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
-    let committed = include_str!("../../../../docs/faults.md");
+    let committed = include_str!("outcomes.md");
     for outcome in outcomes(&table) {
         assert!(
             outcomes(committed).any(|row| row == outcome),
-            "not in docs/faults.md, see target/tmp/faults.md: {outcome}"
+            "not in tests/fault_matrix/outcomes.md, see target/tmp/faults.md: {outcome}"
         );
     }
     briquette_testkit::held!(

@@ -61,15 +61,11 @@ impl Saved {
         Ok((module, optimizer))
     }
 
-    /// Loads this rank's own values; older files have none, and the means stay.
+    /// Loads this rank's own values. If the file has none, the means stay.
     fn own<M: Module>(&mut self, name: &str, module: M, part: Part) -> Result<M, Error> {
         let Some(bytes) = self.blobs.remove(name) else { return Ok(module) };
         let problem = || format!("its `{name}` are {} bytes, which is not what the model has", bytes.len());
-        let written = flat::write_bytes(module, part, &bytes);
-        // Older files count frozen parameters among the buffers.
-        let older =
-            |module| if part == Part::Buffers { flat::write_bytes(module, Part::Rest, &bytes) } else { Err(module) };
-        written.or_else(older).map_err(|_| fail(&self.path, problem()))
+        flat::write_bytes(module, part, &bytes).map_err(|_| fail(&self.path, problem()))
     }
 }
 

@@ -5,7 +5,6 @@ use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use safetensors::tensor::SafeTensors;
 
-use super::directory::file_name;
 use super::{Checkpoint, fail, file, ids};
 use crate::error::Error;
 use crate::flat;
@@ -34,18 +33,10 @@ impl Checkpoint {
         Ok(ids::keep(module, &local).0)
     }
 
-    /// The model's record, from the common file, or from rank 0's in older checkpoints.
+    /// The model's record, from the common file.
     fn model(&self) -> Result<Bytes, Error> {
-        let read = |bytes: Vec<u8>| -> Result<Option<Bytes>, Error> {
-            let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(self.path(), e))?;
-            Ok(file::read_blobs(&file).remove("model"))
-        };
-        if let Some(model) = self.read_common()?.map(read).transpose()?.flatten() {
-            return Ok(model);
-        }
-        if let Some(model) = read(self.read(0)?)? {
-            return Ok(model);
-        }
-        Err(fail(&self.path().join(file_name(0)), "it has no `model`"))
+        let common = self.read_common()?;
+        let file = SafeTensors::deserialize(&common).map_err(|e| fail(self.path(), e))?;
+        file::read_blobs(&file).remove("model").ok_or_else(|| fail(self.path(), "it has no `model`"))
     }
 }

@@ -69,7 +69,6 @@ impl StepTiming {
                 compute_seconds: state.f64("agreed_step/compute_seconds")?,
                 ..AgreedStep::default()
             };
-            // Absent in files of older versions.
             let optional = |name| if state.contains(name) { state.f64s(name) } else { Ok(&[][..]) };
             let (waiting, measured) = (optional("previous/waiting")?, optional("previous/measured")?);
             let energy = |at: usize| waiting.get(at).copied().unwrap_or_default();

@@ -14,7 +14,7 @@ pub(crate) enum Part {
     Frozen,
     /// Tensors that are not parameters (BatchNorm's running statistics): rank-local.
     Buffers,
-    /// All tensors that are not trainable, in the module's order, as older checkpoints have it.
+    /// All tensors that are not trainable, in the module's order.
     Rest,
 }
 

@@ -26,8 +26,9 @@ impl Synchronizer {
         let exchanged = self.driver.exchange_header(header, &mut checked.present, &mut self.comm)?;
         self.exchanged(exchanged);
         self.report.read_seconds = read_seconds;
-        self.report.exchange =
-            Report { factor: Some(CompressionFactor::DENSE), traffic: Some(Traffic::default()), ..Report::default() };
+        self.report.exchange = Report::default();
+        self.report.exchange.factor = Some(CompressionFactor::DENSE);
+        self.report.exchange.traffic = Some(Traffic::default());
         self.clip_own(module, checked.grads)
     }
 }

@@ -104,24 +104,39 @@ mod tests {
     use super::*;
 
     fn sent(ratio: f64) -> Report {
-        Report { factor: Some(CompressionFactor::new(ratio).unwrap()), ..Report::default() }
+        let mut report = Report::default();
+        report.factor = Some(CompressionFactor::new(ratio).unwrap());
+        report
+    }
+
+    fn because(reason: &str) -> Report {
+        let mut report = sent(10.0);
+        report.reason = Some(reason.to_owned());
+        report
     }
 
     #[test]
     fn only_what_is_sent_as_another_thing_than_before_is_a_change() {
         let mut sent_as = SentAs::default();
         let with_slot = |ratio| {
-            let slot = SlotReport { factor: CompressionFactor::new(ratio).ok(), ..SlotReport::default() };
-            Report { slots: vec![slot], ..sent(20.0) }
+            let (mut report, mut slot) = (sent(20.0), SlotReport::default());
+            slot.factor = CompressionFactor::new(ratio).ok();
+            report.slots = vec![slot];
+            report
+        };
+        let by_carrier = |carrier| {
+            let mut report = sent(20.0);
+            report.carrier = Some(carrier);
+            report
         };
         for (report, expected, what) in [
-            (Report { reason: Some("it begins".to_owned()), ..sent(10.0) }, false, "the first exchange"),
+            (because("it begins"), false, "the first exchange"),
             (sent(10.0), false, "the same"),
-            (Report { reason: Some("it rests".to_owned()), ..sent(10.0) }, false, "a reason alone"),
+            (because("it rests"), false, "a reason alone"),
             (sent(20.0), true, "another ratio"),
             (Report::default(), false, "a step without an exchange"),
             (sent(20.0), false, "the ratio before that step"),
-            (Report { carrier: Some("int8 ring"), ..sent(20.0) }, true, "another carrier"),
+            (by_carrier("int8 ring"), true, "another carrier"),
             (sent(20.0), true, "the carrier before"),
             (with_slot(5.0), true, "another ratio of a slot"),
             (with_slot(5.0), false, "the same slots"),

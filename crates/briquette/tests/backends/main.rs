@@ -1,11 +1,13 @@
 //! One suite for every backend: the glue has the same properties on each. Backends are those of this build; one without a device
 //! here is skipped, with a message.
+//!
+//! Own binary: it is built and run again with other backends, and the other tests need only one.
 
 mod facts;
 mod mixed;
 mod models;
 mod optimizers;
-#[path = "../seeded/mod.rs"]
+#[path = "../all/seeded.rs"]
 mod seeded;
 mod types;
 

@@ -1,18 +1,18 @@
 //! Memory use of long runs: every driver holds the same number of bytes after 2 200 steps as after 200.
 //!
-//! There is one test, because the counter counts every thread of the process. It counts bytes that are allocated and not freed,
+//! Own binary, with one test, because the counter counts every thread of the process. It counts bytes that are allocated and not freed,
 //! instead of the memory that the system gives the process: this shows a leak at once, and does not depend on the allocator.
 //!
 //! The counting allocator needs `unsafe`, as `GlobalAlloc` is an unsafe trait. It forwards to the system's.
 #![allow(unsafe_code)]
 
-#[path = "../glue/common.rs"]
+#[path = "../all/common.rs"]
 #[allow(dead_code)]
 mod common;
-#[path = "../data_parallel/common.rs"]
+#[path = "../all/data_parallel/common.rs"]
 #[allow(dead_code)]
 mod learner;
-#[path = "../seeded/mod.rs"]
+#[path = "../all/seeded.rs"]
 mod seeded;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
 use super::*;
+use briquette::core::config::Exchange;
 use briquette::core::control::GraVacConfig;
 
 #[test]
@@ -57,10 +58,10 @@ fn the_default_typed_out_is_the_default() {
     ] {
         assert_eq!(config(nothing), auto, "{nothing}");
     }
-    let exchange = Exchange { bucket_values: Some(100), overlap: true, threads: Some(1), ..auto.exchange.clone() };
-    let how = "bucket-values = 100\noverlap = 'on'\nthreads = 1";
-    let keys = "[config]\nbucket_values = 100\noverlap = true\nthreads = 1";
-    for how in [how, keys, "set = ['bucket-values=100', 'overlap=true', 'threads=1']"] {
+    let exchange = Exchange { bucket_values: Some(100), threads: Some(1), ..auto.exchange.clone() };
+    let how = "bucket-values = 100\nthreads = 1";
+    let keys = "[config]\nbucket_values = 100\nthreads = 1";
+    for how in [how, keys, "set = ['bucket-values=100', 'threads=1']"] {
         assert_eq!(config(how), Config { exchange: exchange.clone(), ..auto.clone() }, "{how}");
     }
     let during = Exchange { during_backward: true, ..auto.exchange.clone() };
@@ -91,7 +92,7 @@ fn a_part_that_is_named_changes_no_other() {
             "set = ['controller=gravac']",
             Config::every_step(Exchange { controller: "gravac".parse().unwrap(), ..top_k.clone() }),
         ),
-        ("controller = 'constant'", Config::every_step(top_k.clone())),
+        ("controller = 'none'", Config::every_step(top_k.clone())),
         ("[config]\ncontroller = 'none'", Config::every_step(top_k.clone())),
         ("compressor = 'topk:20x:q8'", Config::every_step(top_k.clone())),
         ("reducer = 'gather:topk:20x:q8'", Config::every_step(top_k.clone())),
@@ -129,15 +130,4 @@ fn every_choice_is_said_with_its_reason() {
     ] {
         assert!(said(text).contains(says), "{text}: {}", said(text));
     }
-}
-
-/// Checkpoints of such runs have top-k.
-#[test]
-fn a_run_of_an_older_version_without_such_a_flag_goes_on_with_top_k() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("config.toml");
-    std::fs::write(&path, "run = \"7\"\nranks = 2\nlr = 0.2\n").unwrap();
-    let read = Options::read(&path).and_then(|options| options.of_older_version(&path)).unwrap();
-    let exchange = read.resolve().unwrap().config.exchange;
-    assert_eq!((exchange.reducer, exchange.feedback), (GatherConfig::default().into(), Feedback::Error));
 }

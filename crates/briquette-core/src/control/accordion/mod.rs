@@ -44,8 +44,9 @@
 //! let mut ratio = |step, norm: f64| {
 //!     let agreed_step = AgreedStep { step, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
-//!     let decision = controller.decide(&Agreed { norm2: norm * norm, ..Agreed::new(&agreed_step, &[]) });
-//!     decision.factor().map(|factor| factor.get())
+//!     let mut agreed = Agreed::new(&agreed_step, &[]);
+//!     agreed.norm2 = norm * norm;
+//!     controller.decide(&agreed).factor().map(|factor| factor.get())
 //! };
 //! // Decided from the norms before: 8, and 8 to 4 (by half), are critical; 4 to 3 (by a fourth) is not.
 //! let ratios = [(0, 8.0), (1, 4.0), (2, 3.0), (3, 3.0)].map(|(step, norm)| ratio(step, norm));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::CostAware;
 use crate::CompressionFactor;
 use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
-use crate::control::{Constant, Controller};
+use crate::control::{Controller, Schedule};
 use crate::error::ConfigError;
 use crate::reduce::LadderConfig;
 
@@ -60,7 +60,7 @@ impl Described for CostAwareConfig {
 impl ControllerSettings for CostAwareConfig {
     fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         let limit = self.limit.get().build(feedback, world)?;
-        let limit = limit.unwrap_or_else(|| Box::new(Constant(self.max)));
+        let limit = limit.unwrap_or_else(|| Box::new(Schedule::constant(self.max)));
         Ok(Some(Box::new(CostAware::new(self.clone(), limit, world)?)))
     }
 

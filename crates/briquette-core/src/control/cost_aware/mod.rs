@@ -43,11 +43,12 @@
 //! Computing 20, 1994). The knee rule is this project's.
 //!
 //! ```
-//! use briquette_core::control::{Agreed, Constant, Controller, CostAware, CostAwareConfig};
+//! use briquette_core::control::{Agreed, Controller, CostAware, CostAwareConfig, Schedule};
 //! use briquette_core::reduce::{AgreedStep, LastExchange};
 //! use briquette_core::{CompressionFactor, Traffic};
 //! let max = CompressionFactor::new(100.0)?;
-//! let mut controller = CostAware::new(CostAwareConfig { max, ..Default::default() }, Constant(max), 4)?;
+//! let settings = CostAwareConfig { max, ..Default::default() };
+//! let mut controller = CostAware::new(settings, Schedule::constant(max), 4)?;
 //! let (mut factor, mut previous) = (1.0, None);
 //! for step in 0..30 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::{ControllerConfig, Feedback};
-use crate::control::Constant;
+use crate::control::Schedule;
 use crate::reduce::LastExchange;
 use crate::{Layout, Traffic};
 
@@ -58,8 +58,8 @@ fn run<K: Controller>(controller: &mut CostAware<K>, steps: u64, machine: impl F
     (sent, seconds)
 }
 
-fn controller(limit: f64) -> CostAware<Constant> {
-    CostAware::new(CostAwareConfig::default(), Constant(factor(limit)), 4).unwrap()
+fn controller(limit: f64) -> CostAware<Schedule> {
+    CostAware::new(CostAwareConfig::default(), Schedule::constant(factor(limit)), 4).unwrap()
 }
 
 /// By hand, in ms: 50 for compute, .39 to compress from 2x on; exchanges 43.4 (1x), 24.7 (2x), 15.4 (4x), 5.1 (10x), 3.1 (20x), 1.8
@@ -91,7 +91,7 @@ fn the_first_choice_has_the_whole_tolerance() {
     let mut knees = std::collections::BTreeSet::new();
     for (link, max) in links().flat_map(|link| [(link, 100.0), (link, 1000.0)]) {
         let settings = CostAwareConfig { max: factor(max), ..CostAwareConfig::default() };
-        let mut controller = CostAware::new(settings, Constant(factor(max)), 4).unwrap();
+        let mut controller = CostAware::new(settings, Schedule::constant(factor(max)), 4).unwrap();
         let (sent, _) = run(&mut controller, 24, |_| link);
         assert_eq!(sent[20..], [knee(link, max); 4], "{link:?}, at most {max}x: {sent:?}");
         knees.insert(sent[20] as u64);
@@ -352,7 +352,7 @@ fn impossible_settings_are_refused() {
 fn a_world_of_one_sends_dense_at_every_step() {
     let steps = |world| {
         let settings = CostAwareConfig { max: factor(100.0), ..CostAwareConfig::default() };
-        let mut controller = CostAware::new(settings, Constant(factor(100.0)), world).unwrap();
+        let mut controller = CostAware::new(settings, Schedule::constant(factor(100.0)), world).unwrap();
         (run(&mut controller, 60, |_| MACHINE).0, controller.describe().unwrap())
     };
     let (alone, state) = steps(1);

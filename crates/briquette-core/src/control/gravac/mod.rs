@@ -4,7 +4,7 @@
 //! vector's energy that survives (the gain), and the samples per second times that share. If the gain is too small it falls back to a
 //! safe factor, then to dense, and it may find that dense is best. **Why not.** It probes at every step (three numbers in the header
 //! and one compression, whose message is then sent). Small models lose so much energy that `ε ≈ 0.7` often falls back to dense
-//! (below). If model and network are known, a [`Constant`](super::Constant) that was found once is cheaper.
+//! (below). If model and network are known, a constant [`Schedule`](super::Schedule) that was found once is cheaper.
 //!
 //! **Method.** All gains are over all ranks, `Σ‖C(x)‖²/Σ‖x‖²`, and averaged over steps. At each step, `bold` is sent if its gain
 //! reaches `ε`; else `safe` if its gain does; else dense. Then `T[sent]` becomes the average of `samples/t · gain`. Every `window`
@@ -86,11 +86,13 @@
 //! let probes: Vec<f64> = controller.needs().gains.iter().map(|f| f.get()).collect();
 //! assert_eq!(probes, [10.0, 20.0]);
 //! let agreed_step = Default::default();
-//! let agreed = Agreed::new(&agreed_step, &[]);
-//! let decision = controller.decide(&Agreed { gains: &[0.80, 0.72], ..agreed });
+//! let mut agreed = Agreed::new(&agreed_step, &[]);
+//! agreed.gains = &[0.80, 0.72];
+//! let decision = controller.decide(&agreed);
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(20.0));
 //! // Until there are 100/32 gains of each, an average is their mean, and the newest must reach 0.7 as well: 0.50 does not.
-//! let decision = controller.decide(&Agreed { gains: &[0.70, 0.50], ..agreed });
+//! agreed.gains = &[0.70, 0.50];
+//! let decision = controller.decide(&agreed);
 //! assert_eq!(decision.factor().map(|f| f.get()), Some(10.0));
 //! assert_eq!(decision.reason.as_deref(), Some("gain 0.50 at 20x below 0.70: sending 10x"));
 //! # Ok::<(), briquette_core::error::ConfigError>(())

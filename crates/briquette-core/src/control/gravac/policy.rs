@@ -22,6 +22,7 @@ use crate::text::serde_as_text;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[serde(into = "String")]
+#[non_exhaustive]
 pub enum Policy {
     /// `min·2¹, min·2², min·2⁴, min·2⁸, …`: few windows, large jumps.
     Exponential,

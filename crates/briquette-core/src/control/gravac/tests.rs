@@ -1,5 +1,5 @@
 //! Tests of GraVAC against the paper's numbers, with the calls of the wrapper `Adaptive`. Golden traces that need vectors or ranks are
-//! in `tests/gravac.rs`.
+//! in `tests/all/gravac`.
 
 mod recovery;
 mod resume;

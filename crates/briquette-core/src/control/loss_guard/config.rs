@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::LossGuard;
 use crate::CompressionFactor;
 use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
-use crate::control::{ConstantConfig, Controller};
+use crate::control::{Controller, ScheduleConfig};
 use crate::error::ConfigError;
 
 /// Settings of [`LossGuard`].
@@ -30,7 +30,7 @@ pub struct LossGuardConfig {
 
 impl Default for LossGuardConfig {
     fn default() -> Self {
-        let inner = Box::new(ConstantConfig::default().into());
+        let inner = Box::new(ScheduleConfig::constant(CompressionFactor::constant(10.0)).into());
         LossGuardConfig { inner, window: 10, points: 8, trust: 0.5, noises: 5.0, back: 4.0, hold: 8 }
     }
 }
@@ -40,7 +40,7 @@ impl Described for LossGuardConfig {
     const SETTINGS: &'static str =
         "(CONTROLLER)[,window=STEPS,points=POINTS,trust=SHARE,noises=TIMES,back=TIMES,hold=POINTS]";
     const HELP: &'static str =
-        "lowers the ratio of another controller where the loss falls behind its trend (constant)";
+        "lowers the ratio of another controller where the loss falls behind its trend (schedule:10x)";
 
     fn check(&self) -> Result<(), ConfigError> {
         let positive = |name: &'static str, value: u64| match value {

@@ -46,9 +46,10 @@
 //!
 //! ```
 //! use briquette_core::CompressionFactor;
-//! use briquette_core::control::{Agreed, Constant, Controller, LossGuard, LossGuardConfig};
+//! use briquette_core::control::{Agreed, Controller, LossGuard, LossGuardConfig, Schedule};
 //! use briquette_core::reduce::AgreedStep;
-//! let mut guard = LossGuard::new(LossGuardConfig::default(), Constant(CompressionFactor::new(100.0)?))?;
+//! let inner = Schedule::constant(CompressionFactor::new(100.0)?);
+//! let mut guard = LossGuard::new(LossGuardConfig::default(), inner)?;
 //! let mut reasons = vec![];
 //! for step in 0..120 {
 //!     // It falls for 80 steps, then rises.

@@ -2,14 +2,14 @@ mod rises;
 
 use super::*;
 use crate::config::{ControllerConfig, Feedback};
-use crate::control::Constant;
+use crate::control::Schedule;
 
 fn factor(factor: f64) -> CompressionFactor {
     CompressionFactor::new(factor).unwrap()
 }
 
-fn guard(settings: LossGuardConfig) -> LossGuard<Constant> {
-    LossGuard::new(settings, Constant(factor(100.0))).unwrap()
+fn guard(settings: LossGuardConfig) -> LossGuard<Schedule> {
+    LossGuard::new(settings, Schedule::constant(factor(100.0))).unwrap()
 }
 
 fn step<K: Controller>(
@@ -135,12 +135,12 @@ fn raises_that_do_no_harm_raise_no_alarm() {
     let mut alarms = 0;
     for seed in 0..20 {
         let settings = LossGuardConfig::default();
-        let mut guard = LossGuard::new(settings, Constant(factor(2.0))).unwrap();
+        let mut guard = LossGuard::new(settings, Schedule::constant(factor(2.0))).unwrap();
         let mut rng = crate::Key::new(seed).block(0);
         for t in 0..3000 {
             let noise: f64 = (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * 0.3;
             let loss = 0.5 + 1.8 / (1.0 + 0.01 * f64::from(t)) + noise;
-            guard.inner = Constant(factor(if t / 250 % 2 == 0 { 2.0 } else { 100.0 }));
+            guard.inner = Schedule::constant(factor(if t / 250 % 2 == 0 { 2.0 } else { 100.0 }));
             alarms += usize::from(step(&mut guard, Some(loss), None).1.is_some_and(|why| why.contains("expected: at")));
         }
     }
@@ -169,7 +169,7 @@ fn a_short_fall_promises_nothing() {
 #[test]
 fn where_nothing_is_compressed_no_alarm_is_raised() {
     let settings = LossGuardConfig { window: 1, points: 4, ..LossGuardConfig::default() };
-    let mut guard = LossGuard::new(settings, Constant(factor(1.0))).unwrap();
+    let mut guard = LossGuard::new(settings, Schedule::constant(factor(1.0))).unwrap();
     for t in 0..50 {
         assert_eq!(step(&mut guard, Some(1.5_f64.powi(t)), None), (1.0, None));
     }
@@ -193,7 +193,7 @@ fn a_reported_validation_loss_is_a_trend_of_its_own() {
 fn training_that_diverges_under_compression_is_caught() {
     let train = |guarded: bool| {
         let settings = LossGuardConfig { window: 5, points: 6, hold: 20, ..LossGuardConfig::default() };
-        let mut guard = LossGuard::new(settings, Constant(factor(1000.0))).unwrap();
+        let mut guard = LossGuard::new(settings, Schedule::constant(factor(1000.0))).unwrap();
         let (mut x, mut residual, mut worst) = ([1.0_f64; 64], [0.0_f64; 64], 0.0_f64);
         let mut last = 0.0;
         for t in 0..600_usize {

@@ -14,6 +14,7 @@ use crate::state::Staged;
 /// Memories kept by a server, and so the contribution of an absent rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Variant {
     /// One memory per rank: an absent rank contributes nothing.
     Pp1,

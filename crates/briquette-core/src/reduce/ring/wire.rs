@@ -12,6 +12,7 @@ pub(super) const SCALED: usize = binary16::SCALED;
 /// A number format of the [`Ring`](super::Ring)'s frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Wire {
     /// bfloat16: 8 significant bits, the range of `f32`.
     #[default]

@@ -1,3 +1,6 @@
+use rand::Rng;
+
+use super::hashes::{PRIME, column, hash, multiply_add};
 use super::*;
 use crate::comm::{Local, Session, all_reduce_traffic};
 use crate::reduce::{AgreedStep, Dense};
@@ -48,12 +51,16 @@ fn the_exact_round_by_hand() {
 #[test]
 fn a_hash_by_hand() {
     // The polynomial is i: its lowest bit is the sign, i/2 of 2⁶⁰ the column.
-    assert_eq!(place(&[0, 1, 0, 0], 6, 10), (0, 1.0));
-    assert_eq!(place(&[0, 1, 0, 0], 7, 10), (0, -1.0));
+    let place = |coefficients: [u64; 4], i, columns| {
+        let hash = hash(&coefficients, i);
+        (column(hash, columns), hash & 1)
+    };
+    assert_eq!(place([0, 1, 0, 0], 6, 10), (0, 0));
+    assert_eq!(place([0, 1, 0, 0], 7, 10), (0, 1));
     // 2⁶⁰ − 1 is odd, and its half is the middle of the range: column 2⁵⁹·10/2⁶⁰ = 4.99….
-    assert_eq!(place(&[(1 << 60) - 1, 0, 0, 0], 5, 10), (4, -1.0));
+    assert_eq!(place([(1 << 60) - 1, 0, 0, 0], 5, 10), (4, 1));
     // 1 + 2·3 + 3·9 + 4·27 = 142.
-    assert_eq!(place(&[1, 2, 3, 4], 3, 1 << 60), (71, 1.0));
+    assert_eq!(place([1, 2, 3, 4], 3, 1 << 60), (71, 0));
 }
 
 #[test]

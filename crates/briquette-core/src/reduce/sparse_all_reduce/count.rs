@@ -9,6 +9,7 @@ pub const HEADER: usize = 17;
 
 /// Bytes that one rank moves in an exchange, by phase. Payload is a message without its 17 bytes of header.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RankBytes {
     /// Quantiles sent.
     pub quantiles: usize,

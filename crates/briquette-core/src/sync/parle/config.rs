@@ -91,7 +91,7 @@ impl Described for ParleConfig {
 impl StrategySettings for ParleConfig {
     fn traits(&self) -> StrategyTraits {
         let uses: &[&str] =
-            &["reducer", "aggregator", "controller", "bucket_values", "overlap", "rules", "dense_below", "threads"];
+            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
         StrategyTraits {
             uses: Some((uses, "exchanges differences that keep what was not sent")),
             sends: Sends::AsTheyAre,

@@ -8,6 +8,7 @@ use crate::error::ConfigError;
 /// Attack of a Byzantine rank; see the [module](super).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
 pub enum Attack {
     /// Sends its vector times this factor.
     Large(f32),

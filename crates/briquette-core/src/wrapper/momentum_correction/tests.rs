@@ -2,7 +2,7 @@ use super::*;
 use crate::aggregate::Mean;
 use crate::comm::{Local, Session};
 use crate::compress::TopK;
-use crate::control::Constant;
+use crate::control::Schedule;
 use crate::reduce::{AgreedStep, Dense, Gather};
 use crate::wrapper::{Adaptive, ErrorFeedback};
 use crate::{CompressionFactor, Key, Layout};
@@ -192,7 +192,7 @@ fn with_every_exchange_dense_it_is_momentum_sgd() {
             let plain = momentum_sgd(world, settings);
             let dense = train(world, || MomentumCorrection::new(Dense, settings).unwrap());
             let controlled = train(world, || {
-                let adaptive = Adaptive::new(top(10.0), Constant(CompressionFactor::DENSE)).unwrap();
+                let adaptive = Adaptive::new(top(10.0), Schedule::constant(CompressionFactor::DENSE)).unwrap();
                 MomentumCorrection::new(adaptive, settings).unwrap()
             });
             assert_eq!(dense, controlled, "{world} ranks");

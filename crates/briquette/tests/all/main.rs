@@ -1,0 +1,45 @@
+//! Integration tests of the glue between Burn and core through the public API: real modules, real optimizers, ranks as threads. One
+//! binary, since each links all of Burn; `backends` and `memory` have their own.
+
+mod alone;
+mod alternating;
+mod auto;
+mod averages;
+mod both;
+mod buffers;
+mod calls;
+mod candidates;
+mod checkpoint_errors;
+mod common;
+mod compressed;
+mod data_parallel;
+mod draws;
+mod failures;
+mod forward_state;
+mod frozen;
+mod hidden;
+mod hidden_mistakes;
+mod iterate_average;
+mod joining;
+mod messages;
+mod mixed;
+mod once;
+mod only_some;
+mod optimizers;
+mod periodic;
+mod pieces;
+mod replicas;
+mod resume;
+mod saving;
+mod seeded;
+mod server;
+mod sharded;
+mod skipped;
+mod starting;
+mod strategies;
+mod telemetry;
+mod timing;
+mod two_optimizers;
+mod unagreed;
+mod unequal;
+mod worlds;

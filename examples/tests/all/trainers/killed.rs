@@ -1,0 +1,78 @@
+//! A rank that is killed under any strategy, two levels or a server is named by the others.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use briquette::core::config::{ServerConfig, StrategyConfig};
+
+use super::processes::{children, processes, records};
+use crate::common::{CIFAR, Runs, launcher};
+
+/// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
+const CASES: [(&str, usize); 26] = [
+    ("--strategy every-step --reducer dense", 1),
+    ("--strategy local-sgd:3", 1),
+    ("--strategy slowmo:3", 0),
+    ("--strategy bmuf:3", 1),
+    ("--strategy diloco:3", 0),
+    ("--strategy streaming-diloco:6,fragments=2,overlap=1", 1),
+    ("--strategy easgd:2", 1),
+    // Whichever leads: with two more ranks one of these does.
+    ("--strategy lsgd:2,local=1", 0),
+    ("--strategy lsgd:2,local=1", 1),
+    ("--strategy sgp", 1),
+    ("--strategy sgp:exponential,staleness=2", 0),
+    ("--strategy overlap-local-sgd:2", 1),
+    ("--strategy cocod:2", 0),
+    ("--strategy minibatch:2", 1),
+    ("--strategy parle:2", 0),
+    ("--strategy delayed", 1),
+    ("--strategy two-level:(local-sgd:3),group=2", 3),
+    ("--strategy two-level:(sgp),group=2", 0),
+    ("--reducer hierarchical:dense,group=2", 0),
+    ("--server async-sgd --checkpoint-every 9", 0),
+    ("--server async-local-sgd:2 --checkpoint-every 9", 2),
+    ("--server backup:2,spare=1 --checkpoint-every 9", 1),
+    ("--server picky:0.5 --checkpoint-every 9", 0),
+    ("--server synthesis:4,delay=2 --augment none --checkpoint-every 9", 1),
+    ("--server async-lsgd:2 --checkpoint-every 9", 1),
+    ("--server qsvrg:4 --augment none --checkpoint-every 9", 2),
+];
+
+#[test]
+fn a_rank_that_is_killed_is_named_by_another_under_everything() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    let families = [("--strategy", StrategyConfig::help()), ("--server", ServerConfig::help())];
+    for (flag, (syntax, _)) in families.iter().flat_map(|(flag, all)| all.iter().map(move |one| (flag, one))) {
+        let name = syntax.split([':', ' ', '[']).next().expect("a name");
+        let is_of =
+            |flags: &str| flags.split([' ', ':']).collect::<Vec<_>>().windows(2).any(|two| two == [*flag, name]);
+        assert!(CASES.iter().any(|(flags, _)| is_of(flags)), "no case of {flag} {name}");
+    }
+    for (flags, rank) in CASES {
+        let runs = Runs::default();
+        let never = if flags.contains("--checkpoint-every") { "" } else { "--checkpoint-every 0" };
+        let common = processes(4, 3000).replace("--train-limit 64", "--train-limit 256");
+        // A rate at which none diverges before a rank is killed: a server's workers may be late by any number of updates.
+        let launch = format!("launch --ranks 4 -- {CIFAR} {common} --lr 0.001 --epochs 5000 {never} {flags} --out run");
+        let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(60));
+        let id = running.id();
+        let metrics = runs.path("run/metrics.jsonl");
+        running.wait_until(|| records(&metrics) > 2);
+        let killed = children(id)[rank].to_string();
+        assert!(Command::new("kill").args(["-s", "KILL", &killed]).status().unwrap().success());
+        let ended = running.end();
+        assert!(ended.code != Some(0), "{flags}");
+        let others = ended
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("[rank ") && !line.starts_with(&format!("[rank {rank}]")));
+        let named = others.filter(|line| line.contains(&format!("rank {rank} "))).count();
+        assert!(named > 0, "{flags}, rank {rank} killed: {}", ended.stderr);
+    }
+}
