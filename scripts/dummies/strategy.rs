@@ -2,7 +2,7 @@
 
 use super::{EveryStep, SyncStrategy};
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 
 /// Gradients, every step.
@@ -20,8 +20,10 @@ impl Described for OtherEveryStep {
 }
 
 impl StrategySettings for OtherEveryStep {
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { uses: Some((&["reducer", "feedback"], "has few settings")), sends: Sends::AsTheyAre }
+    }
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        exchange.refuse_all_but(&["reducer", "feedback"], "strategy other-every-step has few settings")?;
         Ok(Box::new(EveryStep::new(exchange.build_reducer(layout, world)?)))
     }
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

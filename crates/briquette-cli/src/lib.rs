@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod cert;
+pub mod check;
 pub mod checkpoint;
 pub mod file;
 pub mod launch;

@@ -1,4 +1,4 @@
-//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), shows checkpoints, makes tokens and certificates.
+//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), checks settings, shows checkpoints, makes tokens and certificates.
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use briquette_cli::cert::Cert;
+use briquette_cli::check::Check;
 use briquette_cli::checkpoint;
 use briquette_cli::file::{self, Vector};
 #[cfg(unix)]
@@ -40,6 +41,8 @@ enum Command {
     Cert(Cert),
     /// Shows the checkpoints of a run: step, ranks, notes, files and checksums.
     Checkpoint(checkpoint::Show),
+    /// Checks the settings of an exchange: prints each with its reason, and whether they can be combined.
+    Check(Check),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
@@ -130,6 +133,7 @@ fn run() -> Result<u8> {
         Command::Token => show(token::new()?)?,
         Command::Cert(cert) => show(cert.run()?)?,
         Command::Checkpoint(checkpoint) => return Ok(u8::from(!checkpoint.run()?)),
+        Command::Check(check) => return check.run(),
         Command::Inspect(inspect) => inspect.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]

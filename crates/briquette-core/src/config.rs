@@ -21,6 +21,7 @@
 mod build;
 pub mod catalogue;
 mod class;
+pub mod combine;
 mod exchange;
 mod family;
 mod guest;
@@ -36,6 +37,7 @@ mod text;
 
 pub use catalogue::Catalogue;
 pub(crate) use class::{probes, worse};
+pub use combine::{Sends, StrategyTraits};
 pub use exchange::Exchange;
 pub use family::Described;
 pub use guest::Guest;
@@ -268,17 +270,7 @@ impl Config {
         if world == 0 {
             return Err(ConfigError::range("ranks", "at least 1", world));
         }
-        if self.exchange.during_backward && self.strategy != StrategyConfig::EveryStep {
-            let why = "during_backward needs strategy every-step: gradients are exchanged as they are computed";
-            return Err(ConfigError::Conflict(why.into()));
-        }
-        let differs = self.exchange.reducers().find(|reducer| !reducer.get().averages_equal());
-        if let Some(reducer) = differs.filter(|_| self.strategy != StrategyConfig::EveryStep) {
-            return Err(ConfigError::Conflict(format!(
-                "reducer {reducer} sends every rank an average of its own, and strategy {} counts on equal ones: use every-step",
-                self.strategy.name()
-            )));
-        }
+        combine::strategy(self)?;
         self.strategy.get().build(&self.exchange, layout, world)
     }
 }

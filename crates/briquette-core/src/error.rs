@@ -2,12 +2,15 @@
 
 mod aggregate;
 mod comm;
+mod conflict;
 mod sync;
 
 use std::fmt;
 
 pub use aggregate::AggregateError;
 pub use comm::CommError;
+pub use conflict::Conflict;
+pub(crate) use conflict::world_of;
 pub use sync::SyncError;
 
 /// Implements `Debug` for an error as readable text, since `?` in `main` prints `Debug`: its `Display` text, then each cause that this
@@ -24,7 +27,7 @@ macro_rules! debug_by_display {
     )+};
 }
 
-debug_by_display!(WireError, AggregateError, ReduceError, SyncError, ConfigError, StateError, CommError);
+debug_by_display!(WireError, AggregateError, ReduceError, SyncError, ConfigError, Conflict, StateError, CommError);
 
 /// See [`debug_by_display!`](crate::debug_by_display).
 #[doc(hidden)]
@@ -197,12 +200,36 @@ pub enum ConfigError {
         /// The reason, and a remedy.
         why: String,
     },
-    /// The settings are incompatible.
-    #[error("{0}")]
-    Conflict(String),
+    /// A text that cannot be read as a setting.
+    #[error("{what} `{text}`: {why}")]
+    Text {
+        /// The setting.
+        what: &'static str,
+        /// The text.
+        text: String,
+        /// The reason.
+        why: String,
+    },
+    /// Two settings cannot be combined.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
 }
 
 impl ConfigError {
+    /// Creates the [conflict](Conflict::new) between `left` and `right`.
+    pub fn conflict(
+        left: impl Into<String>,
+        right: impl Into<String>,
+        why: impl Into<String>,
+        instead: impl Into<String>,
+    ) -> Self {
+        Conflict::new(left, right, why, instead).into()
+    }
+
+    pub(crate) fn text(what: &'static str, text: impl Into<String>, why: impl fmt::Display) -> Self {
+        ConfigError::Text { what, text: text.into(), why: why.to_string() }
+    }
+
     /// Returns the error of a value outside its range.
     pub fn range(what: &'static str, range: &'static str, got: impl std::fmt::Display) -> Self {
         ConfigError::Range { what, range, got: got.to_string() }

@@ -43,9 +43,8 @@ impl Shards {
         ConfigError::unless(world > 0, "number of ranks", "at least 1", world)?;
         ConfigError::unless(batch > 0, "batch of a rank", "at least 1", batch)?;
         if world > samples {
-            let problem =
-                format!("{world} ranks cannot share {samples} samples: use at most {samples} ranks or more data");
-            return Err(ConfigError::Conflict(problem));
+            let (why, instead) = ("every rank needs a sample", format!("use at most {samples} ranks or more data"));
+            return Err(ConfigError::conflict(format!("{world} ranks"), format!("{samples} samples"), why, instead));
         }
         Ok(Self { samples, world, batch, own: None })
     }

@@ -114,16 +114,19 @@ impl ServerTraining {
     pub fn strategy(&self) -> impl BuildStrategy + use<> {
         let Self { policy, uplink, batches, .. } = *self;
         custom(self.settings(), move |layout: &Layout, world: usize| {
-            let refused = |why: String| Err(ConfigError::Conflict(why));
+            let server = format!("server {policy}");
             policy.get().build(world - 1)?;
             if uplink.is_some_and(|(_, remembers)| remembers) && !policy.get().allows_memory() {
-                return refused(format!(
-                    "server {policy} allows workers no memory: give `with_compressor` false, and a compressor without bias"
-                ));
+                let instead = "give `with_compressor` false, and a compressor without bias";
+                return Err(ConfigError::conflict(server, "feedback error", "it allows workers no memory", instead));
             }
             if takes_all_data(policy) && batches.is_none() {
-                return refused(format!(
-                    "server {policy} takes full gradients: say by `with_batches` how many batches a rank's data are"
+                let instead = "say by `with_batches` how many batches a rank's data are";
+                return Err(ConfigError::conflict(
+                    server,
+                    "an unknown number of batches",
+                    "it takes full gradients",
+                    instead,
                 ));
             }
             Ok(Shelf::new(layout.len(), world))
@@ -194,18 +197,22 @@ impl ServerTraining {
     /// Checks that this rank can train.
     fn check(&self, sync: &Synchronizer) -> Result<(), Error> {
         let (rank, batches) = (sync.rank(), self.batches.unwrap_or_default());
-        let why = if sync.config.settings() != self.settings() {
-            "the optimizer was built with another strategy than this server's: give it `server.strategy()`".to_owned()
+        let (right, why, instead) = if sync.config.settings() != self.settings() {
+            let why = "the optimizer was built with another strategy than this server's";
+            (format!("strategy {}", sync.config.settings()), why, "give it `server.strategy()`")
         } else if sync.clips() {
-            "a server's optimizer steps with one worker's gradient at a time, which is not clipped: leave out `with_clip_norm`, and clip in the training \
-             loop"
-                .to_owned()
+            let why = "a server's optimizer steps with one worker's gradient at a time, which is not clipped";
+            ("a clip norm".to_owned(), why, "leave out `with_clip_norm`, and clip in the training loop")
         } else if rank != SERVER && takes_all_data(self.policy) && batches == 0 {
-            format!("server {} takes full gradients, and rank {rank} has no batches (`with_batches`)", self.policy)
+            (
+                format!("no batches on rank {rank}"),
+                "it takes full gradients",
+                "give every worker batches (`with_batches`)",
+            )
         } else {
             return Ok(());
         };
-        Err(ConfigError::Conflict(why).into())
+        Err(ConfigError::conflict(format!("server {}", self.policy), right, why, instead).into())
     }
 
     /// Serves the workers. Returns the number of updates and the state to save.

@@ -40,10 +40,11 @@
 use std::fmt;
 
 use briquette_core::Layout;
+use briquette_core::config::combine;
+pub use briquette_core::config::combine::InnerOptimizer;
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
-use briquette_core::wrapper::InnerMomentumConfig;
 
 /// Builds a rank's strategy when its module is known. Every rank must have an equal one.
 pub trait BuildStrategy: Send {
@@ -142,31 +143,19 @@ impl BuildStrategy for Config {
     }
     fn suit(&mut self, optimizer: &dyn Fn() -> InnerOptimizer) -> Result<Option<String>, ConfigError> {
         let steps_with_it = self.steps_with_averages();
-        if let Some(plain) = takes_plain_sgd(self) {
-            check_sgd(&plain, optimizer())?;
+        let seen = if combine::reads_optimizer(self) { optimizer() } else { InnerOptimizer::Unseen };
+        combine::optimizer(self, seen)?;
+        if self.exchange.feedback != Feedback::ByOptimizer {
+            return Ok(None);
         }
-        match self.exchange.feedback {
-            Feedback::InnerMomentum(settings) => check_momentum(settings, steps_with_it.then(optimizer)).map(|()| None),
-            Feedback::ByOptimizer if !steps_with_it => {
-                *self = self.clone().for_optimizer(None);
-                Ok(Some(format!("error feedback (strategy {})", self.strategy.name())))
-            }
-            Feedback::ByOptimizer => {
-                let optimizer = optimizer();
-                *self = self.clone().for_optimizer(optimizer.momentum());
-                let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
-                Ok(Some(format!("{memory} ({optimizer})")))
-            }
-            feedback => {
-                let exchanges_momentum = feedback.get().has_momentum();
-                match feedback {
-                    Feedback::OneBitAdam(_) if steps_with_it => check_adam(feedback, optimizer())?,
-                    _ if steps_with_it && exchanges_momentum => check_plain(feedback, optimizer())?,
-                    _ => {}
-                }
-                Ok(None)
-            }
+        if !steps_with_it {
+            *self = self.clone().for_optimizer(None);
+            return Ok(Some(format!("error feedback (strategy {})", self.strategy.name())));
         }
+        let optimizer = optimizer();
+        *self = self.clone().for_optimizer(optimizer.momentum());
+        let memory = if optimizer.momentum().is_some() { "momentum correction" } else { "error feedback" };
+        Ok(Some(format!("{memory} ({optimizer})")))
     }
     fn needs_clock(&self) -> bool {
         self.exchange.controller.get().needs_clock()
@@ -177,112 +166,6 @@ impl BuildStrategy for Config {
             (ControllerConfig::None, StrategyConfig::EveryStep) => reducer.to_string(),
             (ControllerConfig::None, strategy) => strategy.to_string(),
             (controller, _) => controller.name().to_owned(),
-        }
-    }
-}
-
-/// Checks that an optimizer that steps with exchanged gradients has the configured momentum, if that can be determined.
-fn check_momentum(settings: InnerMomentumConfig, optimizer: Option<InnerOptimizer>) -> Result<(), ConfigError> {
-    let InnerMomentumConfig { momentum } = settings;
-    let why = match optimizer {
-        Some(InnerOptimizer::Unseen) => return Ok(()),
-        Some(InnerOptimizer::HeavyBall { momentum: its }) if (its - momentum).abs() <= 1e-6 => return Ok(()),
-        Some(InnerOptimizer::Sgd) if momentum == 0.0 => return Ok(()),
-        Some(optimizer) => format!("got {optimizer}"),
-        None => "and the strategy exchanges parameters".to_owned(),
-    };
-    Err(ConfigError::Conflict(format!(
-        "feedback inner-momentum:{momentum} is for SGD with momentum {momentum}, which steps with the exchanged gradients; {why}: use \
-         feedback by-optimizer, or error"
-    )))
-}
-
-/// Checks that the optimizer has no momentum if the feedback has it, if that can be determined.
-fn check_plain(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
-    let instead = match optimizer {
-        InnerOptimizer::HeavyBall { momentum } => format!("feedback inner-momentum:{momentum} or error"),
-        InnerOptimizer::OneBitAdam => "feedback one-bit-adam".to_owned(),
-        InnerOptimizer::OtherMomentum => "feedback error".to_owned(),
-        InnerOptimizer::Sgd | InnerOptimizer::Other | InnerOptimizer::Unseen => return Ok(()),
-    };
-    Err(ConfigError::Conflict(format!(
-        "feedback {feedback} is for an optimizer without momentum, got {optimizer}, whose momentum would act on top: use SGD without \
-         momentum, or {instead}"
-    )))
-}
-
-/// Returns the strategy or reducer that requires plain SGD as the optimizer, if there is one.
-fn takes_plain_sgd(config: &Config) -> Option<String> {
-    if config.strategy.get().takes_plain_sgd() {
-        return Some(format!("strategy {}", config.strategy));
-    }
-    let mut reducers = config.exchange.reducers().filter(|_| config.steps_with_averages());
-    reducers.find(|reducer| reducer.get().takes_plain_sgd()).map(|reducer| format!("reducer {reducer}"))
-}
-
-/// Checks that the optimizer steps by the learning rate times the average, as `plain` requires, if that can be determined.
-fn check_sgd(plain: &str, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
-    match optimizer {
-        InnerOptimizer::Sgd | InnerOptimizer::Unseen => Ok(()),
-        _ => Err(ConfigError::Conflict(format!(
-            "{plain} counts on steps of the learning rate times the average, got {optimizer}: use SGD without momentum, gradient \
-             clipping and parameter groups, or leave it out"
-        ))),
-    }
-}
-
-/// Checks that the optimizer is 1-bit Adam, if that can be determined; its warm-up cannot.
-fn check_adam(feedback: Feedback, optimizer: InnerOptimizer) -> Result<(), ConfigError> {
-    match optimizer {
-        InnerOptimizer::OneBitAdam | InnerOptimizer::Unseen => Ok(()),
-        _ => Err(ConfigError::Conflict(format!(
-            "feedback {feedback} is for optimizer OneBitAdam with the same warm-up, got {optimizer}: use that, or feedback error"
-        ))),
-    }
-}
-
-/// The kind of the optimizer that steps with the averages, if it can be determined.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum InnerOptimizer {
-    /// SGD without momentum.
-    Sgd,
-    /// SGD with momentum in (0, 1), in the usual form; dampened or not.
-    HeavyBall {
-        /// The velocity's decay.
-        momentum: f32,
-    },
-    /// Another optimizer that still moves parameters in a step without a gradient: Adam, Nesterov momentum.
-    OtherMomentum,
-    /// [1-bit Adam](crate::optim::OneBitAdam).
-    OneBitAdam,
-    /// Any other: clipped gradients, parameter groups that differ, an optimizer that cannot be probed.
-    Other,
-    /// The exchange has no access to the optimizer.
-    Unseen,
-}
-
-impl InnerOptimizer {
-    /// The momentum of heavy-ball SGD.
-    pub fn momentum(self) -> Option<f32> {
-        match self {
-            InnerOptimizer::HeavyBall { momentum } => Some(momentum),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for InnerOptimizer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
-            InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
-            InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
-            InnerOptimizer::OneBitAdam => f.write_str("OneBitAdam, an optimizer with momentum"),
-            InnerOptimizer::OtherMomentum => {
-                f.write_str("an optimizer with momentum that is not SGD with heavy-ball momentum")
-            }
-            InnerOptimizer::Unseen => f.write_str("the optimizer cannot be seen"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A strategy of your own.
 
-use briquette::core::config::{Described, Exchange, StrategySettings};
+use briquette::core::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use briquette::core::error::{ConfigError, SyncError};
 use briquette::core::reduce::{Dense, Reducer, Round};
 use briquette::core::report::Report;
@@ -38,8 +38,12 @@ impl Described for Doubling {
 }
 
 impl StrategySettings for Doubling {
-    fn build(&self, exchange: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        exchange.refuse_all_but(&[], "strategy doubling sends parameters as they are")?;
+    /// It uses no key of the exchange, so every key is refused.
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { uses: Some((&[], "sends parameters as they are")), sends: Sends::AsTheyAre }
+    }
+
+    fn build(&self, _: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new(Running { settings: *self, reducer: Dense, average: Vec::new(), traffic: Traffic::default() }))
     }
 

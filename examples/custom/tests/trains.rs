@@ -113,12 +113,15 @@ fn what_cannot_be_built_ends_every_rank_with_the_reason() {
     let needs = || {
         custom("krum", |_, world| match world >= 5 {
             true => Ok(EveryStep::new(Gather::new(FirstBits::new(3), Krum::default()))),
-            false => Err(ConfigError::Conflict(format!("five ranks at least, got {world}"))),
+            false => {
+                let world = format!("a world of {world} ranks");
+                Err(ConfigError::conflict("krum", world, "it needs five ranks", "start more ranks"))
+            }
         })
         .without_weights()
     };
     let error = train(needs, 1, Saved::No).unwrap_err();
-    assert!(error.contains("five ranks at least, got 4"), "{error}");
+    assert!(error.contains("krum does not go with a world of 4 ranks: it needs five ranks"), "{error}");
 }
 
 #[test]

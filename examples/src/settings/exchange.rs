@@ -1,14 +1,15 @@
 //! Conversion of flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
 use anyhow::{Context, Result, bail, ensure};
+use briquette::core::CompressionFactor;
 use briquette::core::compress::Compressor;
+use briquette::core::config::combine;
 use briquette::core::config::{
     AggregatorConfig, Choice, CompressorKind, Config, ControllerConfig, Feedback, Parts, ReducerConfig, ServerConfig,
     StrategyConfig,
 };
 use briquette::core::reduce::GatherConfig;
 use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
-use briquette::core::{CompressionFactor, Layout};
 
 use super::{OptimizerKind, Options, Settings};
 pub use crate::spec::WarmUp;
@@ -267,19 +268,8 @@ impl Settings {
                 self.config.strategy
             );
         }
-        let mut config = self.config(1)?;
-        if config.steps_with_averages() {
-            // Layers are known once the model exists: whether a rule matches one is checked then.
-            config.exchange.rules.clear();
-            config.exchange.dense_below = Some(0);
-        }
-        // Likewise whether there are as many layers as fragments.
-        let layers = match &config.strategy {
-            StrategyConfig::StreamingDiloco(settings) => settings.fragments.clamp(1, 1000),
-            _ => 1,
-        };
-        config.build(&Layout::new((0..layers).map(|i| (i.to_string(), vec![1000]))), self.ranks)?;
-        Ok(())
+        // Layers are known once the model exists: whether a rule matches one is checked then.
+        Ok(combine::check_without_model(&self.config(1)?, &combine::Run::default().with_world(self.ranks))?)
     }
 
     /// Returns the ratio set for the reducer or compressor, if it is one of a sparsifier.

@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette::ServerTraining;
-use briquette::core::config::{Config, Exchange, Feedback, ReducerConfig, StrategyConfig};
-use briquette::core::reduce::GatherConfig;
+use briquette::core::config::{Exchange, Feedback, ReducerConfig, combine};
 
 use super::{AugmentSpec, Settings};
 
@@ -15,25 +14,12 @@ impl Settings {
     pub fn server_training(&self) -> Result<Option<ServerTraining>> {
         let Some(policy) = self.server else { return Ok(None) };
         let server = ServerTraining::new(policy);
-        let Config { strategy, exchange } = &self.config;
-        let Exchange { reducer, feedback, .. } = exchange;
-        let taken = Exchange { reducer: reducer.clone(), feedback: *feedback, ..Exchange::default() };
-        let others =
-            "--server takes of the flags of an exchange --compressor, and --feedback error or none: omit the others";
-        ensure!(*strategy == StrategyConfig::EveryStep && *exchange == taken && self.warm_up.is_none(), others);
-        let remembers = match feedback {
-            Feedback::Error => true,
-            Feedback::None => false,
-            _ => bail!(others),
-        };
+        combine::check(&self.config, &combine::Run::default().with_server(&policy)).context("--server")?;
+        ensure!(self.warm_up.is_none(), "--controller would be ignored under --server: omit it");
+        let Exchange { reducer, feedback, .. } = &self.config.exchange;
         Ok(Some(match reducer {
-            ReducerConfig::Dense => server,
-            ReducerConfig::Gather(gather) => {
-                let compressor = gather.compressor;
-                ensure!(*gather == GatherConfig { compressor, ..GatherConfig::default() }, others);
-                server.with_compressor(compressor, remembers)
-            }
-            _ => bail!(others),
+            ReducerConfig::Gather(gather) => server.with_compressor(gather.compressor, *feedback == Feedback::Error),
+            _ => server,
         }))
     }
 
@@ -61,10 +47,6 @@ impl Settings {
                 "--server {policy} compares gradients of the same samples, and --augment makes others of them at every pass: use --augment none"
             );
         }
-        ensure!(
-            policy.get().allows_memory() || self.config.exchange.feedback == Feedback::None,
-            "--server {policy} allows workers no memory: use --feedback none, and a --compressor without bias such as qsgd:4"
-        );
         policy.get().build(self.ranks - 1).context("--server")?;
         self.server_training().map(|_| ())
     }
@@ -93,7 +75,7 @@ mod tests {
         assert_eq!(feedback(Options { compressor, ..of("async-sgd") }), Feedback::Error);
         assert_eq!(feedback(Options { compressor, ..of("synthesis:8") }), Feedback::None);
         let both = Options { compressor, feedback: Some(Feedback::Error), ..of("synthesis:8") };
-        refused(both, &["synthesis", "no memory", "--feedback none"]);
+        refused(both, &["synthesis", "no memory", "feedback none"]);
     }
 
     #[test]

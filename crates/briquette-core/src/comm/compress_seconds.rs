@@ -21,26 +21,32 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompressSeconds(Vec<(f64, f64)>);
 
+/// The setting, for errors.
+const SECONDS: &str = "seconds of compressing";
+
 impl CompressSeconds {
     /// Creates the table from compression ratios with the seconds of each, in any order.
     ///
     /// # Errors
     /// [`ConfigError`] for an empty list, a ratio below 1 or given twice, and seconds that are not finite or negative.
     pub fn new(points: &[(f64, f64)]) -> Result<Self, ConfigError> {
-        let conflict = |why: String| Err(ConfigError::Conflict(format!("seconds of compressing: {why}")));
         let mut points = points.to_vec();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         if points.is_empty() {
-            return conflict("no ratio is given".into());
+            return Err(ConfigError::range(SECONDS, "of one ratio or more", "no ratio"));
         }
         for (ratio, seconds) in &points {
             CompressionFactor::new(*ratio)?;
             if !seconds.is_finite() || *seconds < 0.0 {
-                return conflict(format!("{seconds} at {ratio}x, expected a finite number of at least 0"));
+                return Err(ConfigError::range(
+                    SECONDS,
+                    "finite numbers of at least 0",
+                    format!("{seconds} at {ratio}x"),
+                ));
             }
         }
         match points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            Some(pair) => conflict(format!("{}x is given twice", pair[0].0)),
+            Some(pair) => Err(ConfigError::range(SECONDS, "of one time a ratio", format!("{}x twice", pair[0].0))),
             None => Ok(CompressSeconds(points)),
         }
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, world_of};
 use crate::text::serde_as_text;
 
 /// Bandwidth, latency, number of ranks per link, and separate paths between pairs of ranks.
@@ -119,18 +119,24 @@ impl Network {
         for path in self.paths.iter() {
             let named = path.ends.iter().map(|ranks| *ranks.end()).filter(|rank| *rank != usize::MAX);
             if let Some(rank) = named.max().filter(|rank| *rank >= world) {
-                return Err(ConfigError::Conflict(format!(
-                    "path {path} of the network names rank {rank}, and there are {world} ranks, from 0"
-                )));
+                return Err(ConfigError::conflict(
+                    format!("path {path} of the network"),
+                    world_of(world),
+                    format!("it names rank {rank}, and ranks are counted from 0"),
+                    "name ranks that exist",
+                ));
             }
             let [one, other] = path.ends.clone().map(|ranks| *ranks.start()..world.min(ranks.end().saturating_add(1)));
             let joins = |a: usize| other.clone().any(|b| a != b && !self.same_machine(a, b));
             // A single rank has no paths; its network need not leave them out.
             if world > 1 && !one.into_iter().any(joins) {
                 let per_link = self.ranks_per_link;
-                return Err(ConfigError::Conflict(format!(
-                    "path {path} of the network joins no ranks of different machines, with {per_link} on each: leave it out"
-                )));
+                return Err(ConfigError::conflict(
+                    format!("path {path} of the network"),
+                    format!("{per_link} ranks on each machine"),
+                    "it joins no ranks of different machines",
+                    "leave it out",
+                ));
             }
         }
         Ok(())

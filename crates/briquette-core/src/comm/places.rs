@@ -1,7 +1,7 @@
 //! Placement of ranks on machines.
 
 use super::Session;
-use crate::error::ConfigError;
+use crate::error::{Conflict, world_of};
 
 /// The machines of a world and the ranks on each, for exchanges inside a machine and between machines with the
 /// subgroups of [`within`](Session::within).
@@ -57,11 +57,14 @@ impl Places {
     }
 
     /// Checks that groups of this size, if given in the settings of `what`, tile a world.
-    pub(crate) fn check_groups(what: &str, group: Option<usize>, world: usize) -> Result<(), ConfigError> {
+    pub(crate) fn check_groups(what: &str, group: Option<usize>, world: usize) -> Result<(), Conflict> {
         match group {
-            Some(size) if !world.is_multiple_of(size) => Err(ConfigError::Conflict(format!(
-                "groups of {size} ranks of {what} do not tile a world of {world}: set group to a divisor of {world}, or leave it out"
-            ))),
+            Some(size) if !world.is_multiple_of(size) => Err(Conflict::new(
+                format!("groups of {size} ranks of {what}"),
+                world_of(world),
+                "they do not tile it",
+                format!("set group to a divisor of {world}, or leave it out"),
+            )),
             _ => Ok(()),
         }
     }

@@ -200,7 +200,7 @@ impl<'a> Knobs<'a> {
     /// Parses the settings that follow the name.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] for a setting that is neither a value at its place nor `key=value`.
+    /// [`ConfigError::Text`] for a setting that is neither a value at its place nor `key=value`.
     pub(crate) fn new(settings: &'a str) -> Result<Self, ConfigError> {
         let mut entries = crate::text::entries(settings)?;
         let by_place = entries.first().filter(|(key, _)| key.is_none()).map(|(_, places)| *places);
@@ -213,12 +213,12 @@ impl<'a> Knobs<'a> {
     /// Returns the setting with this key as text.
     ///
     /// # Errors
-    /// [`ConfigError::Conflict`] if it is given twice.
+    /// [`ConfigError::Text`] if it is given twice.
     pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
         self.asked.push(key);
         let keyed = self.keyed.iter().position(|(given, _)| given == key).map(|place| self.keyed.remove(place).1);
         match (self.places.next(), keyed) {
-            (Some(_), Some(_)) => Err(ConfigError::Conflict(format!("`{key}` is given twice"))),
+            (Some(_), Some(_)) => Err(ConfigError::text("field", key, "it is given twice")),
             (place, keyed) => Ok(place.or(keyed)),
         }
     }
@@ -227,12 +227,15 @@ impl<'a> Knobs<'a> {
     pub(crate) fn finish(mut self) -> Result<(), ConfigError> {
         let valid = self.asked.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         match (self.places.next(), self.keyed.first()) {
-            (Some(extra), _) => Err(ConfigError::Conflict(format!("`{extra}` is one part too many"))),
-            (None, Some((key, _))) => Err(ConfigError::Conflict(match &self.asked[..] {
-                [] => format!("it has no settings, got `{key}`"),
-                asked if asked.contains(&key.as_str()) => format!("`{key}` is given twice"),
-                _ => format!("unknown field `{key}`, expected one of {valid}"),
-            })),
+            (Some(extra), _) => Err(ConfigError::text("field", extra, "it is one part too many")),
+            (None, Some((key, _))) => {
+                let why = match &self.asked[..] {
+                    [] => "the compressor has no settings".to_owned(),
+                    asked if asked.contains(&key.as_str()) => "it is given twice".to_owned(),
+                    _ => format!("unknown, expected one of {valid}"),
+                };
+                Err(ConfigError::text("field", key, why))
+            }
             (None, None) => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use super::{Asks, ControllerConfig, Exchange, ReducerConfig};
 use crate::Layout;
 use crate::compress::ErrorBound;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 
 /// Longest probe vector. An error that grows with the length exceeds the vector long before this length, and longer probes would only use memory.
 const LONGEST_PROBE: usize = 1 << 20;
@@ -40,129 +40,152 @@ pub(crate) fn worse(a: ErrorBound, b: ErrorBound) -> ErrorBound {
     }
 }
 
+/// Length of the vector for which an exchange is checked if the model is not known.
+const USUAL_LENGTH: usize = 1000;
+
+/// A reducer with the layout of the slots that it exchanges.
+type Part<'a> = (&'a ReducerConfig, Layout);
+
 impl Exchange {
     /// Returns the error class of `reducer` over the vectors of this exchange: the worst of their classes.
-    pub(crate) fn error_bound(
-        &self,
-        reducer: &ReducerConfig,
-        layout: &Layout,
-    ) -> Result<Option<ErrorBound>, ConfigError> {
-        let lengths = self.lengths(reducer, layout)?;
-        let classes: Option<Vec<ErrorBound>> = lengths.into_iter().map(|len| reducer.get().error_bound(len)).collect();
-        Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+    pub(crate) fn error_bound(&self, reducer: &ReducerConfig, layout: &Layout) -> Option<ErrorBound> {
+        let classes = self.lengths(reducer, layout).into_iter().map(|len| reducer.get().error_bound(len));
+        classes.collect::<Option<Vec<ErrorBound>>>()?.into_iter().reduce(worse)
     }
 
     /// Returns the distinct lengths of the vectors that `reducer` compresses.
-    fn lengths(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Vec<usize>, ConfigError> {
+    fn lengths(&self, reducer: &ReducerConfig, layout: &Layout) -> Vec<usize> {
         let mut lengths: Vec<usize> = match reducer.get().traits().is_per_slot {
             true => layout.slots().iter().map(crate::Slot::len).collect(),
-            false => self.bucketed(layout, |_| crate::reduce::Dense)?.ranges().map(|r| r.len()).collect(),
+            false => self.bucketed(layout, |_| crate::reduce::Dense).ranges().map(|r| r.len()).collect(),
         };
         lengths.sort_unstable();
         lengths.dedup();
-        Ok(lengths)
+        lengths
     }
 
-    /// Checks that the compression error has the class that the feedback asks for. (DIANA checks this when it computes its step.)
-    pub(super) fn check_memory(&self, layout: &Layout) -> Result<(), ConfigError> {
+    /// Returns the main reducer with its slots, which may be none, and those of the other groups. Without a layout, every reducer has
+    /// one slot.
+    fn parts(&self, layout: Option<&Layout>) -> Result<(Part<'_>, Vec<Part<'_>>), Conflict> {
+        let Some(layout) = layout else {
+            let others = self.rules.iter().map(|rule| (&rule.reducer, Layout::flat(USUAL_LENGTH)));
+            return Ok(((&self.reducer, Layout::flat(USUAL_LENGTH)), others.collect()));
+        };
+        let (main, others) = self.groups(layout)?;
+        Ok(((main.reducer, main.layout), others.into_iter().map(|group| (group.reducer, group.layout)).collect()))
+    }
+
+    /// Checks that the compression error has the class that the feedback asks for.
+    pub(super) fn check_class(&self, layout: Option<&Layout>) -> Result<(), Conflict> {
         match self.feedback.get().asks() {
-            Asks::Nothing | Asks::Unbiased => Ok(()),
+            Asks::Nothing => Ok(()),
+            Asks::Unbiased => self.variance(layout).map(drop),
             Asks::Bounded => self.check_residual_stays_bounded(layout),
             Asks::Contractive => self.check_contracts(layout),
         }
     }
 
+    /// Creates the conflict of the feedback with the main reducer.
+    fn refused(&self, why: impl Into<String>, instead: &str) -> Conflict {
+        Conflict::new(format!("feedback {}", self.feedback), format!("reducer {}", self.reducer), why, instead)
+    }
+
     /// Checks that the error of compressing the residual is smaller than the residual. The whole residual is fed back, and would
     /// otherwise grow without bound.
-    fn check_residual_stays_bounded(&self, layout: &Layout) -> Result<(), ConfigError> {
-        let (main, others) = self.groups(layout)?;
+    fn check_residual_stays_bounded(&self, layout: Option<&Layout>) -> Result<(), Conflict> {
+        let (main, others) = self.parts(layout)?;
         // No controller sets the ratio of a rule's reducer.
-        for (group, is_turned) in [(main, self.controller != ControllerConfig::None)]
+        for ((reducer, layout), is_turned) in [(main, self.controller != ControllerConfig::None)]
             .into_iter()
-            .chain(others.into_iter().map(|group| (group, false)))
-            .filter(|(group, _)| !group.members.is_empty())
+            .chain(others.into_iter().map(|part| (part, false)))
+            .filter(|((_, layout), _)| !layout.is_empty())
         {
-            let lengths = self.lengths(group.reducer, &group.layout)?;
-            let amplified = |len: usize| group.reducer.get().amplification(len.min(LONGEST_PROBE));
-            let omega = lengths.into_iter().filter_map(amplified).reduce(f64::max);
+            let amplified = |len: usize| reducer.get().amplification(len.min(LONGEST_PROBE));
+            let omega = self.lengths(reducer, &layout).into_iter().filter_map(amplified).reduce(f64::max);
             if is_turned && omega.is_some_and(|omega| omega > 0.0) {
-                return Err(ConfigError::Conflict(format!(
+                let why = format!(
                     "under a controller {} may get so few levels that its error exceeds the vector's energy, and a residual of it \
-                     grows without bound: use feedback none, or a sparsifier",
-                    group.reducer.name()
-                )));
+                     grows without bound",
+                    reducer.name()
+                );
+                return Err(self.refused(why, "use feedback none, or a sparsifier"));
             }
             if let Some(omega) = omega.filter(|omega| *omega >= 1.0) {
-                let compressor = group.reducer.get().compressor();
-                let name = compressor.map_or_else(|| group.reducer.name().to_owned(), |c| c.to_string());
-                return Err(ConfigError::Conflict(format!(
-                    "{name} is not contractive: its error may be {omega:.2} times the energy of what it compresses, and from 1 \
-                     on a residual grows without bound. Use feedback none, or diana with an unbiased compressor, or more levels"
-                )));
+                let compressor = reducer.get().compressor();
+                let name = compressor.map_or_else(|| reducer.name().to_owned(), |c| c.to_string());
+                let why = format!(
+                    "{name} is not contractive: its error may be {omega:.2} times the energy of what it compresses, and from 1 on a \
+                     residual grows without bound"
+                );
+                let instead = "use feedback none, or diana with an unbiased compressor, or more levels";
+                return Err(Conflict { right: format!("reducer {reducer}"), ..self.refused(why, instead) });
             }
         }
         Ok(())
     }
 
     /// Returns the worst class over all groups of slots.
-    fn worst_class(&self, layout: &Layout) -> Result<Option<ErrorBound>, ConfigError> {
-        let (main, others) = self.groups(layout)?;
-        let groups = [main].into_iter().chain(others).filter(|group| !group.members.is_empty());
-        let classes: Vec<_> = groups.map(|g| self.error_bound(g.reducer, &g.layout)).collect::<Result<_, _>>()?;
-        let classes: Option<Vec<ErrorBound>> = classes.into_iter().collect();
+    fn worst_class(&self, layout: Option<&Layout>) -> Result<Option<ErrorBound>, Conflict> {
+        let (main, others) = self.parts(layout)?;
+        let parts = [main].into_iter().chain(others).filter(|(_, layout)| !layout.is_empty());
+        let classes: Option<Vec<ErrorBound>> =
+            parts.map(|(reducer, layout)| self.error_bound(reducer, &layout)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))
+    }
+
+    /// Returns `ω` of the compressor, which must be unbiased.
+    fn variance(&self, layout: Option<&Layout>) -> Result<f64, Conflict> {
+        match self.worst_class(layout)? {
+            Some(ErrorBound::Unbiased { omega }) => Ok(omega),
+            // The identity belongs to both classes.
+            Some(ErrorBound::Contractive { delta: 1.0 }) => Ok(0.0),
+            _ => Err(self.refused(
+                "it needs an unbiased compressor (qsgd, or scaled shared-random-k), and this one as set is not",
+                "use feedback ef21 for a contractive one, or error",
+            )),
+        }
     }
 
     /// Returns the step of DIANA's memory, checked against the compressor.
     pub(crate) fn memory_step(&self, alpha: Option<f32>, layout: &Layout) -> Result<f32, ConfigError> {
-        let name = self.reducer.name();
-        let omega = match self.worst_class(layout)? {
-            Some(ErrorBound::Unbiased { omega }) => omega,
-            // The identity belongs to both classes.
-            Some(ErrorBound::Contractive { delta: 1.0 }) => 0.0,
-            _ => {
-                return Err(ConfigError::Conflict(format!(
-                    "feedback diana needs an unbiased compressor (qsgd, or scaled shared-random-k), and {name} as set is \
-                     not: use feedback ef21 for a contractive one, or error"
-                )));
-            }
-        };
-        let largest = (1.0 / (1.0 + omega)) as f32;
+        let omega = self.variance(Some(layout))?;
+        let (largest, has_controller) = ((1.0 / (1.0 + omega)) as f32, self.controller != ControllerConfig::None);
         match alpha {
-            None if self.controller != ControllerConfig::None => Err(ConfigError::Conflict(
-                "under a controller the compressor changes, and diana's alpha with it: set alpha to at most 1/(1+omega) of \
-                 the highest factor"
-                    .into(),
-            )),
+            None if has_controller => {
+                let right = format!("controller {}", self.controller);
+                let why = "under a controller the compressor changes, and diana's alpha with it";
+                let instead = "set alpha to at most 1/(1+omega) of the highest factor";
+                Err(Conflict { right, ..self.refused(why, instead) }.into())
+            }
             None => Ok(largest),
-            Some(alpha) if self.controller == ControllerConfig::None && alpha > largest => {
-                Err(ConfigError::Conflict(format!(
-                    "diana's alpha must be at most 1/(1+omega) = {largest} of {name} here, got {alpha}: omit it for \
-                     that value"
-                )))
+            Some(alpha) if !has_controller && alpha > largest => {
+                let why = format!("diana's alpha must be at most 1/(1+omega) = {largest} here, got {alpha}");
+                Err(self.refused(why, "omit it for that value").into())
             }
             Some(alpha) => Ok(alpha),
         }
     }
 
     /// Checks that the compressor of every rank is contractive, as EF21 requires.
-    fn check_contracts(&self, layout: &Layout) -> Result<(), ConfigError> {
-        let name = self.reducer.name();
-        match self.worst_class(layout)? {
-            Some(ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. }) => Ok(()),
-            Some(ErrorBound::Unbiased { omega: 0.0 }) => Ok(()),
-            Some(ErrorBound::Unbiased { omega }) => Err(ConfigError::Conflict(format!(
-                "feedback ef21 needs a contractive compressor, and {name} as set is unbiased with omega {omega}: use \
-                 feedback diana"
-            ))),
-            Some(ErrorBound::Biased { .. }) => Err(ConfigError::Conflict(format!(
-                "feedback ef21 needs a contractive compressor, and {name} as set promises nothing: use feedback none"
-            ))),
-            None => Err(ConfigError::Conflict(format!(
-                "feedback ef21 needs a compressor that contracts on every rank, and {name} promises that of the mean \
-                 only: use feedback error"
-            ))),
-        }
+    fn check_contracts(&self, layout: Option<&Layout>) -> Result<(), Conflict> {
+        let (why, instead) = match self.worst_class(layout)? {
+            Some(ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. }) => return Ok(()),
+            Some(ErrorBound::Unbiased { omega: 0.0 }) => return Ok(()),
+            Some(ErrorBound::Unbiased { omega }) => (
+                format!("it needs a contractive compressor, and this one as set is unbiased with omega {omega}"),
+                "use feedback diana",
+            ),
+            Some(ErrorBound::Biased { .. }) => (
+                "it needs a contractive compressor, and this one as set promises nothing".to_owned(),
+                "use feedback none",
+            ),
+            None => (
+                "it needs a compressor that contracts on every rank, and this one promises that of the mean only"
+                    .to_owned(),
+                "use feedback error",
+            ),
+        };
+        Err(self.refused(why, instead))
     }
 }
 

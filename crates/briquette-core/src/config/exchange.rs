@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, Rule};
-use crate::error::ConfigError;
 use crate::wrapper::Probing;
 
 /// Settings of an exchange: how vectors are compressed, combined and sent.
@@ -40,9 +39,14 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// Returns the text of a setting that differs from its default.
+fn given<T: Default + PartialEq + std::fmt::Display>(value: &T) -> Option<String> {
+    (!is_default(value)).then(|| value.to_string())
+}
+
 impl Exchange {
-    /// Returns the keys that differ from their defaults.
-    fn given(&self) -> impl Iterator<Item = &'static str> {
+    /// Returns the first key that differs from its default and is not among `used`: the key, and the setting as text.
+    pub(super) fn unused(&self, used: &[&str]) -> Option<(&'static str, String)> {
         let Exchange {
             reducer,
             aggregator,
@@ -56,29 +60,19 @@ impl Exchange {
             threads,
         } = self;
         let given = [
-            ("reducer", !is_default(reducer)),
-            ("aggregator", !is_default(aggregator)),
-            ("feedback", !is_default(feedback)),
-            ("controller", !is_default(controller)),
-            ("probing", !is_default(probing)),
-            ("bucket_values", bucket_values.is_some()),
-            ("during_backward", *during_backward),
-            ("rules", !rules.is_empty()),
-            ("dense_below", dense_below.is_some()),
-            ("threads", threads.is_some()),
+            ("reducer", given(reducer)),
+            ("aggregator", given(aggregator)),
+            ("feedback", given(feedback)),
+            ("controller", given(controller)),
+            ("probing", (!is_default(probing)).then_some(String::new())),
+            ("bucket_values", bucket_values.map(|values| values.to_string())),
+            ("during_backward", during_backward.then_some(String::new())),
+            ("rules", (!rules.is_empty()).then_some(String::new())),
+            ("dense_below", dense_below.map(|values| values.to_string())),
+            ("threads", threads.map(|threads| threads.to_string())),
         ];
-        given.into_iter().filter_map(|(key, given)| given.then_some(key))
-    }
-
-    /// Checks that no keys are given except for those that a strategy uses.
-    ///
-    /// # Errors
-    /// [`ConfigError::Conflict`] names the key and gives the reason.
-    pub fn refuse_all_but(&self, used: &[&str], reason: &str) -> Result<(), ConfigError> {
-        match self.given().find(|key| !used.contains(key)) {
-            None => Ok(()),
-            Some(key) => Err(ConfigError::Conflict(format!("{reason}: {key} would be ignored, leave it out"))),
-        }
+        let unused = given.into_iter().find(|(key, given)| given.is_some() && !used.contains(key));
+        unused.map(|(key, value)| (key, format!("{key} {}", value.unwrap_or_default()).trim_end().to_owned()))
     }
 
     /// Returns all reducers: the main one, then those of the rules.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{CompressorConfig, Exchange, ReducerConfig};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 use crate::text::serde_as_text;
 use crate::wrapper::grouped::part;
 use crate::{Layout, Slot};
@@ -30,7 +30,7 @@ const DENSE_BELOW: usize = 1024;
 /// let layout = Layout::new([("embedding.weight", vec![5000, 64]), ("fc.weight", vec![64, 64]), ("fc.bias", vec![64])]);
 /// config.build(&layout, 4)?;
 /// let error = config.build(&Layout::new([("fc.weight", vec![64, 64])]), 4).map(drop).unwrap_err();
-/// assert!(error.to_string().contains("`embedding.*` matches no slot"));
+/// assert!(error.to_string().starts_with("rule `embedding.*` does not go with this model: it matches no slot"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl SlotPattern {
 impl FromStr for SlotPattern {
     type Err = ConfigError;
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = |error: glob::PatternError| ConfigError::Conflict(format!("pattern `{text}` of slots: {error}"));
+        let wrong = |error: glob::PatternError| ConfigError::text("pattern of slots", text, error);
         glob::Pattern::new(text).map(SlotPattern).map_err(wrong)
     }
 }
@@ -100,8 +100,8 @@ impl Exchange {
     /// Returns the groups that `layout` is divided into: the main group, which may be empty, and the nonempty groups of the rules.
     ///
     /// # Errors
-    /// [`ConfigError`] for a rule that matches no slot: a typing error, or a rule for another module.
-    pub(super) fn groups(&self, layout: &Layout) -> Result<(Group<'_>, Vec<Group<'_>>), ConfigError> {
+    /// [`Conflict`] for a rule that matches no slot: a typing error, or a rule for another module.
+    pub(super) fn groups(&self, layout: &Layout) -> Result<(Group<'_>, Vec<Group<'_>>), Conflict> {
         let main = self.reducer.get().traits();
         // With a dense main reducer all slots are dense already. With an aggregator other than the mean, a dense average would let one
         // rank decide these slots.
@@ -124,7 +124,9 @@ impl Exchange {
             if !layout.slots().iter().any(|slot| rule.slots.matches(slot.path())) {
                 let paths: Vec<&str> = layout.slots().iter().map(Slot::path).collect();
                 let paths = paths.join(", ");
-                return Err(ConfigError::Conflict(format!("rule `{}` matches no slot; there are {paths}", rule.slots)));
+                let instead = format!("there are {paths}: correct the pattern, or leave the rule out");
+                let rule = format!("rule `{}`", rule.slots);
+                return Err(Conflict::new(rule, "this model", "it matches no slot", instead));
             }
         }
         let reducers = self.rules.iter().map(|rule| &rule.reducer).chain([&ReducerConfig::Dense]);
@@ -175,12 +177,17 @@ mod tests {
 
     #[test]
     fn impossible_rules_say_why() {
-        assert!("a**b".parse::<SlotPattern>().unwrap_err().to_string().contains("`a**b` of slots"));
+        assert!("a**b".parse::<SlotPattern>().unwrap_err().to_string().contains("pattern of slots `a**b`"));
         let says = |rule: Rule| {
             let exchange = Exchange { rules: vec![rule], ..Exchange::default() };
             exchange.build_reducer(&layout(), 2).map(drop).unwrap_err().to_string()
         };
         let missing = says(Rule::compressor("conv9.*", "sign".parse().unwrap()).unwrap());
-        assert!(missing.contains("`conv9.*` matches no slot; there are conv.weight, conv.bias"), "{missing}");
+        assert!(
+            missing.contains(
+                "`conv9.*` does not go with this model: it matches no slot; there are conv.weight, conv.bias"
+            ),
+            "{missing}"
+        );
     }
 }

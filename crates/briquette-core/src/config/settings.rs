@@ -3,11 +3,12 @@
 
 use std::fmt;
 
+use super::combine::{InnerOptimizer, StrategyTraits};
 use super::{CompressorConfig, Described, Exchange, Feedback, ReducerConfig, StrategyConfig};
 use crate::aggregate::Aggregator;
 use crate::compress::ErrorBound;
 use crate::control::Controller;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 use crate::reduce::{GatherConfig, Reducer};
 use crate::sync::SyncStrategy;
 use crate::{CompressionFactor, Layout};
@@ -15,7 +16,7 @@ use crate::{CompressionFactor, Layout};
 /// Settings of a strategy.
 pub trait StrategySettings: fmt::Debug {
     /// Builds the strategy of one of `world` ranks, with `exchange` as the settings of its exchanges. A strategy that uses only some
-    /// keys of `exchange` refuses the others ([`Exchange::refuse_all_but`]).
+    /// keys of `exchange` declares them in its [traits](Self::traits).
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
@@ -23,6 +24,11 @@ pub trait StrategySettings: fmt::Debug {
 
     /// Returns the minimum number of ranks.
     fn fewest_ranks(&self, exchange: &Exchange) -> usize;
+
+    /// Returns the properties that decide what it may be [combined](super::combine) with.
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits::default()
+    }
 
     /// Returns the number of channels used for background exchanges.
     fn channels(&self) -> usize {
@@ -172,9 +178,22 @@ pub trait ReducerSettings: fmt::Debug {
     /// Checks further requirements on the number of ranks, besides the minimum.
     ///
     /// # Errors
-    /// [`ConfigError`] names the unmet requirement.
-    fn check_world(&self, _world: usize) -> Result<(), ConfigError> {
+    /// [`Conflict`] names the unmet requirement.
+    fn check_world(&self, _world: usize) -> Result<(), Conflict> {
         Ok(())
+    }
+
+    /// Checks its requirements on the other parts of the exchange that it is in.
+    ///
+    /// # Errors
+    /// [`Conflict`] names the part that it cannot be combined with.
+    fn check_within(&self, _exchange: &Exchange) -> Result<(), Conflict> {
+        Ok(())
+    }
+
+    /// Returns whether a controller can set its compression ratio.
+    fn has_knob(&self) -> bool {
+        false
     }
 
     /// Returns the compressor of its messages, if it uses one.
@@ -239,6 +258,12 @@ pub trait FeedbackSettings: fmt::Debug {
     /// multiplies by the learning rate.
     fn reads_rate(&self) -> bool {
         false
+    }
+
+    /// Returns the optimizer that it requires if the optimizer steps with averages of gradients; `None` if it works with any. One that
+    /// has momentum requires SGD without momentum.
+    fn optimizer(&self) -> Option<InnerOptimizer> {
+        self.has_momentum().then_some(InnerOptimizer::Sgd)
     }
 
     /// Returns the settings with which the laws test it under a controller, if these settings cannot be used there.

@@ -142,7 +142,7 @@ impl Compressor for CompressorKind {
 /// let error = "topq:1".parse::<CompressorConfig>().unwrap_err().to_string();
 /// assert!(error.contains("valid are: dense; f16, bf16; topk"), "{error}");
 /// let error = "topk:0.1,value=q8".parse::<CompressorConfig>().unwrap_err().to_string();
-/// assert!(error.contains("field `value`, expected one of `factor`, `values`"), "{error}");
+/// assert!(error.contains("field `value`: unknown, expected one of `factor`, `values`"), "{error}");
 /// # Ok::<(), briquette_core::error::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -249,7 +249,7 @@ impl FromStr for CompressorKind {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let within = |error| ConfigError::Conflict(format!("compressor `{text}`: {error}"));
+        let within = |error: ConfigError| ConfigError::text("compressor", text, error);
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let mut knobs = Knobs::new(settings).map_err(within)?;
         let Some(kind) = CompressorKind::parse(name, &mut knobs)? else {
@@ -269,7 +269,7 @@ impl FromStr for CompressorConfig {
             return Ok(CompressorConfig { compressor: text.parse()?, values: None });
         };
         let (compressor, values): (CompressorKind, CompressorKind) = (sparsifier.parse()?, values.parse()?);
-        let conflict = |why: &str| Err(ConfigError::Conflict(format!("compressor `{text}`: {why}")));
+        let conflict = |why: &str| Err(ConfigError::text("compressor", text, why));
         match compressor {
             CompressorKind::TopK(top_k) if top_k.values() != ValueKind::F32 => {
                 conflict("its values are written twice; omit the type of topk")
@@ -365,11 +365,11 @@ mod tests {
             ("topk:0.1:q8+natural", "written twice"),
             ("qsgd:s0", "1 to 127"),
             ("terngrad:much", "a number or none"),
-            ("topk:0.1,value=q8", "field `value`, expected one of `factor`, `values`"),
-            ("topk:0.1:q8,values=q8", "`values` is given twice"),
-            ("topk:values=q8,values=f16", "`values` is given twice"),
+            ("topk:0.1,value=q8", "field `value`: unknown, expected one of `factor`, `values`"),
+            ("topk:0.1:q8,values=q8", "`values`: it is given twice"),
+            ("topk:values=q8,values=f16", "`values`: it is given twice"),
             ("topk:0.1,q8", "`q8` is not KEY=VALUE"),
-            ("natural:kind=9", "no settings, got `kind`"),
+            ("natural:kind=9", "`kind`: the compressor has no settings"),
             ("topk:(0.1", "parenthesis"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();

@@ -26,7 +26,7 @@ impl FromStr for Config {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = |what: String| ConfigError::Conflict(format!("configuration `{text}`: {what}"));
+        let wrong = |what: String| ConfigError::text("configuration", text, what);
         match text.trim() {
             "auto" => return Ok(Config::auto()),
             "dense" => return Ok(Config::dense()),

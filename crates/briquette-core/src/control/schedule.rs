@@ -82,7 +82,8 @@ impl Schedule {
             return Err(ConfigError::range("warm-up steps", "at least 1; for one ratio leave `to` out", steps));
         }
         if from > to {
-            return Err(ConfigError::Conflict(format!("a warm-up goes up, got from {from} to {to}")));
+            let (from, to) = (format!("from={from}"), format!("to={to}"));
+            return Err(ConfigError::conflict(from, to, "a warm-up goes up", "lower from, or raise to"));
         }
         Ok(Schedule { shape: Shape::WarmUp { from, to, steps, stages: None }, told: None })
     }
@@ -115,9 +116,13 @@ impl Schedule {
         }
         if let Some(pair) = stages.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             let (before, after) = (pair[0].0, pair[1].0);
-            return Err(ConfigError::Conflict(format!(
-                "stages must begin one after the other, got {after} after {before}"
-            )));
+            let (before, after) = (format!("a stage at step {before}"), format!("a next stage at step {after}"));
+            return Err(ConfigError::conflict(
+                before,
+                after,
+                "stages must begin one after the other",
+                "sort them by step",
+            ));
         }
         Ok(Schedule { shape: Shape::Stages(stages), told: None })
     }
@@ -238,10 +243,11 @@ impl ScheduleConfig {
         let Some(to) = to else {
             return match (steps, stages) {
                 (None, None) => Ok(Schedule::constant(from)),
-                _ => Err(ConfigError::Conflict(format!(
-                    "schedule:{from} without `to` keeps one ratio, so steps and stages would be ignored: set `to`, or \
-                     leave them out"
-                ))),
+                _ => {
+                    let (left, why) =
+                        (format!("schedule:{from} without `to`"), "it keeps one ratio and would ignore them");
+                    Err(ConfigError::conflict(left, "steps and stages", why, "set `to`, or leave them out"))
+                }
             };
         };
         let steps = steps.unwrap_or(STEPS);

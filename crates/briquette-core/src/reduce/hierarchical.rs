@@ -60,7 +60,7 @@ use std::ops::Range;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::comm::Places;
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError};
+use crate::error::{ConfigError, Conflict, ReduceError};
 use crate::report::Report;
 use crate::stateful;
 use crate::{Layout, Session, Slot};
@@ -184,32 +184,36 @@ impl Described for HierarchicalConfig {
 
 impl ReducerSettings for HierarchicalConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        let between = self.between.get();
-        if between.downlink(1).is_some() || between.fewest_ranks() > 1 {
-            let name = self.between.name();
-            let why = format!(
-                "hierarchical has one rank of each machine, perhaps of one alone, and {name} needs all: use it alone"
-            );
-            return Err(ConfigError::Conflict(why));
-        }
-        Ok(Box::new(Hierarchical::new(between.build(exchange, layout)?, self.group)))
+        Ok(Box::new(Hierarchical::new(self.between.get().build(exchange, layout)?, self.group)))
     }
 
     fn takes_plain_sgd(&self) -> bool {
         self.between.get().takes_plain_sgd()
     }
 
-    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
+        let between = self.between.get();
+        if between.downlink(1).is_some() || between.fewest_ranks() > 1 {
+            let why =
+                "hierarchical has one rank of each machine, perhaps of one alone, and the other reducer needs all";
+            let instead = format!("use {} alone", self.between.name());
+            return Err(Conflict::new("reducer hierarchical", format!("reducer {}", self.between), why, instead));
+        }
+        between.check_within(exchange)
+    }
+
+    fn check_world(&self, world: usize) -> Result<(), Conflict> {
         Places::check_groups(Self::NAME, self.group, world)?;
         let between = self.between.get();
         match self.group {
             Some(size) => between.check_world(world / size),
             // The number of machines is unknown here.
             None => (1..=world).try_for_each(|machines| {
-                let why = |error| {
-                    format!("hierarchical without a group may find {machines} machines: {error}; set its group")
-                };
-                between.check_world(machines).map_err(|error| ConfigError::Conflict(why(error)))
+                let why = |error| format!("it may find {machines} machines: {error}");
+                between.check_world(machines).map_err(|error| {
+                    let left = "reducer hierarchical without a group";
+                    Conflict::new(left, format!("reducer {}", self.between), why(error), "set its group")
+                })
             }),
         }
     }

@@ -180,9 +180,12 @@ impl Described for LadderConfig {
             return Ok(());
         }
         let (compressor, valid) = (self.compressor, CompressorConfig::tunable().join(", "));
-        Err(ConfigError::Conflict(format!(
-            "reducer ladder needs a compressor with a ratio that can be set, got {compressor}; use one of {valid}"
-        )))
+        Err(ConfigError::conflict(
+            "reducer ladder",
+            format!("compressor {compressor}"),
+            "it needs a compressor with a ratio that can be set",
+            format!("use one of {valid}"),
+        ))
     }
 }
 
@@ -193,6 +196,10 @@ impl ReducerSettings for LadderConfig {
 
     fn takes_any_ratio(&self) -> bool {
         true
+    }
+
+    fn has_knob(&self) -> bool {
+        self.compressor.has_knob()
     }
 
     fn traits(&self) -> ReducerTraits {

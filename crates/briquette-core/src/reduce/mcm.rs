@@ -79,7 +79,7 @@ use super::downlink::Memory;
 use crate::Layout;
 use crate::compress::{ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 
 /// Settings of MCM; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -123,10 +123,12 @@ impl McmConfig {
         match self.model_alpha {
             None => Ok((omega, (0.5 * most) as f32)),
             Some(alpha) if f64::from(alpha) <= most * (1.0 + 1e-6) => Ok((omega, alpha)),
-            Some(alpha) => Err(ConfigError::Conflict(format!(
-                "model_alpha of mcm must be at most {most:.4}, which is 1/(1+ω) of {}, got {alpha}",
-                self.down
-            ))),
+            Some(alpha) => Err(ConfigError::conflict(
+                format!("model_alpha {alpha} of mcm"),
+                format!("compressor {}", self.down),
+                format!("it must be at most {most:.4}, which is 1/(1+ω)"),
+                "lower it, or omit it for half of that",
+            )),
         }
     }
 }
@@ -163,14 +165,21 @@ impl Described for McmConfig {
 }
 
 impl ReducerSettings for McmConfig {
-    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        self.check()?;
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let feedback = &exchange.feedback;
-        if feedback.get().asks().remembers() || feedback.get().has_momentum() {
-            return Err(ConfigError::Conflict(format!(
-                "mcm has memories of its own, and steps that are plain SGD's: use feedback none, not {feedback}"
-            )));
+        match feedback.get().asks().remembers() || feedback.get().has_momentum() {
+            false => Ok(()),
+            true => Err(Conflict::new(
+                "reducer mcm",
+                format!("feedback {feedback}"),
+                "it has memories of its own, and steps that are plain SGD's",
+                "use feedback none",
+            )),
         }
+    }
+
+    fn build(&self, _: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
         let (_, alpha) = self.down(layout.len())?;
         self.artemis().with((Memory::Model(alpha), self.per_rank), Self::NAME, layout)
     }

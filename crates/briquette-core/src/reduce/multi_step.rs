@@ -53,7 +53,7 @@ use std::ops::Range;
 use super::{Exchanged, GatherConfig, Reducer, Round, check_average};
 use crate::compress::{ErrorBound, ScaledSign, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
-use crate::error::{ConfigError, ReduceError};
+use crate::error::{ConfigError, Conflict, ReduceError};
 use crate::report::Report;
 use crate::stateful;
 use crate::{CompressionFactor, Layout, Session, Traffic};
@@ -209,15 +209,8 @@ impl Described for MultiStepConfig {
 
 impl ReducerSettings for MultiStepConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        if self.inner.get().downlink(1).is_some() {
-            let name = self.inner.name();
-            let why = format!(
-                "rounds of multi-step take off what was sent, and {name} compresses the mean once more: use it alone"
-            );
-            return Err(ConfigError::Conflict(why));
-        }
         let rounds = (0..self.rounds).map(|_| self.inner.get().build(exchange, layout)).collect::<Result<_, _>>()?;
-        Ok(Box::new(match exchange.error_bound(&self.inner, layout)? {
+        Ok(Box::new(match exchange.error_bound(&self.inner, layout) {
             Some(ErrorBound::Unbiased { omega }) => MultiStep::unbiased(rounds, omega)?,
             _ => MultiStep::contractive(rounds)?,
         }))
@@ -235,7 +228,17 @@ impl ReducerSettings for MultiStepConfig {
         self.inner.get().takes_plain_sgd()
     }
 
-    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
+        if self.inner.get().downlink(1).is_some() {
+            let why =
+                "rounds of multi-step take off what was sent, and the other reducer compresses the mean once more";
+            let instead = format!("use {} alone", self.inner.name());
+            return Err(Conflict::new("reducer multi-step", format!("reducer {}", self.inner), why, instead));
+        }
+        self.inner.get().check_within(exchange)
+    }
+
+    fn check_world(&self, world: usize) -> Result<(), Conflict> {
         self.inner.get().check_world(world)
     }
 

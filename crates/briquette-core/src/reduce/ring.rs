@@ -250,8 +250,11 @@ impl Described for RingConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         if self.stochastic && self.format != Wire::Int8 {
-            return Err(ConfigError::Conflict(
-                "reducer ring rounds at random in 8 bits alone: use format int8, or omit stochastic".into(),
+            return Err(ConfigError::conflict(
+                "reducer ring in 16 bits",
+                "stochastic rounding",
+                "it rounds at random in 8 bits alone",
+                "use format int8, or omit stochastic",
             ));
         }
         Ok(())

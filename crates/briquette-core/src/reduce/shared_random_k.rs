@@ -172,6 +172,10 @@ impl ReducerSettings for SharedRandomKConfig {
         ReducerTraits { needs_feedback: !self.scaled, is_exact: !self.scaled, ..ReducerTraits::default() }
     }
 
+    fn has_knob(&self) -> bool {
+        true
+    }
+
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let share = self.factor.keep(len.max(1)) as f64 / len.max(1) as f64;
         Some(if self.scaled {

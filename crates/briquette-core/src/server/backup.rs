@@ -72,10 +72,12 @@ impl PolicySettings for BackupConfig {
         super::check(self, workers)?;
         let Self { ranks, spare } = *self;
         if ranks.checked_add(spare) != Some(workers) {
-            let why = format!(
-                "backup:{ranks},spare={spare} is for {ranks} + {spare} workers, and beside the server there are {workers}"
-            );
-            return Err(ConfigError::Conflict(why));
+            return Err(ConfigError::conflict(
+                format!("server backup:{ranks},spare={spare}"),
+                format!("{workers} workers"),
+                format!("it is for {ranks} + {spare} workers, besides the server"),
+                "change the number of ranks, or ranks and spare of backup",
+            ));
         }
         Ok(Box::new(*self))
     }

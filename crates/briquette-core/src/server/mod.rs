@@ -84,7 +84,7 @@ pub use uplink::Uplink;
 use std::sync::Arc;
 
 use crate::config::Described;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, world_of};
 
 /// Maximum number of local steps of a worker between two contributions. The server waits for them, and a worker that is asked
 /// to stop finishes them.
@@ -228,8 +228,8 @@ pub trait PolicySettings: std::fmt::Debug {
 fn check<S: Described>(settings: &S, workers: usize) -> Result<(), ConfigError> {
     settings.check()?;
     if workers == 0 {
-        let why = format!("server {} has one rank that does not train: use at least 2 ranks", S::NAME);
-        return Err(ConfigError::Conflict(why));
+        let why = "it has one rank that does not train";
+        return Err(ConfigError::conflict(format!("server {}", S::NAME), world_of(1), why, "use at least 2 ranks"));
     }
     Ok(())
 }

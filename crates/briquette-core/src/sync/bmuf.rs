@@ -44,7 +44,7 @@ use super::SyncStrategy;
 use super::outer::{self, Around, Outer, OuterRule};
 use super::rounds::{check_period, in_rounds, period_of};
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 
 /// Settings of BMUF; see the [module](self).
@@ -98,8 +98,12 @@ impl Described for BmufConfig {
 }
 
 impl StrategySettings for BmufConfig {
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { sends: Sends::Progress, ..StrategyTraits::default() }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(Outer::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?, None)?))
+        Ok(Box::new(Outer::new(*self, exchange.build_reducer(layout, world)?, None)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

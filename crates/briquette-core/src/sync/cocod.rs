@@ -62,7 +62,7 @@ use super::in_background::{CHANNEL, InBackground, Periods};
 use super::rounds::{check_period, in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy, check_own, outer};
 use crate::comm::Session;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer, check_average};
 use crate::report::Report;
@@ -104,12 +104,15 @@ impl Described for CoCoDConfig {
 }
 
 impl StrategySettings for CoCoDConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses: &[&str] =
+            &["reducer", "aggregator", "feedback", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits { uses: Some((uses, "exchanges in the background")), sends: Sends::Progress }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used =
-            ["reducer", "aggregator", "feedback", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        exchange.refuse_all_but(&used, "strategy cocod exchanges in the background")?;
         let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
-        Ok(Box::new(CoCoD { is_exact, ..CoCoD::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?)? }))
+        Ok(Box::new(CoCoD { is_exact, ..CoCoD::new(*self, exchange.build_reducer(layout, world)?)? }))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

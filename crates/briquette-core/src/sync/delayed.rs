@@ -61,7 +61,7 @@ use std::borrow::Cow;
 use super::in_background::{CHANNEL, InBackground};
 use super::{Context, Plan, SyncStrategy};
 use crate::comm::Session;
-use crate::config::{Described, Exchange, ReducerConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{AgreedStep, Reducer};
 use crate::report::Report;
@@ -185,9 +185,12 @@ impl Described for DelayedConfig {
 }
 
 impl StrategySettings for DelayedConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses: &[&str] = &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits { uses: Some((uses, "exchanges in the background, a step late")), sends: Sends::AsTheyAre }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used = ["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
-        exchange.refuse_all_but(&used, "strategy delayed exchanges in the background, a step late")?;
         Ok(Box::new(Delayed::new(exchange.build_reducer(layout, world)?)))
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, world_of};
 use crate::text::serde_as_text;
 
 /// A directed graph over ranks, which may change with the step. As text: `exponential`, or `exponential+2` for two peers, `ring`, `complete`,
@@ -60,14 +60,13 @@ impl Graph {
             return if is_alone { Err(ConfigError::range("peers of sgp", "at least 1", 0)) } else { Ok(()) };
         };
         if let Some((rank, _)) = edges.iter().find(|edge| edge.0 == edge.1) {
-            let why = format!(
-                "edges of sgp lead from rank {rank} to itself, which keeps its share anyway: omit {rank}>{rank}"
-            );
-            return Err(ConfigError::Conflict(why));
+            let edge = format!("edge {rank}>{rank} of sgp");
+            let why = format!("it leads from rank {rank} to itself, which keeps its share anyway");
+            return Err(ConfigError::conflict(edge, "the graph", why, format!("omit {rank}>{rank}")));
         }
         if let Some(rank) = edges.iter().flat_map(|edge| [edge.0, edge.1]).find(|rank| *rank >= world) {
             let why = format!("edges of sgp name rank {rank}, and there are ranks 0 to {} only", world - 1);
-            return Err(ConfigError::Conflict(why));
+            return Err(ConfigError::conflict("strategy sgp", world_of(world), why, "name ranks that exist"));
         }
         for from in 0..world {
             let mut reached = vec![false; world];
@@ -81,9 +80,13 @@ impl Graph {
                 }
             }
             if let Some(missed) = reached.iter().position(|reached| !reached) {
-                return Err(ConfigError::Conflict(format!(
-                    "edges of sgp lead from rank {from} never to rank {missed}: add edges, or use graph exponential"
-                )));
+                let why = format!("edges of sgp lead from rank {from} never to rank {missed}");
+                return Err(ConfigError::conflict(
+                    "strategy sgp",
+                    world_of(world),
+                    why,
+                    "add edges, or use graph exponential",
+                ));
             }
         }
         Ok(())

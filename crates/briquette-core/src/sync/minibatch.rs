@@ -71,7 +71,7 @@
 //! ```
 
 use super::{Context, Momenta, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
@@ -123,17 +123,12 @@ impl Described for MinibatchConfig {
 }
 
 impl StrategySettings for MinibatchConfig {
+    fn traits(&self) -> StrategyTraits {
+        let sends = if self.accelerate { Sends::Accelerated } else { Sends::AsTheyAre };
+        StrategyTraits { sends, ..StrategyTraits::default() }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let conflict = |text: String| Err(ConfigError::Conflict(text));
-        if exchange.during_backward {
-            return conflict("strategy minibatch exchanges a sum over steps: leave during_backward out".into());
-        }
-        if self.accelerate && exchange.feedback.get().has_momentum() {
-            let feedback = &exchange.feedback;
-            return conflict(format!(
-                "feedback {feedback} would be accelerated twice by strategy minibatch: use feedback error"
-            ));
-        }
         Ok(Box::new(Minibatch::new(*self, exchange.build_reducer(layout, world)?)?))
     }
 

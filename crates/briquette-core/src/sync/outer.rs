@@ -46,7 +46,7 @@ use crate::reduce::{AgreedStep, Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::{OnResize, Place, Staged};
 use crate::stateful;
-use crate::{Layout, Session, Slot};
+use crate::{Session, Slot};
 
 /// An outer step's update of one value.
 pub trait OuterRule: Described + std::fmt::Debug + Send {
@@ -80,26 +80,6 @@ pub struct Around {
     pub rate: f32,
     /// Number of ranks.
     pub world: usize,
-}
-
-/// Builds the reducer of differences, which contain the inner optimizer's momentum.
-pub(super) fn build_reducer<S: Described>(
-    exchange: &Exchange,
-    layout: &Layout,
-    world: usize,
-) -> Result<Box<dyn Reducer>, ConfigError> {
-    let feedback = exchange.feedback.get();
-    let what = match (feedback.has_momentum(), feedback.reads_rate()) {
-        (true, _) => "momentum",
-        (false, true) => "learning rates",
-        (false, false) => return exchange.build_reducer(layout, world),
-    };
-    Err(ConfigError::Conflict(format!(
-        "strategy {} exchanges how far parameters have come, {what} included, and feedback {} would add it once more: use feedback \
-         error",
-        S::NAME,
-        exchange.feedback
-    )))
 }
 
 /// Returns the exchanges with which the laws test a strategy that exchanges differences: dense, and compressed with error

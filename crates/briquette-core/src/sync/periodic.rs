@@ -42,7 +42,7 @@ use super::every_step::InPlace;
 use super::outer::{self, Around, Outer, OuterRule};
 use super::rounds::{in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, SyncError};
 use crate::reduce::Dense;
 use crate::report::Report;
@@ -148,12 +148,16 @@ impl Described for LocalSgdConfig {
 }
 
 impl StrategySettings for LocalSgdConfig {
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { sends: Sends::Progress, ..StrategyTraits::default() }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         // The mean of the parameters themselves needs no anchor.
         if self.rate == 1.0 && *exchange == Exchange::default() {
             return Ok(Box::new(Periodic::new(self.steps())?.with_momenta(self.momenta)));
         }
-        Ok(Box::new(Outer::new(*self, outer::build_reducer::<Self>(exchange, layout, world)?, None)?))
+        Ok(Box::new(Outer::new(*self, exchange.build_reducer(layout, world)?, None)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

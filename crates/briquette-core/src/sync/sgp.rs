@@ -59,7 +59,7 @@ mod in_flight;
 use self::in_flight::InFlight;
 use super::graph::Graph;
 use super::{Agrees, Context, HEADER_STEPS, Momenta, Plan, SyncStrategy, check_own};
-use crate::config::{Described, Exchange, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use crate::error::{CommError, ConfigError, SyncError};
 use crate::report::{ExchangeSeconds, Report};
 use crate::state::Staged;
@@ -274,8 +274,11 @@ impl Described for SgpConfig {
 }
 
 impl StrategySettings for SgpConfig {
-    fn build(&self, exchange: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        exchange.refuse_all_but(&[], "strategy sgp sends parameters as they are")?;
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { uses: Some((&[], "sends parameters as they are")), sends: Sends::AsTheyAre }
+    }
+
+    fn build(&self, _: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new(Sgp::new(self.graph.clone(), world)?.with_staleness(self.staleness)))
     }
 

@@ -61,7 +61,7 @@ use super::outer::{self, Around, Outer, OuterRule};
 use super::rounds::{check_period, in_rounds, period_of};
 use super::{Momenta, SgpConfig, SyncStrategy};
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 
 /// Settings of [`SlowMo`].
@@ -129,24 +129,27 @@ impl Described for SlowMoConfig {
 }
 
 impl StrategySettings for SlowMoConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses = (!self.average).then_some((&[][..], "exchanges by its base alone (average=false)"));
+        StrategyTraits { uses, sends: Sends::Progress }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         let build = |base: &StrategyConfig| base.get().build(&Exchange::default(), layout, world);
         let base = self.base.as_deref().map(build).transpose()?;
         if let (Some(config), Some(base)) = (&self.base, &base)
             && (config.get().channels() > 0 || base.plan(0).gradients)
         {
-            let why = "exchanges gradients, or in the background: use sgp without staleness, or local-sgd with a shorter period, or no base";
-            return Err(ConfigError::Conflict(format!("base {config} of slowmo {why}")));
+            let why = "it exchanges gradients, or in the background";
+            let instead = "use sgp without staleness, or local-sgd with a shorter period, or no base";
+            return Err(ConfigError::conflict(format!("base {config} of slowmo"), "strategy slowmo", why, instead));
         }
         if !self.average && !matches!(self.base.as_deref(), Some(StrategyConfig::Sgp(_))) {
-            let why = "average=false of slowmo needs a base that mixes replicas, base=sgp: others would take the outer step away again";
-            return Err(ConfigError::Conflict(why.into()));
+            let base = self.base.as_ref().map_or("no base".to_owned(), |base| format!("base {base}"));
+            let why = "it needs a base that mixes replicas: others would take the outer step away again";
+            return Err(ConfigError::conflict("average=false of slowmo", base, why, "use base=sgp"));
         }
-        if !self.average && *exchange != Exchange::default() {
-            let why = "average=false of slowmo exchanges by its base alone: leave reducer and feedback out";
-            return Err(ConfigError::Conflict(why.into()));
-        }
-        Ok(Box::new(SlowMo::new(self.clone(), outer::build_reducer::<Self>(exchange, layout, world)?, base)?))
+        Ok(Box::new(SlowMo::new(self.clone(), exchange.build_reducer(layout, world)?, base)?))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

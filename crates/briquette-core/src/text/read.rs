@@ -13,10 +13,10 @@ use crate::error::ConfigError;
 /// Reads `settings`, the part after the name in `text`. `what` is the family, for error messages.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] names the text, the key, the value, and what is valid.
-pub(crate) fn read<T: DeserializeOwned>(what: &str, text: &str, settings: &str) -> Result<T, ConfigError> {
+/// [`ConfigError::Text`] names the text, the key, the value, and what is valid.
+pub(crate) fn read<T: DeserializeOwned>(what: &'static str, text: &str, settings: &str) -> Result<T, ConfigError> {
     let read = split(settings).and_then(|entries| T::deserialize(Settings(entries)));
-    read.map_err(|error| ConfigError::Conflict(format!("{what} `{text}`: {error}")))
+    read.map_err(|error| ConfigError::text(what, text, error))
 }
 
 /// An error as text.
@@ -43,9 +43,9 @@ pub(crate) type Entry<'a> = (Option<&'a str>, &'a str);
 /// Splits the settings of a text into values and their keys.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] for an entry that is neither a value nor `key=value`.
+/// [`ConfigError::Text`] for an entry that is neither a value nor `key=value`.
 pub(crate) fn entries(settings: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
-    split(settings).map_err(|Wrong(error)| ConfigError::Conflict(error))
+    split(settings).map_err(|error| ConfigError::text("settings", settings, error))
 }
 
 /// Splits at commas outside of parentheses.

@@ -99,7 +99,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
     /// # Errors
     /// [`ConfigError::Conflict`] if `inner` has no knob, or if the controller decides per slot and `inner` compresses all slots together.
     pub fn new(mut inner: R, controller: K) -> Result<Self, ConfigError> {
-        let why = match inner.knob() {
+        let (why, instead) = match inner.knob() {
             Some(knob) if knob.per_slot() || !controller.per_slot() => {
                 return Ok(Adaptive {
                     inner,
@@ -116,16 +116,16 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
                     measured: Measured::default(),
                 });
             }
-            Some(_) => {
-                "the controller sets a compression ratio for each slot, and the reducer compresses all slots together: use gather \
-                 with a message for each slot (per_slot = true), or a controller for the whole vector"
-            }
-            None => {
-                "the controller sets the compression ratio, and the reducer has no knob for it: use gather with a compressor that \
-                 has one, such as topk or qsgd, or shared-random-k, or no controller"
-            }
+            Some(_) => (
+                "it sets a compression ratio for each slot, and the reducer compresses all slots together",
+                "use gather with a message for each slot (per_slot = true), or a controller for the whole vector",
+            ),
+            None => (
+                "it sets the compression ratio, and the reducer has no knob for it",
+                "use gather with a compressor that has one, such as topk or qsgd, or shared-random-k, or no controller",
+            ),
         };
-        Err(ConfigError::Conflict(why.into()))
+        Err(ConfigError::conflict("the controller", "the reducer", why, instead))
     }
 
     /// Sends dense exchanges in these buckets instead of one ring of the whole vector.

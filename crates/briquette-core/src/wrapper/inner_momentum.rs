@@ -49,6 +49,7 @@ use std::ops::Range;
 
 use super::feed::Comes;
 use super::{Momentum, MomentumCorrection, check_finite};
+use crate::config::combine::InnerOptimizer;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
@@ -181,6 +182,10 @@ impl FeedbackSettings for InnerMomentumConfig {
 
     fn has_momentum(&self) -> bool {
         true
+    }
+
+    fn optimizer(&self) -> Option<InnerOptimizer> {
+        Some(InnerOptimizer::HeavyBall { momentum: self.momentum })
     }
 
     fn asks(&self) -> Asks {

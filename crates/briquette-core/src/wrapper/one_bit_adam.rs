@@ -53,6 +53,7 @@
 use std::ops::Range;
 
 use super::{ErrorFeedback, check_finite};
+use crate::config::combine::InnerOptimizer;
 use crate::config::{Asks, Described, Exchange, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
@@ -185,6 +186,10 @@ impl FeedbackSettings for OneBitAdamConfig {
 
     fn has_momentum(&self) -> bool {
         true
+    }
+
+    fn optimizer(&self) -> Option<InnerOptimizer> {
+        Some(InnerOptimizer::OneBitAdam)
     }
 }
 

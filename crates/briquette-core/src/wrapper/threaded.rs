@@ -34,7 +34,10 @@ impl<R: Reducer> Threaded<R> {
         ConfigError::unless((1..=MOST_THREADS).contains(&threads), "threads", "at least 1 and at most 1024", threads)?;
         let name = |index| format!("briquette-{index}");
         let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
-        let pool = pool.map_err(|error| ConfigError::Conflict(format!("cannot start {threads} threads: {error}")))?;
+        let pool = pool.map_err(|error| {
+            let why = format!("it cannot start them: {error}");
+            ConfigError::conflict("this system", format!("threads {threads}"), why, "set fewer threads")
+        })?;
         Ok(Threaded { inner, pool })
     }
 }

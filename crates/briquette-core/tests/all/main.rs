@@ -3,6 +3,7 @@
 mod absurd;
 mod artemis;
 mod bad_input;
+mod combinations;
 mod commit;
 mod controllers;
 mod convergence;

@@ -91,17 +91,20 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
     pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
         let Shard { rank, world } = self.shard;
         if rank >= world {
-            return Err(ConfigError::Conflict(format!("rank {rank} is none of {world}: ranks are counted from 0")));
+            let (rank, world) = (format!("rank {rank}"), format!("a world of {world} ranks"));
+            return Err(ConfigError::conflict(rank, world, "ranks are counted from 0", "give a rank of the world"));
         }
         let dataset: Arc<dyn Dataset<I>> = Arc::new(dataset);
         let samples = 0..dataset.len();
         Shards::new(samples.len(), world, self.batch_size)?;
         if self.drop_last && samples.len() / world < self.batch_size {
             let (samples, batch) = (samples.len(), self.batch_size);
-            return Err(ConfigError::Conflict(format!(
-                "drop_last leaves no step: {samples} samples are fewer than {world} ranks take with a batch of {batch} each; take a smaller \
-                 batch, or leave drop_last out"
-            )));
+            return Err(ConfigError::conflict(
+                "drop_last",
+                format!("{samples} samples"),
+                format!("it leaves no step: they are fewer than {world} ranks take with a batch of {batch} each"),
+                "take a smaller batch, or leave drop_last out",
+            ));
         }
         let (epoch, skip) = self.start;
         Ok(Arc::new(ShardedDataLoader {

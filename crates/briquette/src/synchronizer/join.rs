@@ -1,8 +1,9 @@
 //! Joins a rank to the world: compares settings, and copies rank 0's module.
 
 use briquette_core::Layout;
+use briquette_core::config::combine;
 use briquette_core::error::ConfigError;
-use briquette_core::sync::{Agrees, Plan, SyncStrategy};
+use briquette_core::sync::{Plan, SyncStrategy};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 
@@ -169,32 +170,15 @@ impl Synchronizer {
     }
 
     fn check_rebroadcast(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
-        if !averages_gradients(strategy.plan(0)) && self.rebroadcast.is_some_and(|steps| steps > 0) {
-            let why = if strategy.plan(0).gradients {
-                "ranks are sent averages of their own, and replicas differ by them"
-            } else {
-                "this strategy exchanges parameters itself"
-            };
-            return Err(ConfigError::Conflict(format!("{why}: do not set re-broadcasting")));
+        match self.rebroadcast.is_some_and(|steps| steps > 0) {
+            true => Ok(combine::rebroadcast(strategy.plan(0), self.config.weighs_samples())?),
+            false => Ok(()),
         }
-        if !self.config.weighs_samples() && self.rebroadcast.is_some_and(|steps| steps > 0) {
-            let why = "re-broadcast parameters are rank 0's, whatever the aggregator: leave re-broadcasting out";
-            return Err(ConfigError::Conflict(why.to_owned()));
-        }
-        Ok(())
     }
 
     /// Checks that the exchange of gradients keeps replicas equal after every step, as `what` requires.
     pub(crate) fn check_replicas_equal(&self, what: &str) -> Result<(), Error> {
-        let plan = self.plan()?;
-        if averages_gradients(plan) && !plan.parameters && plan.agrees == Agrees::World {
-            return Ok(());
-        }
-        let why = format!(
-            "{what} is of parameters that all ranks have alike after every step, and here replicas differ: use strategy every-step, and a \
-             reducer that sends all ranks the same average"
-        );
-        Err(ConfigError::Conflict(why).into())
+        Ok(combine::equal_replicas(self.plan()?, what).map_err(ConfigError::from)?)
     }
 
     /// Returns the module with rank 0's parameters and buffers, and initializes the strategy with them.

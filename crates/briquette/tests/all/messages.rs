@@ -63,7 +63,7 @@ fn an_error_of_a_step_says_what_happened_and_not_what_the_model_is() {
 #[test]
 fn debug_of_public_errors_is_what_they_display() {
     let wrong = |error: &dyn std::error::Error| assert_eq!(format!("{error:?}"), error.to_string());
-    wrong(&ConfigError::Conflict("two things".into()));
+    wrong(&ConfigError::conflict("one thing", "another", "they differ", "use one"));
     wrong(&Error::NotJoined { rank: 3 });
     wrong(&briquette::RunError::NoRanks);
     wrong(&"cdua".parse::<briquette::Backend>().unwrap_err());

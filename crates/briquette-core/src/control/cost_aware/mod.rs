@@ -126,8 +126,12 @@ impl<K: Controller> CostAware<K> {
     pub fn new(settings: CostAwareConfig, limit: K, world: usize) -> Result<Self, ConfigError> {
         settings.check()?;
         if limit.per_slot() {
-            let why = "cost-aware chooses one ratio for the whole vector: its limit must not decide for each slot";
-            return Err(ConfigError::Conflict(why.into()));
+            return Err(ConfigError::conflict(
+                "controller cost-aware",
+                "a limit that decides for each slot",
+                "cost-aware chooses one ratio for the whole vector",
+                "use a limit for the whole vector",
+            ));
         }
         let levels = levels(settings.max);
         let costs = Costs::new(&levels, world);

@@ -111,14 +111,21 @@ impl DqSgd {
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {
-        let conflict = |why: &str| Err(ConfigError::Conflict(format!("dqsgd: {why}")));
+        let conflict = |left, right, why, instead| {
+            Err(ConfigError::conflict(format!("{left} of dqsgd"), format!("{right} of dqsgd"), why, instead))
+        };
         let parts = [self.steps.is_some(), self.smoothness.is_some(), self.rate.is_some()];
         match self.error {
-            Some(_) if self.bits.is_some() => conflict("bits and error exclude each other: give one"),
-            Some(_) if parts.contains(&false) => conflict("error needs steps, smoothness and rate: give all, or bits"),
-            None if parts[1] || parts[2] => conflict("smoothness and rate are of error: give it, or omit them"),
+            Some(_) if self.bits.is_some() => conflict("bits", "error", "they exclude each other", "give one"),
+            Some(_) if parts.contains(&false) => {
+                conflict("error", "bits alone", "error needs steps, smoothness and rate", "give all, or bits")
+            }
+            None if parts[1] || parts[2] => {
+                conflict("smoothness and rate", "bits", "they are of error", "give error, or omit them")
+            }
             None if self.contraction < 1.0 && self.steps.is_none() => {
-                conflict("a contraction below 1 needs the number of steps: give steps, or contraction 1")
+                let why = "a contraction below 1 needs the number of steps";
+                conflict("contraction", "an unknown number of steps", why, "give steps, or contraction 1")
             }
             _ => Ok(()),
         }

@@ -110,7 +110,13 @@ impl Policy {
             return Err(ConfigError::range("ratio of the geometric policy", "a finite number of at least 1.01", ratio));
         }
         if min > max {
-            return Err(ConfigError::Conflict(format!("the largest factor, {max}, is below the safe one, {min}")));
+            let why = "the largest factor is below the safe one";
+            return Err(ConfigError::conflict(
+                format!("max={max}"),
+                format!("min={min}"),
+                why,
+                "raise max, or lower min",
+            ));
         }
         let mut candidates = Vec::new();
         let mut step = self.first_step();

@@ -71,8 +71,15 @@ impl Described for LossGuardConfig {
 
 impl ControllerSettings for LossGuardConfig {
     fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let why = "loss-guard limits another controller, and got none: use loss-guard:gravac";
-        let inner = self.inner.get().build(feedback, world)?.ok_or_else(|| ConfigError::Conflict(why.into()))?;
+        let inner = self.inner.get().build(feedback, world)?.ok_or_else(|| {
+            let inner = format!("controller {}", self.inner);
+            ConfigError::conflict(
+                "controller loss-guard",
+                inner,
+                "it limits another controller",
+                "use loss-guard:gravac",
+            )
+        })?;
         Ok(Some(Box::new(LossGuard::new(self.clone(), inner)?)))
     }
 

@@ -5,7 +5,7 @@ use crate::Layout;
 use crate::Message;
 use crate::compress::{Dense, ErrorBound, Norm, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 use crate::reduce::Reducer;
 use crate::reduce::downlink::{Downlink, Memory};
 use crate::reduce::way::Way;
@@ -97,10 +97,12 @@ impl ArtemisConfig {
         let most = 1.0 / (1.0 + ArtemisConfig::omega(name, "up", self.up, layout.len())?);
         let alpha = self.alpha.unwrap_or((0.5 * most) as f32);
         if f64::from(alpha) > most * (1.0 + 1e-6) {
-            return Err(ConfigError::Conflict(format!(
-                "alpha of {name} must be at most {most:.4}, which is 1/(1+ω) of {}, got {alpha}",
-                self.up
-            )));
+            return Err(ConfigError::conflict(
+                format!("alpha {alpha} of {name}"),
+                format!("compressor {}", self.up),
+                format!("it must be at most {most:.4}, which is 1/(1+ω)"),
+                "lower it, or omit it for half of that",
+            ));
         }
         Ok(Box::new(Artemis {
             up: self.up.build(),
@@ -129,22 +131,31 @@ impl ArtemisConfig {
             Some(ErrorBound::Unbiased { omega }) => Ok(omega),
             // The identity is in both classes.
             Some(ErrorBound::Contractive { delta: 1.0 }) | None => Ok(0.0),
-            _ => Err(ConfigError::Conflict(format!(
-                "{name} needs unbiased compressors, and {which} is {compressor}: use qsgd, natural, randk:…:scaled or dense"
-            ))),
+            _ => Err(ConfigError::conflict(
+                format!("reducer {name}"),
+                format!("{which}={compressor}"),
+                "it needs unbiased compressors",
+                "use qsgd, natural, randk:…:scaled or dense",
+            )),
         }
     }
 }
 
 impl ReducerSettings for ArtemisConfig {
-    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        self.check()?;
-        if exchange.feedback.get().asks().remembers() {
-            return Err(ConfigError::Conflict(format!(
-                "artemis has memories of its own, and what it sends back is not the mean of what was sent: use feedback none, not {}",
-                exchange.feedback
-            )));
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
+        match exchange.feedback.get().asks().remembers() {
+            false => Ok(()),
+            true => Err(Conflict::new(
+                "reducer artemis",
+                format!("feedback {}", exchange.feedback),
+                "it has memories of its own, and what it sends back is not the mean of what was sent",
+                "use feedback none",
+            )),
         }
+    }
+
+    fn build(&self, _: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
         ArtemisConfig::omega(Self::NAME, "down", self.down, layout.len())?;
         self.with((Memory::Nothing, false), Self::NAME, layout)
     }

@@ -57,6 +57,10 @@ impl ReducerSettings for GatherConfig {
         }
     }
 
+    fn has_knob(&self) -> bool {
+        self.compressor.has_knob()
+    }
+
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let compressor = self.compressor.build();
         probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)

@@ -5,7 +5,7 @@ use super::norm::{Norm, Sends};
 use super::{SmoothnessAware, WarmUp};
 use crate::compress::{self, ErrorBound, Qsgd, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, probes, worse};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 use crate::reduce::Reducer;
 use crate::state::{OnResize, Place};
 use crate::wrapper::Shifted;
@@ -103,16 +103,22 @@ impl SmoothConfig {
             Some(ErrorBound::Contractive { delta: 1.0 }) | None => 1.0,
             _ if self.alpha.is_none_or(|alpha| alpha == 0.0) => return Ok(0.0),
             _ => {
-                return Err(ConfigError::Conflict(format!(
-                    "a memory of smooth needs an unbiased compressor, and {} is not: use alpha=0, or qsgd, natural or randk:…:scaled",
-                    self.compressor
-                )));
+                return Err(ConfigError::conflict(
+                    "the memory of smooth",
+                    format!("compressor {}", self.compressor),
+                    "it needs an unbiased compressor",
+                    "use alpha=0, or qsgd, natural or randk:…:scaled",
+                ));
             }
         };
         match self.alpha {
-            Some(alpha) if f64::from(alpha) > most * (1.0 + 1e-6) => Err(ConfigError::Conflict(format!(
-                "alpha of smooth must be at most {most:.4}, which is 1/(1+ω) of what it sends, got {alpha}"
-            ))),
+            Some(alpha) if f64::from(alpha) > most * (1.0 + 1e-6) => Err(ConfigError::conflict(
+                format!("alpha {alpha} of smooth"),
+                self.importance
+                    .map_or(format!("compressor {}", self.compressor), |factor| format!("importance {factor}")),
+                format!("it must be at most {most:.4}, which is 1/(1+ω) of what it sends"),
+                "lower it, or omit it for that value",
+            )),
             Some(alpha) => Ok(alpha),
             None => Ok(most as f32),
         }
@@ -142,14 +148,21 @@ impl Described for SmoothConfig {
 }
 
 impl ReducerSettings for SmoothConfig {
-    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        self.check()?;
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let feedback = &exchange.feedback;
-        if feedback.get().asks().sends_differences() || feedback.get().has_momentum() {
-            return Err(ConfigError::Conflict(format!(
-                "smooth has a memory of its own (alpha), and estimates from plain SGD's steps: use feedback none or error, not {feedback}"
-            )));
+        match feedback.get().asks().sends_differences() || feedback.get().has_momentum() {
+            false => Ok(()),
+            true => Err(Conflict::new(
+                "reducer smooth",
+                format!("feedback {feedback}"),
+                "it has a memory of its own (alpha), and estimates from plain SGD's steps",
+                "use feedback none or error",
+            )),
         }
+    }
+
+    fn build(&self, _: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.check()?;
         Ok(Box::new(self.estimated(layout.len())?))
     }
 

@@ -4,7 +4,7 @@ use super::TwoWay;
 use crate::Layout;
 use crate::compress::{ErrorBound, PlainSign, Qsgd, ScaledSign, Spec};
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict};
 use crate::reduce::Reducer;
 use crate::reduce::downlink::{Downlink, Memory};
 use crate::reduce::incoming::Incoming;
@@ -66,42 +66,47 @@ impl TwoWayConfig {
 }
 
 impl ReducerSettings for TwoWayConfig {
+    fn check_within(&self, Exchange { feedback, aggregator, .. }: &Exchange) -> Result<(), Conflict> {
+        let (right, why, instead) = if feedback.get().asks().sends_differences() {
+            (
+                format!("feedback {feedback}"),
+                "the feedback needs the mean of what ranks sent, and two-way compresses it once more".to_owned(),
+                "use feedback error or none, or reducer artemis",
+            )
+        } else if aggregator.get().rates() {
+            (
+                format!("aggregator {aggregator}"),
+                "the aggregator rates whole contributions, and a server of two-way sees a share of each".to_owned(),
+                "use reducer gather, or aggregator median or trimmed-mean",
+            )
+        } else if self.rounds > 1 && !aggregator.get().is_mean() {
+            (
+                format!("aggregator {aggregator}"),
+                format!("the aggregator combines single messages, and two-way sends {} of each vector", self.rounds),
+                "use rounds=1",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Conflict::new("reducer two-way", right, why, instead))
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        let (len, aggregator) = (layout.len(), exchange.aggregator.get());
-        let conflict = |why: String| Err(ConfigError::Conflict(why));
-        if exchange.feedback.get().asks().sends_differences() {
-            return conflict(format!(
-                "feedback {} needs the mean of what ranks sent, and two-way compresses it once more: use feedback error or none, or \
-                 reducer artemis",
-                exchange.feedback
-            ));
-        }
-        if aggregator.rates() {
-            return conflict(format!(
-                "aggregator {} rates whole contributions, and a server of two-way sees a share of each: use reducer gather, or \
-                 aggregator median or trimmed-mean",
-                exchange.aggregator
-            ));
-        }
-        if self.rounds > 1 && !aggregator.is_mean() {
-            return conflict(format!(
-                "aggregator {} combines single messages, and two-way sends {} of each vector: use rounds=1",
-                exchange.aggregator, self.rounds
-            ));
-        }
+        let len = layout.len();
         let (up, down) = (Way::new(self.up, self.rounds, len)?, Way::new(self.down, self.rounds, len)?);
         let remembers = self.remembers(len);
         if let Some(error) = self.down_class(len).map(ErrorBound::error).filter(|error| remembers && *error >= 1.0) {
-            return conflict(format!(
-                "{} is not contractive: its error may be {error:.2} times the energy of what it compresses, and from 1 on what servers \
-                 remember grows without bound: use server_memory=false",
-                self.down
-            ));
+            let why = format!(
+                "the compressor is not contractive: its error may be {error:.2} times the energy of what it compresses, and from 1 on \
+                 what servers remember grows without bound"
+            );
+            let down = format!("compressor {}", self.down);
+            return Err(ConfigError::conflict("server_memory of two-way", down, why, "use server_memory=false"));
         }
         let memory = if remembers { Memory::Error } else { Memory::Nothing };
         Ok(Box::new(TwoWay {
             settings: *self,
-            aggregator: aggregator.build(),
+            aggregator: exchange.aggregator.get().build(),
             up,
             down: Downlink::new(down, memory),
             incoming: Incoming::default(),

@@ -3,7 +3,7 @@
 use super::Lsgd;
 use crate::Layout;
 use crate::comm::Places;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::rounds::{check_period, in_rounds, period_of};
@@ -48,7 +48,7 @@ impl LsgdConfig {
     /// Checks that the settings are possible for a world of this size.
     pub(super) fn check_in(&self, world: usize) -> Result<(), ConfigError> {
         self.check()?;
-        Places::check_groups(Self::NAME, self.group, world)
+        Ok(Places::check_groups(Self::NAME, self.group, world)?)
     }
 }
 
@@ -75,8 +75,11 @@ impl Described for LsgdConfig {
 }
 
 impl StrategySettings for LsgdConfig {
-    fn build(&self, exchange: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        exchange.refuse_all_but(&[], "strategy lsgd sends a leader's parameters as they are")?;
+    fn traits(&self) -> StrategyTraits {
+        StrategyTraits { uses: Some((&[], "sends a leader's parameters as they are")), sends: Sends::AsTheyAre }
+    }
+
+    fn build(&self, _: &Exchange, _: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new(Lsgd::new(*self, world)?))
     }
 

@@ -2,7 +2,7 @@
 
 use super::OverlapLocalSgd;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::in_background::CHANNEL;
@@ -74,10 +74,16 @@ impl Described for OverlapConfig {
 }
 
 impl StrategySettings for OverlapConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses: &[&str] =
+            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits {
+            uses: Some((uses, "exchanges in the background, differences that keep what was not sent")),
+            sends: Sends::AsTheyAre,
+        }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        let why = "strategy overlap-local-sgd exchanges in the background, differences that keep what was not sent";
-        exchange.refuse_all_but(&used, why)?;
         let overlap = OverlapLocalSgd::new(self.clone(), exchange.build_reducer(layout, world)?)?;
         let is_exact = exchange.reducers().all(|reducer| reducer.get().traits().is_dense);
         Ok(Box::new(OverlapLocalSgd { is_exact, ..overlap }))

@@ -2,7 +2,7 @@
 
 use super::Parle;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::rounds::{check_period, period_of};
@@ -89,9 +89,16 @@ impl Described for ParleConfig {
 }
 
 impl StrategySettings for ParleConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses: &[&str] =
+            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits {
+            uses: Some((uses, "exchanges differences that keep what was not sent")),
+            sends: Sends::AsTheyAre,
+        }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used = ["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        exchange.refuse_all_but(&used, "strategy parle exchanges differences that keep what was not sent")?;
         Ok(Box::new(Parle::new(*self, exchange.build_reducer(layout, world)?)?))
     }
 

@@ -2,7 +2,7 @@
 
 use super::StreamingDiLoCo;
 use crate::Layout;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::diloco::USUAL;
 use crate::sync::in_background::CHANNEL;
@@ -103,11 +103,14 @@ impl Described for StreamingDiLoCoConfig {
 }
 
 impl StrategySettings for StreamingDiLoCoConfig {
+    fn traits(&self) -> StrategyTraits {
+        let uses: &[&str] = &["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits { uses: Some((uses, "exchanges a fragment at a time")), sends: Sends::Progress }
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let used = ["reducer", "aggregator", "feedback", "bucket_values", "rules", "dense_below", "threads"];
-        exchange.refuse_all_but(&used, "strategy streaming-diloco exchanges a fragment at a time")?;
         // Errors that concern the whole model are reported for the whole model.
-        outer::build_reducer::<Self>(exchange, layout, world)?;
+        exchange.build_reducer(layout, world)?;
         let streaming = StreamingDiLoCo::new(*self, layout, |fragment| {
             let mut exchange = exchange.clone();
             exchange.rules.retain(|rule| fragment.slots().iter().any(|slot| rule.slots.matches(slot.path())));

@@ -61,10 +61,12 @@ impl<R: Reducer + 'static> Fragment<R> {
     ) -> Result<Vec<Self>, ConfigError> {
         let (count, slots) = (settings.fragments, whole.slots().len());
         if count > slots as u64 {
-            let why = "a fragment has one or more of them: lower fragments";
-            return Err(ConfigError::Conflict(format!(
-                "fragments of streaming-diloco is {count}, the model has {slots} slots, and {why}"
-            )));
+            return Err(ConfigError::conflict(
+                format!("fragments={count} of streaming-diloco"),
+                format!("a model with {slots} slots"),
+                "a fragment has one or more of them",
+                "lower fragments",
+            ));
         }
         let fragment = |p| {
             let members: Vec<usize> = (p..slots).step_by(count as usize).collect();

@@ -3,7 +3,7 @@
 use super::TwoLevel;
 use crate::Layout;
 use crate::comm::Places;
-use crate::config::{Described, Exchange, StrategyConfig, StrategySettings};
+use crate::config::{Described, Exchange, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::{LocalSgdConfig, SgpConfig, SlowMoConfig, SyncStrategy};
 
@@ -67,29 +67,45 @@ impl TwoLevelConfig {
             if of_all.as_ref().is_err_and(|other| *other == error) {
                 return Err(error);
             }
-            let why = format!("two-level without a group may find {machines} machines: {error}; set its group");
-            return Err(ConfigError::Conflict(why));
+            let (left, right) = ("strategy two-level without a group", format!("strategy {}", self.between));
+            return Err(ConfigError::conflict(
+                left,
+                right,
+                format!("it may find {machines} machines: {error}"),
+                "set its group",
+            ));
         }
         of_all
     }
 }
 
 impl StrategySettings for TwoLevelConfig {
+    fn traits(&self) -> StrategyTraits {
+        self.between.get().traits()
+    }
+
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Places::check_groups(Self::NAME, self.group, world)?;
         let between = self.build_between(exchange, layout, world)?;
         let plan = between.plan(0);
-        let why = match () {
-            () if plan.gradients => "exchanges gradients: use it alone, or with reducer hierarchical",
-            () if plan.replicas_equal => "exchanges at every step: use every-step and reducer hierarchical",
-            () if self.between.get().channels() > 0 => "exchanges in the background: leave overlap and staleness out",
-            () if exchange.during_backward => "has no exchange during the backward pass: leave during_backward out",
+        let (why, instead) = match () {
+            () if plan.gradients => ("exchanges gradients", "use it alone, or with reducer hierarchical"),
+            () if plan.replicas_equal => ("exchanges at every step", "use every-step and reducer hierarchical"),
+            () if self.between.get().channels() > 0 => {
+                ("exchanges in the background", "leave overlap and staleness out")
+            }
             () => {
                 let weighs = exchange.aggregator.get().is_mean();
                 return Ok(Box::new(TwoLevel::new(between, self.group).weighed(weighs)));
             }
         };
-        Err(ConfigError::Conflict(format!("{} between the machines of two-level {why}", self.between)))
+        let between = format!("strategy {}", self.between);
+        Err(ConfigError::conflict(
+            "strategy two-level",
+            between,
+            format!("the strategy between machines {why}"),
+            instead,
+        ))
     }
 
     fn fewest_ranks(&self, exchange: &Exchange) -> usize {

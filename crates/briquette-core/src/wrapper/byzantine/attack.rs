@@ -103,7 +103,7 @@ impl FromStr for Attack {
             Attack::Stale(_) => setting.parse().ok().filter(|steps| *steps > 0).map(Attack::Stale),
             _ => None,
         };
-        read.ok_or_else(|| ConfigError::Conflict(format!("attack `{text}`: {setting} is no setting of {name}")))
+        read.ok_or_else(|| ConfigError::text("attack", text, format!("{setting} is no setting of {name}")))
     }
 }
 

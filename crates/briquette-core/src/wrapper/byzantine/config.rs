@@ -4,7 +4,7 @@ use super::{Attack, Byzantine};
 use crate::Layout;
 use crate::compress::{Dense, ErrorBound, Spec};
 use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, Remembered};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Conflict, world_of};
 use crate::reduce::Reducer;
 
 /// Settings of [`Byzantine`].
@@ -49,11 +49,6 @@ impl ByzantineConfig {
 impl ReducerSettings for ByzantineConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         self.check()?;
-        // `around_memory` is only asked of the exchange's outermost reducer.
-        if !matches!(&exchange.reducer, ReducerConfig::Byzantine(outermost) if outermost == self) {
-            let why = "byzantine is around all that a rank exchanges: not in a rule, and in no other reducer";
-            return Err(ConfigError::Conflict(why.into()));
-        }
         let through = self.through.get().build(exchange, layout)?;
         Ok(if self.attack.is_finite() { through } else { self.attacked(through) })
     }
@@ -95,10 +90,20 @@ impl ReducerSettings for ByzantineConfig {
         self.through.get().fewest_ranks()
     }
 
-    fn check_world(&self, world: usize) -> Result<(), ConfigError> {
+    fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
+        // `around_memory` is only asked of the exchange's outermost reducer.
+        if !matches!(&exchange.reducer, ReducerConfig::Byzantine(outermost) if outermost == self) {
+            let why = "byzantine is around all that a rank exchanges";
+            let instead = "use it as the main reducer: not in a rule, and in no other reducer";
+            return Err(Conflict::new("reducer byzantine", format!("reducer {}", exchange.reducer), why, instead));
+        }
+        self.through.get().check_within(exchange)
+    }
+
+    fn check_world(&self, world: usize) -> Result<(), Conflict> {
         if self.ranks > world {
-            let valid = format!("at most the {world} ranks there are");
-            return Err(ConfigError::Conflict(format!("ranks of byzantine must be {valid}, got {}", self.ranks)));
+            let why = format!("ranks of byzantine must be at most the {world} ranks there are, got {}", self.ranks);
+            return Err(Conflict::new("reducer byzantine", world_of(world), why, "lower ranks"));
         }
         self.through.get().check_world(world)
     }
