@@ -56,7 +56,7 @@ impl BuildStrategy for Observed {
         exchange.build_reducer(layout, world)?;
         let inner = Exchange { feedback: "none".parse()?, ..exchange.clone() }.build_reducer(layout, world)?;
         let feedback = exchange.feedback.get();
-        let remembers = feedback.asks().keeps_residual();
+        let remembers = feedback.requirement().keeps_residual();
         let windows = WINDOWS.map(|steps| Window { steps, sent: Vec::new(), added: Vec::new() });
         let signals = Arc::clone(&self.signals);
         let observer = Observer { inner, remembers, sent: Vec::new(), left: Vec::new(), windows, signals };

@@ -2,7 +2,7 @@
 
 use super::ErrorFeedback;
 use crate::Layout;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{FeedbackRequirement, Described, Exchange, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
@@ -24,7 +24,7 @@ impl FeedbackSettings for OtherError {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(ErrorFeedback::new(inner)))
     }
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 }

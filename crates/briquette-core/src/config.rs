@@ -46,8 +46,8 @@ pub use parts::{Choice, Parts};
 pub use representatives::{exchanges, representatives};
 pub use rules::{Rule, SlotPattern};
 pub use settings::{
-    AggregatorSettings, Asks, ControllerSettings, FeedbackSettings, ReducerSettings, ReducerTraits, Remembered,
-    StrategySettings,
+    AggregatorSettings, ControllerSettings, DownlinkResidual, FeedbackRequirement, FeedbackSettings, ReducerSettings,
+    ReducerTraits, StrategySettings,
 };
 pub use spec::{CompressorConfig, CompressorKind};
 
@@ -243,7 +243,7 @@ impl Config {
     /// Returns whether an average may have values for slots in which no rank has a gradient. The values come from a residual, or from
     /// the gradients of an earlier step.
     pub fn remembers(&self) -> bool {
-        self.strategy.get().remembers() || self.exchange.feedback.get().asks().remembers()
+        self.strategy.get().remembers() || self.exchange.feedback.get().requirement().remembers()
     }
 
     /// Returns whether a rank's vector is weighted by its number of samples. If not, every rank has the same weight: see

@@ -2,7 +2,7 @@
 //! length alone. The result does not depend on the number of threads.
 
 use crate::parallel::{self, Part, SEGMENT};
-use crate::reduce::Kept;
+use crate::reduce::SentStatistics;
 
 const LANES: usize = 8;
 /// Exponent bits: all set in NaN and infinities, and in no other number.
@@ -174,7 +174,7 @@ pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
 /// Computes `x ← x − sent`, adds the sent energy and count to `kept`, and returns whether the remainder is finite. For
 /// blocks in the first-level cache: two loops, each of which vectorizes.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn take_off(x: &mut [f32], sent: &[f32], kept: &mut Kept) -> bool {
+pub(crate) fn subtract_sent(x: &mut [f32], sent: &[f32], kept: &mut SentStatistics) -> bool {
     let mut energies = [0.0_f64; LANES];
     let ((chunks, rest), (chunks_sent, rest_sent)) = (x.as_chunks::<LANES>(), sent.as_chunks::<LANES>());
     // x² − (x − c)² = c·(2x − c)

@@ -17,7 +17,7 @@
 mod codes;
 mod decode;
 mod payload;
-mod take_off;
+mod subtract_sent;
 mod write;
 
 pub(crate) use codes::{Codes, PREFIX};

@@ -44,7 +44,7 @@ use crate::comm::Session;
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, LastExchange};
 use crate::report::Report;
-use crate::sync::{Agreement, Agrees, Away, Context, Header, Momenta, Plan, StopFlags, SyncStrategy};
+use crate::sync::{Agreement, Agrees, Context, Header, Momenta, Placeholder, Plan, StopFlags, SyncStrategy};
 use crate::{Key, Layout, Traffic};
 
 /// Drives one rank's strategy from step to step; see the [module](self).
@@ -91,7 +91,7 @@ impl Driver {
     /// Creates a driver at step 0 without a strategy: every rank steps alone until one is [set](Self::drive). `key` is the run's root key.
     pub fn new(key: Key) -> Self {
         Driver {
-            strategy: Box::new(Away(Plan::ALONE)),
+            strategy: Box::new(Placeholder(Plan::ALONE)),
             layout: Layout::default(),
             names: Layout::default(),
             key,
@@ -357,7 +357,7 @@ impl Driver {
             Err(error) => {
                 self.strategy.discard();
                 self.open = None;
-                if !error.is_everyones() {
+                if !error.is_on_all_ranks() {
                     comm.abort(&error.to_string());
                 }
             }

@@ -35,34 +35,34 @@ type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 /// Accepts connections until they are no longer wanted.
 pub(crate) fn accept(listeners: Vec<TcpListener>, settings: Arc<Settings>) -> Calls {
     let (sender, calls) = mpsc::channel(AT_ONCE);
-    let (guests, handshakes, strangers) = (VecDeque::new(), JoinSet::new(), Strangers::default());
-    tokio::spawn(Door { settings, sender, guests, handshakes, strangers, exhausted: None }.keep(listeners));
+    let (pending, handshakes, refused) = (VecDeque::new(), JoinSet::new(), RefusedPeers::default());
+    tokio::spawn(Acceptor { settings, sender, pending, handshakes, refused, exhausted: None }.run(listeners));
     calls
 }
 
-struct Door {
+struct Acceptor {
     settings: Arc<Settings>,
     sender: mpsc::Sender<Call>,
     /// Peers whose handshakes are in progress, oldest first.
-    guests: VecDeque<Guest>,
+    pending: VecDeque<PendingHandshake>,
     handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, String>)>,
-    strangers: Strangers,
+    refused: RefusedPeers,
     /// Time since which no connection could be accepted although no handshake holds a descriptor.
     exhausted: Option<Instant>,
 }
 
-struct Guest {
+struct PendingHandshake {
     since: Instant,
     from: IpAddr,
     handshake: AbortHandle,
 }
 
-impl Door {
-    async fn keep(mut self, listeners: Vec<TcpListener>) {
+impl Acceptor {
+    async fn run(mut self, listeners: Vec<TcpListener>) {
         loop {
-            self.guests.retain(|guest| !guest.handshake.is_finished());
-            let is_full = self.guests.len() >= AT_ONCE;
-            let oldest = self.guests.front().map_or_else(Instant::now, |guest| guest.since);
+            self.pending.retain(|pending| !pending.handshake.is_finished());
+            let is_full = self.pending.len() >= AT_ONCE;
+            let oldest = self.pending.front().map_or_else(Instant::now, |pending| pending.since);
             tokio::select! {
                 () = self.sender.closed() => return,
                 Some(done) = self.handshakes.join_next() => {
@@ -70,17 +70,17 @@ impl Door {
                     let Ok((from, result)) = done else { continue };
                     match result {
                         Ok(caller) => drop(self.sender.send(Ok((caller, from))).await),
-                        Err(problem) => self.strangers.name(from.ip(), &problem),
+                        Err(problem) => self.refused.record(from.ip(), &problem),
                     }
                 }
-                () = sleep_until(oldest + CROWDED), if is_full => self.turn_away(),
+                () = sleep_until(oldest + CROWDED), if is_full => self.drop_oldest(),
                 call = any(&listeners), if !is_full => match call {
                     Ok((socket, from)) => {
                         self.exhausted = None;
-                        self.greet(socket, from);
+                        self.start_handshake(socket, from);
                     }
                     // Out of descriptors, most likely: others may be closed meanwhile.
-                    Err(_) if oldest.elapsed() >= CROWDED => self.turn_away(),
+                    Err(_) if oldest.elapsed() >= CROWDED => self.drop_oldest(),
                     Err(error) => {
                         self.report(error);
                         sleep(Duration::from_millis(100)).await;
@@ -93,7 +93,7 @@ impl Door {
     /// Reports an error of `accept`. Unauthenticated peers must not end the run, so exhausted descriptors are this
     /// rank's own error only while no handshake holds one.
     fn report(&mut self, error: io::Error) {
-        if !are_exhausted(&error) || !self.guests.is_empty() {
+        if !are_exhausted(&error) || !self.pending.is_empty() {
             self.exhausted = None;
         } else if self.exhausted.get_or_insert_with(Instant::now).elapsed() >= CROWDED {
             // If there is no room for it, it is reported the next time.
@@ -101,7 +101,7 @@ impl Door {
         }
     }
 
-    fn greet(&mut self, socket: TcpStream, from: SocketAddr) {
+    fn start_handshake(&mut self, socket: TcpStream, from: SocketAddr) {
         let settings = Arc::clone(&self.settings);
         let handshake = self.handshakes.spawn(async move {
             let result = match timeout(HANDSHAKE, receive(socket, &settings)).await {
@@ -110,14 +110,14 @@ impl Door {
             };
             (from, result)
         });
-        self.guests.push_back(Guest { since: Instant::now(), from: from.ip(), handshake });
+        self.pending.push_back(PendingHandshake { since: Instant::now(), from: from.ip(), handshake });
     }
 
     /// Drops the handshake that has been open longest.
-    fn turn_away(&mut self) {
-        if let Some(Guest { since, from, handshake }) = self.guests.pop_front() {
+    fn drop_oldest(&mut self) {
+        if let Some(PendingHandshake { since, from, handshake }) = self.pending.pop_front() {
             handshake.abort();
-            self.strangers.name(from, &unfinished(since.elapsed()));
+            self.refused.record(from, &unfinished(since.elapsed()));
         }
     }
 }
@@ -146,10 +146,10 @@ const REASONS: usize = 8;
 
 /// Refused sources, with a count per reason. Each reason is logged once when it first occurs, and its count at the end.
 #[derive(Debug, Default)]
-struct Strangers(HashMap<(IpAddr, String), usize>);
+struct RefusedPeers(HashMap<(IpAddr, String), usize>);
 
-impl Strangers {
-    fn name(&mut self, from: IpAddr, problem: &str) {
+impl RefusedPeers {
+    fn record(&mut self, from: IpAddr, problem: &str) {
         // Bounded: a thousand addresses do not deserve a line each, and the caller chooses the bytes of a reason.
         let reasons = self.0.keys().filter(|(address, _)| *address == from).count();
         let is_full = self.0.len() >= 1000 || reasons >= REASONS;
@@ -165,7 +165,7 @@ impl Strangers {
     }
 }
 
-impl Drop for Strangers {
+impl Drop for RefusedPeers {
     fn drop(&mut self) {
         for ((from, problem), count) in self.0.iter().filter(|(_, count)| **count > 1) {
             tracing::warn!("refused {count} connections from {from} in all: {problem}");

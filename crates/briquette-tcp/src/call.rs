@@ -52,15 +52,15 @@ pub(crate) struct Master {
 
 /// Listening socket of a rank that calls rank 0.
 #[derive(Debug)]
-struct Own {
+struct OwnListener {
     socket: TcpListener,
     /// Set if its address was given and does not follow from the route to rank 0.
     is_given: bool,
 }
 
-impl Own {
-    fn at_given_address(socket: TcpListener) -> Own {
-        Own { socket, is_given: true }
+impl OwnListener {
+    fn at_given_address(socket: TcpListener) -> OwnListener {
+        OwnListener { socket, is_given: true }
     }
 
     fn port(&self) -> Option<u16> {
@@ -88,9 +88,9 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
     // A given address is tried first: if it is not available, calling a rank is useless.
-    let mut listener = settings.take_listener()?.map(Own::at_given_address);
+    let mut listener = settings.take_listener()?.map(OwnListener::at_given_address);
     if let (None, Some(address)) = (&listener, &settings.listen) {
-        listener = Some(Own::at_given_address(listen::at_given_address(settings, address, deadline).await?));
+        listener = Some(OwnListener::at_given_address(listen::at_given_address(settings, address, deadline).await?));
     }
     let (mut is_said, mut before) = (false, None);
     let (masters, mut pass) = (settings.masters(), 0);
@@ -136,7 +136,7 @@ pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Resul
 /// Calls rank 0 once at each of these addresses, until one answers.
 async fn any_master(
     settings: &Settings,
-    listener: &mut Option<Own>,
+    listener: &mut Option<OwnListener>,
     (places, may_hang_up): (impl Iterator<Item = &String>, bool),
     deadline: Instant,
 ) -> Result<Master, Setback> {
@@ -155,7 +155,7 @@ async fn any_master(
 /// Calls rank 0 once at this address. A listener created for the call is kept for the next.
 async fn attempt(
     settings: &Settings,
-    listener: &mut Option<Own>,
+    listener: &mut Option<OwnListener>,
     (place, may_hang_up): (&str, bool),
     deadline: Instant,
 ) -> Result<Master, Setback> {
@@ -174,7 +174,7 @@ async fn attempt(
                 JoinError::Descriptors { .. } => Setback::Exhausted(error),
                 error => Setback::Final(error),
             })?;
-            Own { socket, is_given: false }
+            OwnListener { socket, is_given: false }
         }
     };
     let port = own.socket.local_addr().map_err(system("tell its own address"))?;
@@ -184,8 +184,9 @@ async fn attempt(
     here.set_port(port.port());
     let own_address = settings.advertise.clone().unwrap_or_else(|| here.to_string());
     let role = Role::Join { address: own_address, channels: settings.channels, machine: settings.machine };
-    let greeted = timeout_at(deadline.min(Instant::now() + HANDSHAKE), greet(socket, settings, 0, role)).await;
-    let setback = match greeted {
+    let handshaken =
+        timeout_at(deadline.min(Instant::now() + HANDSHAKE), handshake_with(socket, settings, 0, role)).await;
+    let setback = match handshaken {
         Ok(Ok(stream)) => return Ok(Master { stream, address, listener: own.socket }),
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
             Setback::Silence(format!("{address}: {}", reason(error.into())))
@@ -231,7 +232,7 @@ pub(crate) async fn call_rank(
         let connected = connect(settings, address, until).await;
         unanswered = if connected.is_ok() { None } else { unanswered.or(Some(begin)) };
         let made = match connected {
-            Ok((socket, _)) => match timeout_at(until, greet(socket, settings, other, role.clone())).await {
+            Ok((socket, _)) => match timeout_at(until, handshake_with(socket, settings, other, role.clone())).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(HandshakeError::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
                     Setback::Silence(reason(error.into()))
@@ -282,7 +283,12 @@ fn has_lasted(since: &mut Option<Instant>) -> bool {
 }
 
 /// Performs the caller's side of the handshake.
-async fn greet(socket: TcpStream, settings: &Settings, to: usize, role: Role) -> Result<Secure, HandshakeError> {
+async fn handshake_with(
+    socket: TcpStream,
+    settings: &Settings,
+    to: usize,
+    role: Role,
+) -> Result<Secure, HandshakeError> {
     let mut stream = Secure::call(socket, settings.certificates.as_ref()).await?;
     let binding = stream.binding()?;
     let Settings { rank, world, .. } = *settings;

@@ -81,8 +81,8 @@ pub(crate) enum HandshakeError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side uses another protocol.
-    #[error("{}", stranger(.0))]
-    Stranger(Vec<u8>),
+    #[error("{}", unknown_protocol(.0))]
+    UnknownProtocol(Vec<u8>),
     /// A program that echoes its input.
     #[error("what answers there is not a rank: it repeats what it is sent")]
     Echo,
@@ -103,7 +103,7 @@ pub(crate) enum HandshakeError {
     Refused(String),
 }
 
-fn stranger(bytes: &[u8]) -> String {
+fn unknown_protocol(bytes: &[u8]) -> String {
     // A handshake or an alert.
     if bytes.starts_with(&[0x16, 0x03]) || bytes.starts_with(&[0x15, 0x03]) {
         return "the other side speaks TLS and this one does not: give every rank the certificates, or none".to_owned();
@@ -227,13 +227,13 @@ async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<([u8; PROOF], [
     // A TLS alert is shorter than the expected message, and more informative than the end that follows it.
     while got < magic.len() {
         match stream.read(&mut magic[got..]).await? {
-            0 if got > 0 => return Err(HandshakeError::Stranger(magic[..got].to_vec())),
+            0 if got > 0 => return Err(HandshakeError::UnknownProtocol(magic[..got].to_vec())),
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             count => got += count,
         }
     }
     if magic != *MAGIC {
-        return Err(HandshakeError::Stranger(magic.to_vec()));
+        return Err(HandshakeError::UnknownProtocol(magic.to_vec()));
     }
     let (mut number, mut tag) = ([0; PROOF], [0; TAG]);
     stream.read_exact(&mut number).await?;

@@ -44,7 +44,7 @@ use self::state::read_state;
 use crate::backend::panic_text;
 use crate::error::Error;
 use crate::handshake::{Difference, RANK, WORLD};
-use crate::synchronizer::{Own, Synchronizer};
+use crate::synchronizer::{LocalValues, Synchronizer};
 
 /// Treatment of residuals when the world has another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,7 +72,7 @@ fn other_run(path: &Path, problem: String) -> Error {
 }
 
 /// This rank's own buffers and parameters, which replace the means in the saved model.
-pub(crate) fn own_blobs(own: Own) -> impl Iterator<Item = (&'static str, Bytes)> {
+pub(crate) fn local_blobs(own: LocalValues) -> impl Iterator<Item = (&'static str, Bytes)> {
     let own = [("buffers", Some(own.buffers)), ("parameters", own.parameters)];
     own.into_iter().filter_map(|(name, bytes)| Some((name, Bytes::from_bytes_vec(bytes?))))
 }

@@ -9,9 +9,9 @@ mod clip;
 mod digest;
 pub(crate) mod discrete;
 mod inventory;
-mod kept;
 mod known;
 mod parts;
+mod saved_buffers;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 mod transfer;
@@ -27,9 +27,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 pub(crate) use self::clip::{clip, energy};
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
 pub(crate) use self::inventory::Inventory;
-pub(crate) use self::kept::{Kept, buffer_ids};
 pub(crate) use self::known::{Changed, Known};
 pub(crate) use self::parts::Part;
+pub(crate) use self::saved_buffers::{SavedBuffers, buffer_ids};
 use self::transfer::{Pieces, as_f32};
 pub(crate) use self::values::{
     flat_gradients, flat_parameters, forget_leaves, like, read_bytes, read_gradients, read_values, write_bytes,

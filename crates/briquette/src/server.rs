@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use briquette_core::compress::Dense;
 use briquette_core::config::{CompressorConfig, ServerConfig};
 use briquette_core::error::{ConfigError, ReduceError, SyncError};
-use briquette_core::server::{Batch, Computed, Served, Server, Shelf, Trainer, Uplink, serve, work};
+use briquette_core::server::{Batch, Computed, Served, Server, ServerState, Trainer, Uplink, serve, work};
 use briquette_core::state::State;
 use briquette_core::{Key, Layout, Session};
 use burn::module::Module;
@@ -129,7 +129,7 @@ impl ServerTraining {
                     instead,
                 ));
             }
-            Ok(Shelf::new(layout.len(), world))
+            Ok(ServerState::new(layout.len(), world))
         })
     }
 
@@ -187,7 +187,7 @@ impl ServerTraining {
             _ => self.work(&mut glue, Key::new(seed), (&mut model, &saved), comm)?,
         };
         let module = glue.at(&model);
-        Shelf::mark(&mut state, world);
+        ServerState::mark(&mut state, world);
         driver.strategy_mut().load(&state)?;
         driver.resume(updates, driver.agreed_step().copied(), driver.previous().copied());
         // The server has processed no data.
@@ -226,7 +226,7 @@ impl ServerTraining {
         let (workers, mut state) = (comm.world() - 1, State::default());
         // Ranks that have just joined have no stored contributions, at any step.
         let mut server = Server::new(self.policy.get().build(workers)?, model.clone(), workers).at_version(step);
-        if Shelf::has_begun(saved) {
+        if ServerState::has_begun(saved) {
             server.load(saved)?;
         }
         serve(&mut server, glue, until, comm)?;
@@ -245,7 +245,7 @@ impl ServerTraining {
         comm: &mut Session,
     ) -> Result<(u64, State), Error> {
         let (mut uplink, mut state) = (self.uplink(), State::default());
-        if Shelf::has_begun(saved) {
+        if ServerState::has_begun(saved) {
             uplink.load(saved, model.len())?;
             self.batch = saved.u64(BATCH)?;
         }

@@ -4,10 +4,10 @@ mod alone;
 mod average;
 mod clip;
 mod forward;
-mod hidden;
 mod join;
 mod mixed;
 mod optimizer_state;
+mod overlap;
 mod parameters;
 mod recorded;
 mod replicas;
@@ -36,12 +36,12 @@ use crate::step_report::StepReport;
 use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
 
-pub(crate) use self::average::Own;
+pub(crate) use self::average::LocalValues;
 use self::clip::Clip;
 use self::forward::Written;
-use self::hidden::Hidden;
 use self::join::averages_gradients;
 pub use self::mixed::REBROADCAST_STEPS;
+use self::overlap::Overlap;
 use self::recorded::WeightedMean;
 pub use self::replicas::REPLICA_CHECK_STEPS;
 use self::timing::Start;
@@ -51,7 +51,7 @@ use self::trace::SentAs;
 /// `Synchronizer` and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
 pub struct Synchronizer {
     /// Declared before the session, which waits for its channels when it is dropped.
-    hidden: Hidden,
+    overlap: Overlap,
     pub(crate) comm: Session,
     pub(crate) config: Box<dyn BuildStrategy>,
     pub(crate) joined: Option<Joined>,
@@ -132,7 +132,7 @@ impl Synchronizer {
         let comm = if config.needs_clock() { comm.or_clock(Arc::new(WallClock::start())) } else { comm };
         let last_end = comm.now();
         Synchronizer {
-            hidden: Hidden::default(),
+            overlap: Overlap::default(),
             comm,
             config: Box::new(config),
             joined: None,
@@ -248,7 +248,7 @@ impl Synchronizer {
     ///
     /// # Errors
     /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), and any other error that
-    /// [every rank detects](briquette_core::error::SyncError::is_everyones), nothing has changed and training may continue with
+    /// [every rank detects](briquette_core::error::SyncError::is_on_all_ranks), nothing has changed and training may continue with
     /// the next batch: buffers that the forward pass has written (BatchNorm's running statistics) are restored to their values
     /// after the previous step. A buffer with a value that is not finite after the pass is refused like a gradient.
     /// [`Error::Layout`] if the set of trained layers has changed since join. [`Error::Order`] if the previous step was not
@@ -269,9 +269,9 @@ impl Synchronizer {
             // A gradient of no samples weighs nothing.
             let weighs = self.loss.samples != Some(0);
             let is_identity = weighs && self.joined.as_ref().is_some_and(|joined| joined.is_identity);
-            let result = ready.and_then(|()| match (is_identity, self.hides(plan)) {
+            let result = ready.and_then(|()| match (is_identity, self.overlaps(plan)) {
                 (true, _) => self.hand_on(module, grads, plan),
-                (false, true) => self.finish_hidden(module, grads, &mut gradients),
+                (false, true) => self.finish_overlapped(module, grads, &mut gradients),
                 (false, false) => self.exchange_gradients(module, grads, &mut gradients),
             });
             self.gradients = gradients;

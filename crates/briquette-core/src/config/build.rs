@@ -43,12 +43,12 @@ impl Exchange {
         // Dense sends everything, so there is no gain to measure.
         let metered: Box<dyn Reducer> = match self.reducer.get().traits().is_dense && self.rules.is_empty() {
             true => Box::new(Metered::seconds_only(reducer)),
-            false => Box::new(Metered::new(reducer).under_memory(self.feedback.get().asks().remembers())),
+            false => Box::new(Metered::new(reducer).with_outer_feedback(self.feedback.get().requirement().remembers())),
         };
         let (feedback, own) = (self.feedback.get(), self.reducer.get());
-        match feedback.asks().remembers() {
-            true => Ok(own.around_memory(feedback.wrap(metered, self, layout)?)),
-            false => feedback.wrap(own.around_memory(metered), self, layout),
+        match feedback.requirement().remembers() {
+            true => Ok(own.wrap_outer(feedback.wrap(metered, self, layout)?)),
+            false => feedback.wrap(own.wrap_outer(metered), self, layout),
         }
     }
 
@@ -68,7 +68,7 @@ impl Exchange {
 
     /// Builds a reducer without a controller.
     fn fixed(&self, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        match (self.reducer.get().takes_all_slots(), self.is_cut()) {
+        match (self.reducer.get().requires_all_slots(), self.is_cut()) {
             // A single bucket around it would change its key and its name in saved state.
             (true, false) => self.reducer.get().build(self, layout),
             _ => Ok(Box::new(self.buckets(&self.reducer, layout)?)),

@@ -1,6 +1,6 @@
 //! Error class of an exchange, and its checks against the requirements of the feedback.
 
-use super::{Asks, ControllerConfig, Exchange, ReducerConfig};
+use super::{ControllerConfig, Exchange, FeedbackRequirement, ReducerConfig};
 use crate::Layout;
 use crate::compress::ErrorBound;
 use crate::error::{ConfigError, Conflict};
@@ -77,11 +77,11 @@ impl Exchange {
 
     /// Checks that the compression error has the class that the feedback asks for.
     pub(super) fn check_class(&self, layout: Option<&Layout>) -> Result<(), Conflict> {
-        match self.feedback.get().asks() {
-            Asks::Nothing => Ok(()),
-            Asks::Unbiased => self.variance(layout).map(drop),
-            Asks::Bounded => self.check_residual_stays_bounded(layout),
-            Asks::Contractive => self.check_contracts(layout),
+        match self.feedback.get().requirement() {
+            FeedbackRequirement::Nothing => Ok(()),
+            FeedbackRequirement::Unbiased => self.variance(layout).map(drop),
+            FeedbackRequirement::Bounded => self.check_residual_stays_bounded(layout),
+            FeedbackRequirement::Contractive => self.check_contracts(layout),
         }
     }
 

@@ -264,7 +264,7 @@ fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict>
         let cut = if exchange.during_backward { "during_backward" } else { "bucket_values" };
         return conflict(cut.to_owned(), "it rates whole contributions", "leave out bucket_values and during_backward");
     }
-    if exchange.feedback.get().asks().sends_differences() {
+    if exchange.feedback.get().requirement().sends_differences() {
         let why = "it is not linear, and the memories of diana and ef21 need a mean";
         return conflict(format!("feedback {}", exchange.feedback), why, "use feedback none or error");
     }

@@ -6,7 +6,7 @@
 //! | part left open | value |
 //! |---|---|
 //! | strategy | `every-step` |
-//! | reducer | If a controller is named, the reducer [whose ratio it sets](super::ControllerSettings::reducer); else the ladder that `auto` uses. If a named feedback [needs](super::Asks) an unbiased compressor (`qsgd:4`) or a contractive one and that reducer is not, a gather. Dense if the strategy [says so](super::StrategySettings::dense_because) |
+//! | reducer | If a controller is named, the reducer [whose ratio it sets](super::ControllerSettings::reducer); else the ladder that `auto` uses. If a named feedback [needs](super::FeedbackRequirement) an unbiased compressor (`qsgd:4`) or a contractive one and that reducer is not, a gather. Dense if the strategy [says so](super::StrategySettings::dense_because) |
 //! | controller | `auto` if the reducer is open, or [takes any ratio](super::ReducerSettings::takes_any_ratio). None if a reducer is named: its ratio is then the named one |
 //! | feedback | The one that [suits the optimizer](super::Feedback::ByOptimizer) if the reducer needs one and the strategy allows one, else none |
 //!
@@ -21,7 +21,9 @@
 use std::fmt;
 
 use super::class::is_identity;
-use super::{AggregatorConfig, Asks, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, StrategyConfig};
+use super::{
+    AggregatorConfig, Config, ControllerConfig, Exchange, Feedback, FeedbackRequirement, ReducerConfig, StrategyConfig,
+};
 use crate::compress::ErrorBound;
 use crate::control::AutoConfig;
 use crate::reduce::GatherConfig;
@@ -152,24 +154,26 @@ fn open_reducer(
         return (gather(usual), format!("aggregator {aggregator} combines whole messages"));
     }
     let (reducer, why) = reducer_under(strategy, controller);
-    let Some(feedback) = feedback.filter(|feedback| !suits(feedback.get().asks(), &reducer)) else {
+    let Some(feedback) = feedback.filter(|feedback| !suits(feedback.get().requirement(), &reducer)) else {
         return (reducer, why);
     };
-    let (compressor, class) = match feedback.get().asks() {
-        Asks::Unbiased => ("qsgd:4".parse().expect("a compressor's text"), "an unbiased"),
+    let (compressor, class) = match feedback.get().requirement() {
+        FeedbackRequirement::Unbiased => ("qsgd:4".parse().expect("a compressor's text"), "an unbiased"),
         _ => (usual, "a contractive"),
     };
     (gather(compressor), format!("feedback {} needs {class} compressor", feedback.name()))
 }
 
 /// Returns whether the errors of a reducer are of the class that a feedback asks for.
-fn suits(asks: Asks, reducer: &ReducerConfig) -> bool {
+fn suits(requirement: FeedbackRequirement, reducer: &ReducerConfig) -> bool {
     use ErrorBound::{Contractive, MeanContractive, Unbiased};
     let class = reducer.get().error_bound(1000);
-    match asks {
-        Asks::Nothing | Asks::Bounded => true,
-        Asks::Unbiased => class.is_some_and(|class| is_identity(class) || matches!(class, Unbiased { .. })),
-        Asks::Contractive => class
+    match requirement {
+        FeedbackRequirement::Nothing | FeedbackRequirement::Bounded => true,
+        FeedbackRequirement::Unbiased => {
+            class.is_some_and(|class| is_identity(class) || matches!(class, Unbiased { .. }))
+        }
+        FeedbackRequirement::Contractive => class
             .is_some_and(|class| is_identity(class) || matches!(class, Contractive { .. } | MeanContractive { .. })),
     }
 }

@@ -1,7 +1,7 @@
 //! Configurations on which the laws are tested: representatives of every algorithm, from the lists, and combinations.
 
 use super::{
-    AggregatorConfig, Asks, CompressorConfig, Config, ControllerConfig, Described, Exchange, Feedback,
+    AggregatorConfig, CompressorConfig, Config, ControllerConfig, Described, Exchange, Feedback, FeedbackRequirement,
     FeedbackSettings, ReducerConfig, Rule, StrategyConfig,
 };
 use crate::CompressionFactor;
@@ -28,9 +28,9 @@ fn top_k(values: ValueKind) -> ReducerConfig {
 
 /// Returns a compressor that the feedback can work with. Some need an unbiased one.
 fn compressed(feedback: Feedback, values: ValueKind) -> ReducerConfig {
-    match feedback.get().asks() {
-        Asks::Unbiased => ReducerConfig::gather(Qsgd::representative().into()),
-        Asks::Nothing | Asks::Bounded | Asks::Contractive => top_k(values),
+    match feedback.get().requirement() {
+        FeedbackRequirement::Unbiased => ReducerConfig::gather(Qsgd::representative().into()),
+        FeedbackRequirement::Nothing | FeedbackRequirement::Bounded | FeedbackRequirement::Contractive => top_k(values),
     }
 }
 
@@ -230,9 +230,9 @@ mod tests {
     fn scaled_random_k_builds_without_a_residual_only() {
         let layout = crate::Layout::new([("weight", vec![64])]);
         for feedback in Feedback::all() {
-            let asks = feedback.get().asks();
-            let diana = asks == Asks::Unbiased;
-            for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && asks.remembers())] {
+            let requirement = feedback.get().requirement();
+            let diana = requirement == FeedbackRequirement::Unbiased;
+            for (text, refused) in [("randk:8x", diana), ("randk:8x:scaled", !diana && requirement.remembers())] {
                 let reducer = ReducerConfig::gather(text.parse().unwrap());
                 let built = Exchange { reducer, feedback, ..Exchange::default() }.build_reducer(&layout, 1);
                 assert_eq!(built.is_err(), refused, "{text}, {feedback:?}");

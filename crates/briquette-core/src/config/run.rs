@@ -75,7 +75,7 @@ impl Config {
 
     /// Returns a warning if the received values have lost the gradient's magnitude.
     fn other_rate(&self) -> Option<String> {
-        let signs = self.exchange.reducers().find(|reducer| reducer.get().traits().loses_size)?;
+        let signs = self.exchange.reducers().find(|reducer| reducer.get().traits().loses_magnitude)?;
         Some(format!(
             "reducer {signs} sends signs without a size, so every value moves by the learning rate at every step: use about a hundredth of \
              SGD's (0.002 where SGD takes 0.2)"

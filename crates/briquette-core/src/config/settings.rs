@@ -49,7 +49,7 @@ pub trait StrategySettings: fmt::Debug {
     }
 
     /// Returns whether its effect on the model is correct only for plain SGD, which steps by the learning rate times the average.
-    fn takes_plain_sgd(&self) -> bool {
+    fn requires_plain_sgd(&self) -> bool {
         false
     }
 
@@ -95,13 +95,13 @@ pub struct ReducerTraits {
     pub multiplies_matrices: bool,
     /// Set if decoded values have magnitude 1, independent of the vector's magnitude. An optimizer that steps with them moves every value by
     /// the learning rate.
-    pub loses_size: bool,
+    pub loses_magnitude: bool,
 }
 
 /// Bound of the residual of the downlink, which law 2 checks. `xₜ` is the mean of step `t` plus the residual, with
 /// `‖xₜ‖ ≤ contraction·‖xₜ₋₁‖ + ‖meanₜ‖`. At most `loss·‖xₜ‖` of it has not been received.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Remembered {
+pub struct DownlinkResidual {
     /// Share of `xₜ₋₁` that may remain in `xₜ`, at most 1.
     pub contraction: f64,
     /// Largest distance of the received vectors from those to be sent, relative to `‖xₜ‖`.
@@ -120,7 +120,7 @@ pub trait ReducerSettings: fmt::Debug {
 
     /// Returns whether it is built without a surrounding bucket if the vector is not cut into buckets. Its random bits are then those
     /// of the whole vector.
-    fn takes_all_slots(&self) -> bool {
+    fn requires_all_slots(&self) -> bool {
         false
     }
 
@@ -150,23 +150,23 @@ pub trait ReducerSettings: fmt::Debug {
     }
 
     /// Returns the bound of the residual of the [downlink](Self::downlink) for a mean of `len` values, if that residual is kept and sent later.
-    fn remembered(&self, _len: usize) -> Option<Remembered> {
+    fn downlink_residual(&self, _len: usize) -> Option<DownlinkResidual> {
         None
     }
 
     /// Returns whether its result is correct only for plain SGD, which steps by the learning rate times the average.
-    fn takes_plain_sgd(&self) -> bool {
+    fn requires_plain_sgd(&self) -> bool {
         false
     }
 
     /// Returns whether every rank receives the same average. If not, replicas differ by at most the bound of the residual that
-    /// [`remembered`](Self::remembered) returns.
+    /// [`downlink_residual`](Self::downlink_residual) returns.
     fn averages_equal(&self) -> bool {
         true
     }
 
     /// Wraps the complete reducer, including the feedback around it.
-    fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
+    fn wrap_outer(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
         whole
     }
 
@@ -205,7 +205,7 @@ pub trait ReducerSettings: fmt::Debug {
 /// Requirement of a feedback on the reducer that it wraps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Asks {
+pub enum FeedbackRequirement {
     /// No requirement: no state is kept.
     Nothing,
     /// The feedback keeps the whole residual (law 3): the error must be smaller than the vector.
@@ -216,26 +216,26 @@ pub enum Asks {
     Unbiased,
 }
 
-impl Asks {
+impl FeedbackRequirement {
     /// Returns whether the feedback keeps state.
     pub fn remembers(self) -> bool {
-        self != Asks::Nothing
+        self != FeedbackRequirement::Nothing
     }
 
     /// Returns whether that state is a residual.
     pub fn keeps_residual(self) -> bool {
-        self == Asks::Bounded
+        self == FeedbackRequirement::Bounded
     }
 
     /// Returns whether the feedback sends differences to that state.
     pub fn sends_differences(self) -> bool {
-        matches!(self, Asks::Contractive | Asks::Unbiased)
+        matches!(self, FeedbackRequirement::Contractive | FeedbackRequirement::Unbiased)
     }
 }
 
 /// Settings of a feedback around a reducer.
 pub trait FeedbackSettings: fmt::Debug {
-    /// Wraps the reducer that `exchange` builds for `layout`, whose errors meet the [requirement](Self::asks).
+    /// Wraps the reducer that `exchange` builds for `layout`, whose errors meet the [requirement](Self::requirement).
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work.
@@ -247,7 +247,7 @@ pub trait FeedbackSettings: fmt::Debug {
     ) -> Result<Box<dyn Reducer>, ConfigError>;
 
     /// Returns the requirement on the wrapped reducer.
-    fn asks(&self) -> Asks;
+    fn requirement(&self) -> FeedbackRequirement;
 
     /// Returns whether it sends a velocity. It is then valid only for gradients.
     fn has_momentum(&self) -> bool {

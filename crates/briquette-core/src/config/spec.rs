@@ -43,7 +43,7 @@ macro_rules! compressors {
                 match self { $(CompressorKind::$name(_) => $name::SEARCHES),* }
             }
 
-            fn loses_size(&self) -> bool {
+            fn loses_magnitude(&self) -> bool {
                 match self { $(CompressorKind::$name(_) => $name::LOSES_SIZE),* }
             }
 
@@ -222,8 +222,8 @@ impl CompressorConfig {
     }
 
     /// Returns whether decoded values have magnitude 1, independent of the vector's magnitude.
-    pub fn loses_size(&self) -> bool {
-        self.values.unwrap_or(self.compressor).loses_size()
+    pub fn loses_magnitude(&self) -> bool {
+        self.values.unwrap_or(self.compressor).loses_magnitude()
     }
 
     /// Returns whether it searches for the largest values. On long vectors the search starts with a sample.

@@ -149,7 +149,7 @@ pub trait Controller: Stateful + Send {
     }
 
     /// Returns whether the residual is discarded at the step that was just decided. A stale residual would do harm when it is sent at a lower ratio.
-    fn gives_up_memory(&self) -> bool {
+    fn discards_residual(&self) -> bool {
         false
     }
 
@@ -184,8 +184,8 @@ impl<C: Controller + ?Sized> Controller for Box<C> {
     fn dense_seconds(&self) -> Option<f64> {
         (**self).dense_seconds()
     }
-    fn gives_up_memory(&self) -> bool {
-        (**self).gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        (**self).discards_residual()
     }
     fn overruled(&mut self, levels: Levels<'_>) {
         (**self).overruled(levels);

@@ -197,7 +197,7 @@ pub enum SyncError {
 impl SyncError {
     /// Returns whether every rank detects the error independently, in the step header and before any state has changed. No rank then
     /// needs to abort another.
-    pub fn is_everyones(&self) -> bool {
+    pub fn is_on_all_ranks(&self) -> bool {
         !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
     }
 }

@@ -4,7 +4,7 @@ use super::data::{gradient, learning_rate};
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
 use crate::compress::ErrorBound;
-use crate::config::Remembered;
+use crate::config::DownlinkResidual;
 use crate::state::Value;
 
 /// Checks law 1: if a strategy declares that replicas are equal, every rank has the same bits. State that is declared as
@@ -32,7 +32,7 @@ pub fn agrees<C: Synchronizes + Clone>(setup: &Setup<C>) {
 /// up to the rounding of `4W + 4` operations on the mixed vectors.
 ///
 /// # Panics
-/// If it changes. Also if replicas are never equal while law 2 [does not bound](Synchronizes::bounds_its_replicas) their
+/// If it changes. Also if replicas are never equal while law 2 [does not bound](Synchronizes::bounds_replica_differences) their
 /// distance, nothing is conserved, and no vector of the state is the same on every rank.
 pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(6);
@@ -59,7 +59,7 @@ pub fn conserves_its_mean<C: Synchronizes + Clone>(setup: &Setup<C>) {
             o.conserved.is_some() || holds_vector || o.plan.is_some_and(|plan| plan.replicas_equal)
         })
     };
-    let is_bounded = setup.config.bounds_its_replicas(setup.layout.len());
+    let is_bounded = setup.config.bounds_replica_differences(setup.layout.len());
     assert!(is_bounded || runs.iter().all(holds), "law 1 broken: {setup}: replicas differ, and nothing is conserved");
 }
 
@@ -133,8 +133,8 @@ pub fn is_honest_within<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcom
 ///
 /// # Panics
 /// If either does not hold.
-pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], remembered: Remembered) {
-    let Remembered { contraction, loss, in_rate } = remembered;
+pub fn is_honest_in_sum<C: Reduces + Clone>(setup: &Setup<C>, runs: &[Vec<Outcome>], residual: DownlinkResidual) {
+    let DownlinkResidual { contraction, loss, in_rate } = residual;
     for (rank, run) in runs.iter().enumerate() {
         let (mut off, mut held, mut loses) = (vec![0.0; setup.layout.len()], 0.0, false);
         for (step, outcome) in run.iter().enumerate() {

@@ -204,7 +204,7 @@ pub fn accounts_over_a_resume<C: Synchronizes + Clone>(setup: &Setup<C>) {
 ///
 /// # Panics
 /// If it does not.
-pub fn takes_back_the_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>) {
+pub fn restores_state_of_step_0<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let again = each_rank(local(setup.world).build(), |mut comm, rank| {
         let fresh = Rank::new(setup, rank);
         let mut trained = Rank::after(setup, 3, &mut comm);

@@ -7,7 +7,7 @@
 //! ```
 //! use briquette_core::{Layout, aggregate::Mean, compress::TopK, error::ConfigError, laws, reduce::Gather, sync::EveryStep};
 //!
-//! let own = laws::Own::new("top-k, a quarter", |_: &Layout, _: usize| {
+//! let own = laws::OwnStrategy::new("top-k, a quarter", |_: &Layout, _: usize| {
 //!     Ok::<_, ConfigError>(EveryStep::new(Gather::new(TopK::fraction(0.25)?, Mean)))
 //! });
 //! laws::agrees(&laws::Setup::short(&own, 3)); // one law in one place
@@ -18,7 +18,7 @@
 //! | 1 agreement; where replicas differ, conservation | [`agrees`], [`conserves_its_mean`] |
 //! | 2 honesty | [`is_honest`], [`is_honest_within`], [`is_honest_in_sum`], [`stays_in_range`] |
 //! | 4 failure leaves no trace | [`leaves_no_trace`], [`stages_until_committed`] |
-//! | 5 resume | [`resumes_to_the_bit`], [`takes_back_the_state_of_step_0`] |
+//! | 5 resume | [`resumes_to_the_bit`], [`restores_state_of_step_0`] |
 //! | 6 round trip | [`round_trips`] |
 //! | 7 declared class | [`check_class`] |
 //! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
@@ -46,15 +46,15 @@ pub use exchange::{
     stays_in_range,
 };
 pub use failure::{
-    accounts_over_a_resume, calls_of_step, leaves_no_trace, refuses_what_is_not_finite, resumes_to_the_bit,
-    stages_until_committed, steps_to_fail_at, takes_back_the_state_of_step_0,
+    accounts_over_a_resume, calls_of_step, leaves_no_trace, refuses_what_is_not_finite, restores_state_of_step_0,
+    resumes_to_the_bit, stages_until_committed, steps_to_fail_at,
 };
 
 use std::fmt;
 
 use crate::aggregate::Mean;
 use crate::compress::{Compressor, ErrorBound};
-use crate::config::{Config, Exchange, Remembered};
+use crate::config::{Config, DownlinkResidual, Exchange};
 use crate::error::ConfigError;
 use crate::reduce::{Gather, Reducer};
 use crate::sync::{EveryStep, SyncStrategy};
@@ -72,8 +72,8 @@ pub trait Synchronizes: fmt::Debug + Sync {
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
     /// Returns whether law 2 bounds the differences between replicas. Ranks then receive different averages, and every rank's
-    /// sum is off by at most the [residual](Reduces::remembered).
-    fn bounds_its_replicas(&self, _len: usize) -> bool {
+    /// sum is off by at most the [residual](Reduces::downlink_residual).
+    fn bounds_replica_differences(&self, _len: usize) -> bool {
         false
     }
 
@@ -107,7 +107,7 @@ pub trait Reduces: fmt::Debug + Sync {
     }
 
     /// Returns the residual of the downlink, which is sent later.
-    fn remembered(&self, _len: usize) -> Option<Remembered> {
+    fn downlink_residual(&self, _len: usize) -> Option<DownlinkResidual> {
         None
     }
 
@@ -126,9 +126,9 @@ impl Synchronizes for Config {
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         self.build(layout, world)
     }
-    fn bounds_its_replicas(&self, len: usize) -> bool {
+    fn bounds_replica_differences(&self, len: usize) -> bool {
         let mut differing = self.exchange.reducers().filter(|reducer| !reducer.get().averages_equal()).peekable();
-        differing.peek().is_some() && differing.all(|reducer| reducer.get().remembered(len).is_some())
+        differing.peek().is_some() && differing.all(|reducer| reducer.get().downlink_residual(len).is_some())
     }
     fn fewest_ranks(&self) -> usize {
         Config::fewest_ranks(self)
@@ -148,8 +148,8 @@ impl Reduces for Exchange {
     fn downlink(&self, len: usize) -> Option<ErrorBound> {
         self.reducers().find_map(|reducer| reducer.get().downlink(len))
     }
-    fn remembered(&self, len: usize) -> Option<Remembered> {
-        self.reducers().find_map(|reducer| reducer.get().remembered(len))
+    fn downlink_residual(&self, len: usize) -> Option<DownlinkResidual> {
+        self.reducers().find_map(|reducer| reducer.get().downlink_residual(len))
     }
     fn fewest_ranks(&self) -> usize {
         Exchange::fewest_ranks(self)
@@ -161,16 +161,16 @@ impl Reduces for Exchange {
 
 /// A strategy of your own: a name, and the function that creates it.
 #[derive(Clone)]
-pub struct Own<F> {
+pub struct OwnStrategy<F> {
     name: String,
     make: F,
     fewest_ranks: usize,
 }
 
-impl<F> Own<F> {
+impl<F> OwnStrategy<F> {
     /// Names a strategy; `make` creates it from the layout and the number of ranks.
     pub fn new(name: impl Into<String>, make: F) -> Self {
-        Own { name: name.into(), make, fewest_ranks: 1 }
+        OwnStrategy { name: name.into(), make, fewest_ranks: 1 }
     }
 
     /// Sets the minimum number of ranks that it is tested with.
@@ -181,13 +181,13 @@ impl<F> Own<F> {
     }
 }
 
-impl<F> fmt::Debug for Own<F> {
+impl<F> fmt::Debug for OwnStrategy<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-impl<S, F> Synchronizes for Own<F>
+impl<S, F> Synchronizes for OwnStrategy<F>
 where
     S: SyncStrategy + 'static,
     F: Fn(&Layout, usize) -> Result<S, ConfigError> + Sync,
@@ -200,22 +200,22 @@ where
     }
 }
 
-/// A reducer of your own, as [`Own`] for strategies.
+/// A reducer of your own, as [`OwnStrategy`] for strategies.
 #[derive(Clone)]
 pub struct OwnReducer<F> {
-    own: Own<F>,
+    own: OwnStrategy<F>,
     is_mean: bool,
 }
 
 impl<F> OwnReducer<F> {
     /// Names a reducer; `make` creates it from the layout and the number of ranks.
     pub fn new(name: impl Into<String>, make: F) -> Self {
-        OwnReducer { own: Own::new(name, make), is_mean: true }
+        OwnReducer { own: OwnStrategy::new(name, make), is_mean: true }
     }
 
     /// Declares that the average is not a mean but lies in the range of what is sent, and sets the minimum number of ranks.
     #[must_use]
-    pub fn no_mean_of_at_least(mut self, ranks: usize) -> Self {
+    pub fn without_mean(mut self, ranks: usize) -> Self {
         (self.is_mean, self.own.fewest_ranks) = (false, ranks);
         self
     }
@@ -255,7 +255,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
         resumes_to_the_bit(&setup);
     }
     decides_alike(&Setup::short(own, 5));
-    takes_back_the_state_of_step_0(&Setup::short(own, 2));
+    restores_state_of_step_0(&Setup::short(own, 2));
     holds_absent_slots(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);
     accounts_over_a_resume(&setup);
@@ -271,8 +271,8 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
     for setup in Setup::reducers(own) {
         let downlink = own.downlink(setup.layout.len());
         let runs = setup.reduce_steps(if downlink.is_some() { STEPS_DOWN } else { 4 });
-        match (downlink, own.remembered(setup.layout.len())) {
-            (_, Some(remembered)) => is_honest_in_sum(&setup, &runs, remembered),
+        match (downlink, own.downlink_residual(setup.layout.len())) {
+            (_, Some(residual)) => is_honest_in_sum(&setup, &runs, residual),
             (Some(class), _) => is_honest_within(&setup, &runs, class),
             _ if own.is_mean() => (0..4).for_each(|step| is_honest(&setup, &runs, step)),
             _ => (0..4).for_each(|step| stays_in_range(&setup, &runs, step)),
@@ -282,7 +282,7 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
         }
     }
     let every_step = |layout: &Layout, world: usize| Ok(EveryStep::new(own.reducer(layout, world)?));
-    strategy(&Own::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));
+    strategy(&OwnStrategy::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));
 }
 
 /// Checks a compressor against laws 6 and 7 and, sent by an all-gather, against the laws of a [`reducer`].

@@ -133,9 +133,9 @@ fn what_breaks_a_law_is_named_with_the_law() {
         let every_step = EveryStep::new(Gather::new(TopK::fraction(0.5)?, Mean));
         Ok::<_, ConfigError>(Repeats(every_step, false, Traffic::default()))
     };
-    let text = broken(move || strategy(&Own::new("repeats", &make)));
+    let text = broken(move || strategy(&OwnStrategy::new("repeats", &make)));
     assert!(text.contains("law 8 broken: repeats") && text.contains("resumes at step 4"), "{text}");
     let make = |_: &Layout, _| Ok(EveryStep::new(Faults(Fault::Differs, Gather::new(TopK::fraction(0.5)?, Mean), 0.0)));
-    let text = broken(move || strategy(&Own::new("differs", &make)));
+    let text = broken(move || strategy(&OwnStrategy::new("differs", &make)));
     assert!(text.contains("law 1 broken: differs"), "{text}");
 }

@@ -23,9 +23,9 @@ pub trait Arriving {
 
 /// A vector that is already complete.
 #[derive(Debug, Clone, Copy)]
-pub struct Whole<'a>(pub &'a [f32]);
+pub struct CompleteVector<'a>(pub &'a [f32]);
 
-impl Arriving for Whole<'_> {
+impl Arriving for CompleteVector<'_> {
     fn wait(&mut self, range: Range<usize>, _comm: &mut Session) -> &[f32] {
         &self.0[range]
     }

@@ -18,7 +18,7 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Kept, Reducer, Round, Selection, Unsent, check_average};
+use super::{Exchanged, Reducer, Round, Selection, SentStatistics, Unsent, check_average};
 use crate::compress::ErrorBound;
 use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
@@ -49,15 +49,15 @@ impl Reducer for Dense {
         Ok(exchanged)
     }
 
-    fn can_take_off(&self) -> bool {
+    fn can_subtract_sent(&self) -> bool {
         true
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         for ((slot, kept), energy) in unsent.slots.iter().zip(&mut *unsent.kept).zip(unsent.energies) {
             let vector = &mut unsent.vector[slot.range()];
             let values = vector.iter().filter(|v| **v != 0.0).count();
-            *kept = Kept { energy: *energy, values };
+            *kept = SentStatistics { energy: *energy, values };
             vector.fill(0.0);
         }
         true

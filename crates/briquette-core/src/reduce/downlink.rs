@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::AgreedStep;
-use super::way::Way;
+use super::link::LinkEncoder;
 use crate::error::{AggregateError, ReduceError, WireError};
 use crate::math::all_finite;
 use crate::state::{OnResize, Place, Staged};
@@ -36,7 +36,7 @@ pub(super) enum Memory {
 
 /// One server's part of the downlink, and the state that every rank needs to decode it.
 pub(super) struct Downlink {
-    way: Way,
+    link: LinkEncoder,
     memory: Memory,
     /// Set if every rank receives a separate message.
     per_rank: bool,
@@ -56,8 +56,8 @@ struct Units {
 }
 
 impl Downlink {
-    pub(super) fn new(way: Way, memory: Memory) -> Self {
-        Downlink { way, memory, per_rank: false, kept: Staged::default(), last: Staged::default(), served: Vec::new() }
+    pub(super) fn new(link: LinkEncoder, memory: Memory) -> Self {
+        Downlink { link, memory, per_rank: false, kept: Staged::default(), last: Staged::default(), served: Vec::new() }
     }
 
     /// Sets whether each receiver has its own message and memory.
@@ -129,9 +129,9 @@ impl Downlink {
         for (key, range) in parts.iter().filter(|_| finite) {
             let here = at..at + range.len();
             at = here.end;
-            let (weight, kept) = (self.way.weight(), units.map(|units| (units.share, self.kept.next_mut())));
+            let (weight, kept) = (self.link.weight(), units.map(|units| (units.share, self.kept.next_mut())));
             let mut kept = kept.map(|(share, kept)| (share, &mut kept[copy.clone()][here.clone()]));
-            let sent = self.way.send(&mean[here], *key, |message| {
+            let sent = self.link.send(&mean[here], *key, |message| {
                 message.append_frame(bytes)?;
                 match &mut kept {
                     Some((share, kept)) => message.add_to(-*share * weight, kept),
@@ -187,7 +187,7 @@ impl Downlink {
         if frame.len() <= *cursor {
             return Err(overflow(slots, &range));
         }
-        let read = self.way.read(frame, cursor, &mut average[range]);
+        let read = self.link.read(frame, cursor, &mut average[range]);
         Ok(read.map_err(|source| AggregateError::Message { rank: server, source })?)
     }
 

@@ -299,11 +299,11 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         Ok(exchanged)
     }
 
-    fn can_take_off(&self) -> bool {
+    fn can_subtract_sent(&self) -> bool {
         true
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let Unsent { slots, vector, kept, .. } = unsent;
         (0..self.grain.parts(slots)).fold(true, |finite, index| {
             let range = self.grain.part(index, vector.len(), slots);
@@ -312,7 +312,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
                 Grain::PerSlot => index..index + 1,
             };
             let (start, part) = (range.start, &mut vector[range]);
-            self.mine[index].take_off(start, &slots[places.clone()], part, &mut kept[places]) & finite
+            self.mine[index].subtract_sent(start, &slots[places.clone()], part, &mut kept[places]) & finite
         })
     }
 

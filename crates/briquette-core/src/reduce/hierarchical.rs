@@ -187,8 +187,8 @@ impl ReducerSettings for HierarchicalConfig {
         Ok(Box::new(Hierarchical::new(self.between.get().build(exchange, layout)?, self.group)))
     }
 
-    fn takes_plain_sgd(&self) -> bool {
-        self.between.get().takes_plain_sgd()
+    fn requires_plain_sgd(&self) -> bool {
+        self.between.get().requires_plain_sgd()
     }
 
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
@@ -218,8 +218,8 @@ impl ReducerSettings for HierarchicalConfig {
         }
     }
 
-    fn takes_all_slots(&self) -> bool {
-        self.between.get().takes_all_slots()
+    fn requires_all_slots(&self) -> bool {
+        self.between.get().requires_all_slots()
     }
 
     fn traits(&self) -> ReducerTraits {

@@ -32,7 +32,9 @@
 
 use std::ops::Range;
 
-use super::{Energies, Exchanged, GatherConfig, Kept, Knob, Levels, Probe, Reducer, Ring, Round, Unsent, Wire};
+use super::{
+    Energies, Exchanged, GatherConfig, Knob, Levels, Probe, Reducer, Ring, Round, SentStatistics, Unsent, Wire,
+};
 use crate::compress::ErrorBound;
 use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
@@ -51,7 +53,7 @@ pub struct Ladder<R> {
     sparse: R,
     /// The ring in use; `None` for the sparse reducer.
     ring: Option<usize>,
-    /// The contribution sent by a ring, for [`take_off`](Reducer::take_off).
+    /// The contribution sent by a ring, for [`subtract_sent`](Reducer::subtract_sent).
     sent: Vec<f32>,
 }
 
@@ -81,20 +83,20 @@ impl<R: Reducer> Reducer for Ladder<R> {
         self.rings[ring].reduce(Round { key, slots, agreed_step, input, average, sent }, comm)
     }
 
-    fn can_take_off(&self) -> bool {
-        self.sparse.can_take_off()
+    fn can_subtract_sent(&self) -> bool {
+        self.sparse.can_subtract_sent()
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         if self.ring.is_none() {
-            return self.sparse.take_off(unsent);
+            return self.sparse.subtract_sent(unsent);
         }
         let mut is_finite = true;
         for ((slot, kept), energy) in unsent.slots.iter().zip(&mut *unsent.kept).zip(unsent.energies) {
             let sent = &self.sent[slot.range()];
             let left = keep_unsent(&mut unsent.vector[slot.range()], sent, 1.0);
             is_finite &= left.is_finite();
-            *kept = Kept { energy: energy - left, values: sent.iter().filter(|sent| **sent != 0.0).count() };
+            *kept = SentStatistics { energy: energy - left, values: sent.iter().filter(|sent| **sent != 0.0).count() };
         }
         is_finite
     }

@@ -78,7 +78,7 @@ use super::artemis::ArtemisConfig;
 use super::downlink::Memory;
 use crate::Layout;
 use crate::compress::{ErrorBound, Qsgd, Spec};
-use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
+use crate::config::{CompressorConfig, Described, DownlinkResidual, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, Conflict};
 
 /// Settings of MCM; see the [module](self).
@@ -167,7 +167,7 @@ impl Described for McmConfig {
 impl ReducerSettings for McmConfig {
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let feedback = &exchange.feedback;
-        match feedback.get().asks().remembers() || feedback.get().has_momentum() {
+        match feedback.get().requirement().remembers() || feedback.get().has_momentum() {
             false => Ok(()),
             true => Err(Conflict::new(
                 "reducer mcm",
@@ -188,7 +188,7 @@ impl ReducerSettings for McmConfig {
         self.artemis().fewest_ranks()
     }
 
-    fn takes_plain_sgd(&self) -> bool {
+    fn requires_plain_sgd(&self) -> bool {
         true
     }
 
@@ -208,15 +208,15 @@ impl ReducerSettings for McmConfig {
         self.artemis().downlink(len)
     }
 
-    fn remembered(&self, len: usize) -> Option<Remembered> {
+    fn downlink_residual(&self, len: usize) -> Option<DownlinkResidual> {
         let (omega, alpha) = self.down(len).ok()?;
         if self.per_rank && self.participation < 1.0 {
             // An absent rank misses the whole movement of the model.
-            return Some(Remembered { contraction: 1.0, loss: omega.sqrt().max(1.0), in_rate: true });
+            return Some(DownlinkResidual { contraction: 1.0, loss: omega.sqrt().max(1.0), in_rate: true });
         }
         // E‖x − αΩ‖² is (1 − α)² + α²ω times ‖x‖², at most 1 − α.
         let contraction = (1.0 - f64::from(alpha)).sqrt();
-        Some(Remembered { contraction, loss: omega.sqrt(), in_rate: true })
+        Some(DownlinkResidual { contraction, loss: omega.sqrt(), in_rate: true })
     }
 }
 

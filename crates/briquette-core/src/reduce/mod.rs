@@ -13,6 +13,7 @@ pub mod hierarchical;
 mod incoming;
 mod knob;
 pub mod ladder;
+mod link;
 pub mod mcm;
 pub mod multi_step;
 pub mod power_sgd;
@@ -24,9 +25,8 @@ pub mod sparse_all_reduce;
 pub mod ternary_all_reduce;
 pub mod two_way;
 mod unsent;
-mod way;
 
-pub use arriving::{Arriving, Whole};
+pub use arriving::{Arriving, CompleteVector};
 pub use artemis::{Artemis, ArtemisConfig, Variant};
 pub use dense::Dense;
 pub use gather::{Gather, GatherConfig, Grain};
@@ -43,7 +43,7 @@ pub use smooth::{SmoothConfig, SmoothnessAware};
 pub use sparse_all_reduce::{SparseAllReduce, SparseAllReduceConfig};
 pub use ternary_all_reduce::{TernaryAllReduce, TernaryAllReduceConfig};
 pub use two_way::{TwoWay, TwoWayConfig};
-pub use unsent::{Kept, Unsent};
+pub use unsent::{SentStatistics, Unsent};
 
 use std::ops::Range;
 
@@ -291,20 +291,20 @@ pub trait Reducer: Stateful + Send {
         exchanged
     }
 
-    /// Returns whether [`take_off`](Reducer::take_off) works after every exchange, so that the round need not request `sent`.
-    fn can_take_off(&self) -> bool {
+    /// Returns whether [`subtract_sent`](Reducer::subtract_sent) works after every exchange, so that the round need not request `sent`.
+    fn can_subtract_sent(&self) -> bool {
         false
     }
 
     /// Subtracts the contribution sent in the last exchange from that exchange's input, and writes statistics of the contribution. Returns
     /// whether the remaining residual is finite. Called at most once per exchange, before the commit.
-    fn take_off(&mut self, _unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, _unsent: &mut Unsent<'_>) -> bool {
         unreachable!("asked of a reducer that cannot")
     }
 
-    /// Returns whether a controller inside [gives up](crate::control::Controller::gives_up_memory), after the last exchange, the residual
+    /// Returns whether a controller inside [gives up](crate::control::Controller::discards_residual), after the last exchange, the residual
     /// that a wrapper around this reducer keeps.
-    fn gives_up_memory(&self) -> bool {
+    fn discards_residual(&self) -> bool {
         false
     }
 
@@ -335,14 +335,14 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
     ) -> Result<Exchanged, ReduceError> {
         (**self).reduce_arriving(round, input, comm)
     }
-    fn can_take_off(&self) -> bool {
-        (**self).can_take_off()
+    fn can_subtract_sent(&self) -> bool {
+        (**self).can_subtract_sent()
     }
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        (**self).take_off(unsent)
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        (**self).subtract_sent(unsent)
     }
-    fn gives_up_memory(&self) -> bool {
-        (**self).gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        (**self).discards_residual()
     }
     fn hold(&mut self, absent: &[Range<usize>]) {
         (**self).hold(absent);

@@ -224,8 +224,8 @@ impl ReducerSettings for MultiStepConfig {
         self.inner.get().fewest_ranks()
     }
 
-    fn takes_plain_sgd(&self) -> bool {
-        self.inner.get().takes_plain_sgd()
+    fn requires_plain_sgd(&self) -> bool {
+        self.inner.get().requires_plain_sgd()
     }
 
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {

@@ -279,7 +279,7 @@ impl ReducerSettings for PowerSgdConfig {
         Ok(Box::new(PowerSgd::new(self.rank)?))
     }
 
-    fn takes_all_slots(&self) -> bool {
+    fn requires_all_slots(&self) -> bool {
         true
     }
 

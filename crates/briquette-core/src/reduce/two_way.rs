@@ -64,7 +64,7 @@ use std::ops::Range;
 use super::downlink::Downlink;
 use super::gather::without;
 use super::incoming::Incoming;
-use super::way::Way;
+use super::link::LinkEncoder;
 use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::aggregate::Aggregator;
 use crate::error::{AggregateError, ReduceError, WireError};
@@ -77,7 +77,7 @@ use crate::{Frame, Key, Message, Session, Slot};
 pub struct TwoWay {
     settings: TwoWayConfig,
     aggregator: Box<dyn Aggregator>,
-    up: Way,
+    up: LinkEncoder,
     down: Downlink,
     incoming: Incoming,
     /// This rank's messages for the parts that it serves.

@@ -10,14 +10,14 @@ use crate::Slot;
 /// Contribution sent for a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct SentStatistics {
     /// `‖x‖² − ‖x − sent‖²`.
     pub energy: f64,
     /// Number of values sent as something other than 0.
     pub values: usize,
 }
 
-/// Input of the last exchange, for [`take_off`](super::Reducer::take_off).
+/// Input of the last exchange, for [`subtract_sent`](super::Reducer::subtract_sent).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unsent<'a> {
@@ -28,7 +28,7 @@ pub struct Unsent<'a> {
     /// `‖x‖²` of each slot's input.
     pub energies: &'a [f64],
     /// Output: statistics of each slot's contribution.
-    pub kept: &'a mut [Kept],
+    pub kept: &'a mut [SentStatistics],
 }
 
 impl Unsent<'_> {

@@ -59,7 +59,7 @@ mod failures;
 mod golden;
 pub mod picky;
 pub mod qsvrg;
-mod shelf;
+mod saved;
 mod state;
 pub mod synthesis;
 #[cfg(test)]
@@ -76,7 +76,7 @@ pub use backup::BackupConfig;
 pub use drive::{Batch, Computed, PATIENCE, Trainer, serve, work};
 pub use picky::PickyConfig;
 pub use qsvrg::QsvrgConfig;
-pub use shelf::Shelf;
+pub use saved::ServerState;
 pub use state::{Contribution, Reply, Served, Server};
 pub use synthesis::SynthesisConfig;
 pub use uplink::Uplink;

@@ -4,7 +4,7 @@ use super::{Driver, HeaderCost};
 use crate::comm::Session;
 use crate::error::SyncError;
 use crate::reduce::{AgreedStep, Arriving};
-use crate::sync::{Agreement, Away, Context, Header, SyncStrategy, agree};
+use crate::sync::{Agreement, Context, Header, Placeholder, SyncStrategy, agree};
 use crate::{Key, Layout};
 
 /// A gradient that arrives during its backward pass.
@@ -103,9 +103,9 @@ impl std::fmt::Debug for Lent {
 impl Driver {
     /// Lends the strategy to a background exchange. A placeholder with this step's plan remains.
     pub fn lend(&mut self) -> Lent {
-        let away = Box::new(Away(self.plan()));
+        let placeholder = Box::new(Placeholder(self.plan()));
         Lent {
-            strategy: std::mem::replace(&mut self.strategy, away),
+            strategy: std::mem::replace(&mut self.strategy, placeholder),
             layout: self.layout.clone(),
             names: self.names.clone(),
             key: self.key,

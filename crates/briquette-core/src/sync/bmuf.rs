@@ -31,9 +31,9 @@
 //! Optimization and Blockwise Model-Update Filtering*, ICASSP 2016, section 3 (read from later descriptions of it).
 //!
 //! ```
-//! use briquette_core::sync::{BmufConfig, outer::{Around, OuterRule}};
+//! use briquette_core::sync::{BmufConfig, outer::{OuterRule, OuterStep}};
 //! let bmuf = BmufConfig { eta: Some(0.5), ..BmufConfig::default() };
-//! let at = Around { rate: 0.0, world: 4 };
+//! let at = OuterStep { rate: 0.0, world: 4 };
 //! // A block in which ranks came from 1 to 0.5 on average, after one of the same length.
 //! assert_eq!(bmuf.advance(1.0, 0.5, -0.5, &at), (0.25, -0.75));
 //! let bmuf = BmufConfig { nesterov: true, ..bmuf };
@@ -41,7 +41,7 @@
 //! ```
 
 use super::SyncStrategy;
-use super::outer::{self, Around, Outer, OuterRule};
+use super::outer::{self, Outer, OuterRule, OuterStep};
 use super::rounds::{check_period, in_rounds, period_of};
 use crate::Layout;
 use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
@@ -130,7 +130,7 @@ impl OuterRule for BmufConfig {
         self.steps()
     }
 
-    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32) {
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &OuterStep) -> (f32, f32) {
         let eta = self.eta.unwrap_or(1.0 - 1.0 / at.world as f32);
         let next = eta * momentum - self.zeta * difference;
         let ahead = if self.nesterov { eta * (next - momentum) } else { 0.0 };

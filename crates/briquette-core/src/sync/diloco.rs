@@ -35,15 +35,15 @@
 //! algorithm 1.
 //!
 //! ```
-//! use briquette_core::sync::{DiLoCoConfig, outer::{Around, OuterRule}};
-//! let (diloco, at) = (DiLoCoConfig::default(), Around { rate: 0.0, world: 8 });
+//! use briquette_core::sync::{DiLoCoConfig, outer::{OuterRule, OuterStep}};
+//! let (diloco, at) = (DiLoCoConfig::default(), OuterStep { rate: 0.0, world: 8 });
 //! // The first outer gradient counts 0.7 · 1.9 times.
 //! let (anchor, momentum) = diloco.advance(1.0, 0.1, 0.0, &at);
 //! assert!((anchor - (1.0 - 0.7 * 0.19)).abs() < 1e-6 && momentum == 0.1);
 //! ```
 
 use super::SyncStrategy;
-use super::outer::{self, Around, Outer, OuterRule};
+use super::outer::{self, Outer, OuterRule, OuterStep};
 use super::rounds::{check_period, in_rounds, period_of};
 use crate::Layout;
 use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
@@ -132,7 +132,7 @@ impl OuterRule for DiLoCoConfig {
         self.steps()
     }
 
-    fn advance(&self, anchor: f32, difference: f32, momentum: f32, _: &Around) -> (f32, f32) {
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, _: &OuterStep) -> (f32, f32) {
         let next = self.momentum * momentum + difference;
         // ρ = 1 and μ = 0 give the mean itself.
         ((anchor - difference) + (1.0 - self.rate) * difference - self.rate * self.momentum * next, next)

@@ -150,7 +150,7 @@ impl StrategySettings for MinibatchConfig {
         !self.accelerate
     }
 
-    fn takes_plain_sgd(&self) -> bool {
+    fn requires_plain_sgd(&self) -> bool {
         self.accelerate
     }
 

@@ -10,7 +10,6 @@
 //! [`after_step`](SyncStrategy::after_step) leaves in the parameters the values that the next forward pass computes with. A
 //! strategy that trains a different vector, such as stochastic gradient push, keeps that vector in its own state.
 
-mod away;
 pub mod bmuf;
 pub mod cocod;
 pub mod delayed;
@@ -26,6 +25,7 @@ pub mod outer;
 pub mod overlap_local_sgd;
 pub mod parle;
 pub mod periodic;
+mod placeholder;
 mod rounds;
 pub mod sgp;
 pub mod slow_mo;
@@ -35,7 +35,6 @@ mod testkit;
 pub mod two_level;
 mod unequal;
 
-pub(crate) use away::Away;
 pub use bmuf::BmufConfig;
 pub use cocod::{CoCoD, CoCoDConfig};
 pub use delayed::{Delayed, DelayedConfig};
@@ -46,10 +45,11 @@ pub use graph::Graph;
 pub use header::{Agreement, Header, RankStep, StopFlags, agree};
 pub use lsgd::{Lsgd, LsgdConfig};
 pub use minibatch::{Minibatch, MinibatchConfig};
-pub use outer::{Around, Outer, OuterRule};
+pub use outer::{Outer, OuterRule, OuterStep};
 pub use overlap_local_sgd::{OverlapConfig, OverlapLocalSgd};
 pub use parle::{Parle, ParleConfig};
 pub use periodic::{LocalSgdConfig, Periodic};
+pub(crate) use placeholder::Placeholder;
 pub(crate) use rounds::FEWEST_EXCHANGES;
 pub use sgp::{Sgp, SgpConfig};
 pub use slow_mo::{SlowMo, SlowMoConfig};

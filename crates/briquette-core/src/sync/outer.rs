@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use briquette_core::config::Described;
-//! use briquette_core::sync::{Around, Outer, OuterRule, SyncStrategy};
+//! use briquette_core::sync::{Outer, OuterRule, OuterStep, SyncStrategy};
 //!
 //! /// Half of the way to the mean, every fourth step.
 //! #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -27,7 +27,7 @@
 //!     fn period(&self) -> u64 {
 //!         4
 //!     }
-//!     fn advance(&self, anchor: f32, difference: f32, _: f32, _: &Around) -> (f32, f32) {
+//!     fn advance(&self, anchor: f32, difference: f32, _: f32, _: &OuterStep) -> (f32, f32) {
 //!         (anchor - 0.5 * difference, 0.0)
 //!     }
 //! }
@@ -70,12 +70,12 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
 
     /// Updates one value. Takes its anchor `x₀`, the mean over ranks of `x₀ − x_i`, and the slow momentum (0 if there is none).
     /// Returns the next anchor and the next momentum.
-    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32);
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &OuterStep) -> (f32, f32);
 }
 
 /// Inputs of an outer step that are the same for all values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Around {
+pub struct OuterStep {
     /// Learning rate of the step that ends the period; 0 if it is not read.
     pub rate: f32,
     /// Number of ranks.
@@ -95,7 +95,7 @@ pub(super) fn advance<S: OuterRule>(
     rule: &S,
     [anchor, momentum]: [&mut Staged<Vec<f32>>; 2],
     slots: &[Slot],
-    at: &Around,
+    at: &OuterStep,
 ) -> Result<(), ReduceError> {
     let (anchor, mean) = anchor.both();
     momentum.fit(if S::HAS_MOMENTUM { mean.len() } else { 0 })?;
@@ -180,7 +180,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
             Some(rate) => rate as f32,
             None => return Err(ReduceError::NoLearningRate { step }),
         };
-        let around = Around { rate, world: comm.world() };
+        let outer_step = OuterStep { rate, world: comm.world() };
         // If ranks step with different rates, controllers must not base decisions on them.
         let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
         let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
@@ -189,7 +189,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         mean.resize(len, 0.0);
         if !self.rule.averages() {
             mean.copy_from_slice(&self.difference);
-            return advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &around);
+            return advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &outer_step);
         }
         let round = Round {
             key: cx.key.step(step).purpose(S::NAME),
@@ -201,7 +201,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         };
         self.reducer.reduce(round, comm)?;
         self.reducer.report(&mut self.report);
-        advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &around)
+        advance(&self.rule, [&mut self.anchor, &mut self.momentum], cx.slots, &outer_step)
     }
 }
 

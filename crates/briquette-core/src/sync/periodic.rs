@@ -39,7 +39,7 @@
 //! ```
 
 use super::every_step::InPlace;
-use super::outer::{self, Around, Outer, OuterRule};
+use super::outer::{self, Outer, OuterRule, OuterStep};
 use super::rounds::{in_rounds, period_of};
 use super::{Context, Momenta, Plan, SyncStrategy};
 use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
@@ -190,7 +190,7 @@ impl OuterRule for LocalSgdConfig {
         self.momenta
     }
 
-    fn advance(&self, anchor: f32, difference: f32, _: f32, _: &Around) -> (f32, f32) {
+    fn advance(&self, anchor: f32, difference: f32, _: f32, _: &OuterStep) -> (f32, f32) {
         // A rate of 1 gives the mean itself.
         ((anchor - difference) + (1.0 - self.rate) * difference, 0.0)
     }

@@ -57,7 +57,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::outer::{self, Around, Outer, OuterRule};
+use super::outer::{self, Outer, OuterRule, OuterStep};
 use super::rounds::{check_period, in_rounds, period_of};
 use super::{Momenta, SgpConfig, SyncStrategy};
 use crate::Layout;
@@ -161,8 +161,8 @@ impl StrategySettings for SlowMoConfig {
         outer::exchanges()
     }
 
-    fn takes_plain_sgd(&self) -> bool {
-        self.base.as_ref().is_some_and(|base| base.get().takes_plain_sgd())
+    fn requires_plain_sgd(&self) -> bool {
+        self.base.as_ref().is_some_and(|base| base.get().requires_plain_sgd())
     }
 
     fn local_steps(&self) -> Option<u64> {
@@ -198,7 +198,7 @@ impl OuterRule for SlowMoConfig {
         if self.reset { Momenta::Reset } else { Momenta::Keep }
     }
 
-    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &Around) -> (f32, f32) {
+    fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &OuterStep) -> (f32, f32) {
         let (Self { alpha, beta, .. }, rate) = (self, at.rate);
         let per_rate = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         // x₀ − α·γ·u, so that α = 1 and β = 0 give the mean itself.

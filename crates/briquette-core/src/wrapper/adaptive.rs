@@ -28,13 +28,15 @@
 use std::ops::Range;
 
 use super::Bucketed;
-use super::feed::Comes;
+use super::feed::Delivery;
 use crate::CompressionFactor;
 use crate::Session;
 use crate::control::{Agreed, Controller, Moments, Needs};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
-use crate::reduce::{Arriving, Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, Whole, gain};
+use crate::reduce::{
+    Arriving, CompleteVector, Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, gain,
+};
 use crate::report::{Measured, Report};
 use crate::state::{State, Stateful};
 
@@ -212,7 +214,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         &mut self,
         round: Round<'_>,
         values: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         // The controller decides before the exchange can fail. Its state is a few numbers, and `discard` restores them.
@@ -234,16 +236,16 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         let needs = self.controller.needs();
         let is_late = self.probing == Probing::Late && Asked::of(needs).numbers(round.slots.len()) <= Measured::MOST;
         // The message of a gain probe may be the one that is sent, so it comes first. Norms can wait until the whole vector has arrived.
-        let is_first = is_late && !needs.gains.is_empty() && comes == Comes::Whole;
+        let is_first = is_late && !needs.gains.is_empty() && delivery == Delivery::Complete;
         if is_first {
             self.measure(&round, values, comm);
         }
         let Round { key, slots, agreed_step, input, average, sent } = round;
         let inner = Round { key, slots, agreed_step, input, average: &mut *average, sent };
         let exchanged = match &mut self.buckets {
-            _ if !self.was_dense => comes.reduce(&mut self.inner, inner, values, comm)?,
-            Some(buckets) => comes.reduce(buckets, inner, values, comm)?,
-            None => comes.reduce(&mut Dense, inner, values, comm)?,
+            _ if !self.was_dense => delivery.reduce(&mut self.inner, inner, values, comm)?,
+            Some(buckets) => delivery.reduce(buckets, inner, values, comm)?,
+            None => delivery.reduce(&mut Dense, inner, values, comm)?,
         };
         if is_late && !is_first {
             self.measure(&Round { key, slots, agreed_step, input, average, sent: None }, values, comm);
@@ -288,8 +290,8 @@ impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
 
 impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let mut values = Whole(round.input);
-        self.decide_and_reduce(round, &mut values, Comes::Whole, comm)
+        let mut values = CompleteVector(round.input);
+        self.decide_and_reduce(round, &mut values, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -298,19 +300,19 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.decide_and_reduce(round, input, Comes::InParts, comm)
+        self.decide_and_reduce(round, input, Delivery::InParts, comm)
     }
 
-    fn can_take_off(&self) -> bool {
-        self.inner.can_take_off()
+    fn can_subtract_sent(&self) -> bool {
+        self.inner.can_subtract_sent()
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        if self.was_dense { Dense.take_off(unsent) } else { self.inner.take_off(unsent) }
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        if self.was_dense { Dense.subtract_sent(unsent) } else { self.inner.subtract_sent(unsent) }
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.controller.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.controller.discards_residual()
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {

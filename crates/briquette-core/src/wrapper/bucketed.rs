@@ -179,16 +179,16 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         Ok(exchanged)
     }
 
-    fn can_take_off(&self) -> bool {
-        self.buckets.iter().all(|bucket| bucket.reducer.can_take_off())
+    fn can_subtract_sent(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.reducer.can_subtract_sent())
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let mut first = 0;
         self.buckets.iter_mut().fold(true, |finite, Bucket { range, slots, reducer, .. }| {
             let places = first..first + slots.len();
             first = places.end;
-            reducer.take_off(&mut unsent.part(slots, places, range.clone())) & finite
+            reducer.subtract_sent(&mut unsent.part(slots, places, range.clone())) & finite
         })
     }
 

@@ -12,7 +12,7 @@
 
 use super::ErrorFeedback;
 use crate::Layout;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
@@ -30,8 +30,8 @@ impl FeedbackSettings for ByOptimizer {
         Ok(Box::new(ErrorFeedback::new(inner)))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 }
 

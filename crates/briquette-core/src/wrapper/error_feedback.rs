@@ -29,7 +29,7 @@
 //! **Deviations.** The learning rate is outside the residual unless requested, as in GraVAC. Under parameter groups with different rates,
 //! inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD. An inner momentum continues to multiply `e/γ` by later
 //! rates, which has a large effect after a very small rate (a restart). Adam's step is not a multiple of the gradient at all. A controller
-//! inside may have the residual [given up](crate::control::Controller::gives_up_memory): at that step nothing is conserved.
+//! inside may have the residual [discarded](crate::control::Controller::discards_residual): at that step nothing is conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
@@ -52,13 +52,13 @@
 
 use std::ops::Range;
 
-use super::feed::{Comes, Feed};
+use super::feed::{Delivery, FedVector};
 use super::{check_finite, keep_unsent};
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::add_scaled;
-use crate::reduce::{AgreedStep, Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole};
+use crate::reduce::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentStatistics, Unsent};
 use crate::report::{Report, Waiting};
 use crate::state::Staged;
 use crate::stateful;
@@ -75,7 +75,7 @@ pub struct ErrorFeedback<R> {
     sent: Vec<f32>,
     /// Energy `‖x‖²` of each slot of the fed vector, and statistics of its contribution.
     energies: Vec<f64>,
-    kept: Vec<Kept>,
+    kept: Vec<SentStatistics>,
     waiting: Waiting,
     /// Residual energy of each slot, in the units of a gradient.
     left: Vec<f64>,
@@ -110,14 +110,14 @@ impl<R: Reducer> ErrorFeedback<R> {
         &mut self,
         round: Round<'_>,
         input: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.agreed_step)?;
         let (len, rank) = (round.average.len(), comm.rank());
         self.residual.fit(len)?;
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
-        let by_messages = wanted.is_none() && self.inner.can_take_off();
+        let by_messages = wanted.is_none() && self.inner.can_subtract_sent();
         self.sent.resize(if by_messages { 0 } else { len }, 0.0);
         let sent = (!by_messages).then_some(&mut self.sent[..]);
         let (residual, fed) = self.residual.both();
@@ -135,12 +135,12 @@ impl<R: Reducer> ErrorFeedback<R> {
             // Any part may stay in the residual, times the rate.
             energies[index].is_finite() && (rate <= 1.0 || fed.iter().all(|v| (v * rate).is_finite()))
         };
-        let feed = Feed::new(input, slots, fed, add);
+        let feed = FedVector::new(input, slots, fed, add);
         let inner = Round { key, slots, agreed_step, input: whole, average, sent };
-        let exchanged = feed.reduce(&mut self.inner, inner, comes, comm)?;
+        let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
         self.waiting.entered = entered.iter().sum();
         if by_messages {
-            self.take_off(slots, rate, rank)?;
+            self.subtract_sent(slots, rate, rank)?;
         } else if rate != 0.0 {
             let fed = self.residual.next_mut();
             self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
@@ -150,7 +150,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
-        if self.inner.gives_up_memory() {
+        if self.inner.discards_residual() {
             self.residual.next_mut().fill(0.0);
             self.left.fill(0.0);
             self.waiting.left = 0.0;
@@ -163,11 +163,11 @@ impl<R: Reducer> ErrorFeedback<R> {
     }
 
     /// Computes the residual of the fed vector, times the rate.
-    fn take_off(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
+    fn subtract_sent(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
         let (vector, energies, kept) = (&mut self.residual.next_mut()[..], &self.energies[..], &mut self.kept);
         kept.clear();
-        kept.resize(slots.len(), Kept::default());
-        let finite = self.inner.take_off(&mut Unsent { slots, vector, energies, kept });
+        kept.resize(slots.len(), SentStatistics::default());
+        let finite = self.inner.subtract_sent(&mut Unsent { slots, vector, energies, kept });
         self.left.clear();
         self.left.extend(energies.iter().zip(kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
         self.waiting.left = self.left.iter().sum();
@@ -194,8 +194,8 @@ stateful! {
 
 impl<R: Reducer> Reducer for ErrorFeedback<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let mut input = Whole(round.input);
-        self.reduce_fed(round, &mut input, Comes::Whole, comm)
+        let mut input = CompleteVector(round.input);
+        self.reduce_fed(round, &mut input, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -204,7 +204,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.reduce_fed(round, input, Comes::InParts, comm)
+        self.reduce_fed(round, input, Delivery::InParts, comm)
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {
@@ -232,8 +232,8 @@ impl FeedbackSettings for ErrorFeedbackConfig {
         Ok(Box::new(ErrorFeedback::new(inner)))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 }
 
@@ -251,8 +251,8 @@ impl FeedbackSettings for ErrorInsideConfig {
         Ok(Box::new(ErrorFeedback::inside_learning_rate(inner)))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 
     fn reads_rate(&self) -> bool {

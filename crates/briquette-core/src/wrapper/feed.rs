@@ -8,12 +8,12 @@ use crate::{Session, Slot};
 
 /// Source of the vector: complete in the round, or arriving in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comes {
-    Whole,
+pub(super) enum Delivery {
+    Complete,
     InParts,
 }
 
-impl Comes {
+impl Delivery {
     /// Exchanges a vector that a wrapper passes on unchanged.
     pub(super) fn reduce<R: Reducer>(
         self,
@@ -23,15 +23,15 @@ impl Comes {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         match self {
-            Comes::Whole => inner.reduce(round, comm),
-            Comes::InParts => inner.reduce_arriving(round, input, comm),
+            Delivery::Complete => inner.reduce(round, comm),
+            Delivery::InParts => inner.reduce_arriving(round, input, comm),
         }
     }
 }
 
 /// Combines `input` with a wrapper's state. `feed` is called once per slot with its number and values, writes the vector to send, and
 /// returns whether that is finite.
-pub(super) struct Feed<'a, F> {
+pub(super) struct FedVector<'a, F> {
     input: &'a mut dyn Arriving,
     slots: &'a [Slot],
     fed: &'a mut [f32],
@@ -41,9 +41,9 @@ pub(super) struct Feed<'a, F> {
     bad: Option<usize>,
 }
 
-impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> Feed<'a, F> {
+impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> FedVector<'a, F> {
     pub(super) fn new(input: &'a mut dyn Arriving, slots: &'a [Slot], fed: &'a mut [f32], feed: F) -> Self {
-        Feed { input, slots, fed, feed, is_fed: vec![false; slots.len()], bad: None }
+        FedVector { input, slots, fed, feed, is_fed: vec![false; slots.len()], bad: None }
     }
 
     /// Exchanges the fed vector. A complete vector with a non-finite sum is not sent at all. If the vector arrives in parts, that slot is
@@ -52,10 +52,10 @@ impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> Feed<'a, F> {
         mut self,
         inner: &mut R,
         round: Round<'_>,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        if comes == Comes::InParts {
+        if delivery == Delivery::InParts {
             let exchanged = inner.reduce_arriving(round, &mut self, comm)?;
             return self.check(comm).map(|()| exchanged);
         }
@@ -70,7 +70,7 @@ impl<'a, F: FnMut(usize, &[f32], &mut [f32]) -> bool> Feed<'a, F> {
     }
 }
 
-impl<F: FnMut(usize, &[f32], &mut [f32]) -> bool> Arriving for Feed<'_, F> {
+impl<F: FnMut(usize, &[f32], &mut [f32]) -> bool> Arriving for FedVector<'_, F> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         let first = self.slots.partition_point(|slot| slot.range().start < range.start);
         let inside = self.slots[first..].iter().zip(first..).take_while(|(slot, _)| slot.range().end <= range.end);

@@ -33,9 +33,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::feed::Comes;
+use super::feed::Delivery;
 use crate::error::ReduceError;
-use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Selections, Unsent, Whole};
+use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selections, SentStatistics, Unsent};
 use crate::report::Report;
 use crate::stateful;
 use crate::{Key, Layout, Session, Slot, Traffic};
@@ -78,7 +78,7 @@ impl Group {
     fn reduce(
         &mut self,
         round: &mut Round<'_>,
-        (key, whole, comes): (Key, &mut dyn Arriving, Comes),
+        (key, whole, delivery): (Key, &mut dyn Arriving, Delivery),
         comm: &mut Session,
         selections: &mut Selections,
     ) -> Result<Traffic, ReduceError> {
@@ -106,9 +106,9 @@ impl Group {
             average: &mut self.average,
             sent: round.sent.is_some().then_some(&mut self.sent),
         };
-        let exchanged = match comes {
-            Comes::InParts => self.reducer.reduce_arriving(share, &mut part, comm)?,
-            Comes::Whole => self.reducer.reduce(Round { input: part.wait(0..len, comm), ..share }, comm)?,
+        let exchanged = match delivery {
+            Delivery::InParts => self.reducer.reduce_arriving(share, &mut part, comm)?,
+            Delivery::Complete => self.reducer.reduce(Round { input: part.wait(0..len, comm), ..share }, comm)?,
         };
         for (place, slot) in places.zip(self.layout.slots()) {
             round.average[place.clone()].copy_from_slice(&self.average[slot.range()]);
@@ -132,11 +132,11 @@ impl Group {
     }
 
     /// Subtracts the contribution from this group's slots. Their input is still packed.
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let energies: Vec<f64> = self.members.iter().map(|&member| unsent.energies[member]).collect();
-        let mut kept = vec![Kept::default(); self.members.len()];
+        let mut kept = vec![SentStatistics::default(); self.members.len()];
         let (slots, vector) = (self.layout.slots(), &mut self.input[..]);
-        let finite = self.reducer.take_off(&mut Unsent { slots, vector, energies: &energies, kept: &mut kept });
+        let finite = self.reducer.subtract_sent(&mut Unsent { slots, vector, energies: &energies, kept: &mut kept });
         for ((&member, slot), kept) in self.members.iter().zip(slots).zip(kept) {
             unsent.vector[unsent.slots[member].range()].copy_from_slice(&self.input[slot.range()]);
             unsent.kept[member] = kept;
@@ -198,17 +198,17 @@ impl Grouped {
         &mut self,
         mut round: Round<'_>,
         values: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let (mut selections, key) = (Selections::of(round.slots.len()), round.key);
-        let mut traffic = self.main.reduce(&mut round, (key, values, comes), comm, &mut selections)?;
+        let mut traffic = self.main.reduce(&mut round, (key, values, delivery), comm, &mut selections)?;
         // Measurements belong to the main group.
         let of_a_part = round.agreed_step.of_a_part();
         let mut round = Round { agreed_step: &of_a_part, ..round };
         for (index, group) in self.others.iter_mut().enumerate() {
             let key = key.purpose("group").bucket(index);
-            traffic += group.reduce(&mut round, (key, values, comes), comm, &mut selections)?;
+            traffic += group.reduce(&mut round, (key, values, delivery), comm, &mut selections)?;
         }
         Ok(Exchanged { traffic, selection: selections.finish() })
     }
@@ -230,8 +230,8 @@ impl Reducer for Grouped {
         if round.input.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.input.len() });
         }
-        let mut values = Whole(round.input);
-        self.reduce_groups(round, &mut values, Comes::Whole, comm)
+        let mut values = CompleteVector(round.input);
+        self.reduce_groups(round, &mut values, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -243,20 +243,22 @@ impl Reducer for Grouped {
         if round.average.len() != self.len {
             return Err(ReduceError::Length { expected: self.len, got: round.average.len() });
         }
-        self.reduce_groups(round, input, Comes::InParts, comm)
+        self.reduce_groups(round, input, Delivery::InParts, comm)
     }
 
-    fn can_take_off(&self) -> bool {
-        [&self.main].into_iter().chain(&self.others).all(|group| group.reducer.can_take_off())
+    fn can_subtract_sent(&self) -> bool {
+        [&self.main].into_iter().chain(&self.others).all(|group| group.reducer.can_subtract_sent())
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
         let groups = [&mut self.main].into_iter().chain(&mut self.others);
-        groups.filter(|group| !group.members.is_empty()).fold(true, |finite, group| group.take_off(unsent) & finite)
+        groups
+            .filter(|group| !group.members.is_empty())
+            .fold(true, |finite, group| group.subtract_sent(unsent) & finite)
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.main.reducer.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.main.reducer.discards_residual()
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {

@@ -47,13 +47,13 @@
 
 use std::ops::Range;
 
-use super::feed::Comes;
+use super::feed::Delivery;
 use super::{Momentum, MomentumCorrection, check_finite};
 use crate::config::combine::InnerOptimizer;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole, check_average};
+use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
 use crate::state::Staged;
 use crate::stateful;
@@ -110,13 +110,13 @@ impl<R: Reducer> InnerMomentum<R> {
         &mut self,
         round: Round<'_>,
         values: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         self.agreed.fit(round.average.len())?;
         let Round { key, slots, agreed_step, input, average, mut sent } = round;
         let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
-        let exchanged = comes.reduce(&mut self.correction, velocities, values, comm)?;
+        let exchanged = delivery.reduce(&mut self.correction, velocities, values, comm)?;
         let (m, (before, next)) = (self.momentum, self.agreed.both());
         for ((average, before), next) in average.iter_mut().zip(before).zip(next) {
             *next = *average;
@@ -142,8 +142,8 @@ stateful! {
 
 impl<R: Reducer> Reducer for InnerMomentum<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let mut input = Whole(round.input);
-        self.reduce_velocities(round, &mut input, Comes::Whole, comm)
+        let mut input = CompleteVector(round.input);
+        self.reduce_velocities(round, &mut input, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -152,7 +152,7 @@ impl<R: Reducer> Reducer for InnerMomentum<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.reduce_velocities(round, input, Comes::InParts, comm)
+        self.reduce_velocities(round, input, Delivery::InParts, comm)
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {
@@ -188,8 +188,8 @@ impl FeedbackSettings for InnerMomentumConfig {
         Some(InnerOptimizer::HeavyBall { momentum: self.momentum })
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 }
 

@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use super::feed::Comes;
+use super::feed::Delivery;
 use crate::comm::Spent;
 use crate::error::ReduceError;
 use crate::math::{compare, copy_and_norm2};
-use crate::reduce::{Arriving, Exchanged, Kept, Reducer, Round, Unsent, Whole, gain};
+use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round, SentStatistics, Unsent, gain};
 use crate::report::{ExchangeSeconds, Report, SlotReport};
 use crate::stateful;
 use crate::{Session, Slot, Traffic};
@@ -21,10 +21,10 @@ pub struct Metered<R> {
     inner: R,
     gains: bool,
     /// Set if an outer error-feedback wrapper subtracts the contribution from its vector, and so measures it.
-    under_memory: bool,
+    outer_feedback: bool,
     own: Vec<f32>,
     energies: Vec<f64>,
-    kept: Vec<Kept>,
+    kept: Vec<SentStatistics>,
     seconds: ExchangeSeconds,
     traffic: Traffic,
     gain: Option<f64>,
@@ -37,11 +37,11 @@ impl<R: Reducer> Metered<R> {
         Metered { gains: true, ..Metered::seconds_only(inner) }
     }
 
-    /// Sets whether an outer error-feedback wrapper requests `sent` or calls [`take_off`](Reducer::take_off). The meter then measures that
+    /// Sets whether an outer error-feedback wrapper requests `sent` or calls [`subtract_sent`](Reducer::subtract_sent). The meter then measures that
     /// contribution.
     #[must_use]
-    pub fn under_memory(mut self, under_memory: bool) -> Self {
-        self.under_memory = under_memory;
+    pub fn with_outer_feedback(mut self, outer_feedback: bool) -> Self {
+        self.outer_feedback = outer_feedback;
         self
     }
 
@@ -50,7 +50,7 @@ impl<R: Reducer> Metered<R> {
         Metered {
             inner,
             gains: false,
-            under_memory: false,
+            outer_feedback: false,
             own: Vec::new(),
             energies: Vec::new(),
             kept: Vec::new(),
@@ -67,20 +67,20 @@ impl<R: Reducer> Metered<R> {
         &mut self,
         round: Round<'_>,
         values: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, agreed_step, input, average, mut sent } = round;
         let len = average.len();
-        let takes_off = sent.is_none() && self.inner.can_take_off();
-        if sent.is_none() && self.gains && !takes_off {
+        let subtracts = sent.is_none() && self.inner.can_subtract_sent();
+        if sent.is_none() && self.gains && !subtracts {
             self.own.resize(len, 0.0);
             sent = Some(&mut self.own);
         }
         let start = comm.now();
         let inner = Round { key, slots, agreed_step, input, average, sent: sent.as_deref_mut() };
         let (exchanged, Spent { inside: exchange, first, idle }) =
-            comm.spent_in(|comm| comes.reduce(&mut self.inner, inner, values, comm));
+            comm.spent_in(|comm| delivery.reduce(&mut self.inner, inner, values, comm));
         let exchanged = exchanged?;
         self.traffic = exchanged.traffic;
         comm.compressed(|| {
@@ -103,7 +103,7 @@ impl<R: Reducer> Metered<R> {
             let input = values.wait(0..len, comm);
             let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
             self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
-        } else if !self.under_memory {
+        } else if !self.outer_feedback {
             self.measure_copy(values.wait(0..len, comm), slots);
         }
         Ok(exchanged)
@@ -118,8 +118,8 @@ impl<R: Reducer> Metered<R> {
         energies.extend(slots.iter().map(copy));
         let mut kept = std::mem::take(&mut self.kept);
         kept.clear();
-        kept.resize(slots.len(), Kept::default());
-        self.take_off(&mut Unsent { slots, vector: &mut own, energies: &energies, kept: &mut kept });
+        kept.resize(slots.len(), SentStatistics::default());
+        self.subtract_sent(&mut Unsent { slots, vector: &mut own, energies: &energies, kept: &mut kept });
         (self.own, self.energies, self.kept) = (own, energies, kept);
     }
 }
@@ -130,8 +130,8 @@ stateful! {
 
 impl<R: Reducer> Reducer for Metered<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let mut input = Whole(round.input);
-        self.reduce_measured(round, &mut input, Comes::Whole, comm)
+        let mut input = CompleteVector(round.input);
+        self.reduce_measured(round, &mut input, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -140,15 +140,15 @@ impl<R: Reducer> Reducer for Metered<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.reduce_measured(round, input, Comes::InParts, comm)
+        self.reduce_measured(round, input, Delivery::InParts, comm)
     }
 
-    fn can_take_off(&self) -> bool {
-        self.inner.can_take_off()
+    fn can_subtract_sent(&self) -> bool {
+        self.inner.can_subtract_sent()
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        let finite = self.inner.take_off(unsent);
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        let finite = self.inner.subtract_sent(unsent);
         if self.gains {
             let parts =
                 unsent.energies.iter().zip(&*unsent.kept).map(|(energy, kept)| (*energy, kept.energy, kept.values));
@@ -157,8 +157,8 @@ impl<R: Reducer> Reducer for Metered<R> {
         finite
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.inner.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.inner.discards_residual()
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {

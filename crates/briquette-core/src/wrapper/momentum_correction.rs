@@ -62,14 +62,14 @@
 
 use std::ops::Range;
 
-use super::feed::{Comes, Feed};
+use super::feed::{Delivery, FedVector};
 use super::keep_unsent;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::{all_finite, norm2};
 use crate::parallel::SEGMENT;
-use crate::reduce::{Arriving, Exchanged, Reducer, Round, Whole};
+use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round};
 use crate::report::{Report, Waiting};
 use crate::state::Staged;
 use crate::stateful;
@@ -144,7 +144,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         &mut self,
         round: Round<'_>,
         input: &mut dyn Arriving,
-        comes: Comes,
+        delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let len = round.average.len();
@@ -173,9 +173,9 @@ impl<R: Reducer> MomentumCorrection<R> {
                 all_finite(next_v) & finite
             })
         };
-        let feed = Feed::new(input, slots, next_pending, add);
+        let feed = FedVector::new(input, slots, next_pending, add);
         let inner = Round { key, slots, agreed_step, input: whole, average, sent: Some(&mut self.sent) };
-        let exchanged = feed.reduce(&mut self.inner, inner, comes, comm)?;
+        let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
         self.waiting.entered = entered.iter().sum();
         self.left = keep_unsent(self.pending.next_mut(), &self.sent, 1.0, slots, comm.rank())?;
         self.waiting.left = self.left.iter().sum();
@@ -189,7 +189,7 @@ impl<R: Reducer> MomentumCorrection<R> {
                 *u = if *sent == 0.0 { *u } else { 0.0 };
             }
         }
-        if self.inner.gives_up_memory() {
+        if self.inner.discards_residual() {
             self.pending.next_mut().fill(0.0);
             self.left.fill(0.0);
             self.waiting.left = 0.0;
@@ -233,8 +233,8 @@ stateful! {
 
 impl<R: Reducer> Reducer for MomentumCorrection<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let mut input = Whole(round.input);
-        self.reduce_accumulated(round, &mut input, Comes::Whole, comm)
+        let mut input = CompleteVector(round.input);
+        self.reduce_accumulated(round, &mut input, Delivery::Complete, comm)
     }
 
     fn reduce_arriving(
@@ -243,7 +243,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.reduce_accumulated(round, input, Comes::InParts, comm)
+        self.reduce_accumulated(round, input, Delivery::InParts, comm)
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {
@@ -294,8 +294,8 @@ impl FeedbackSettings for Momentum {
         true
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 }
 

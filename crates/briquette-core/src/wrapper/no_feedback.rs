@@ -1,7 +1,7 @@
 //! No error feedback: the part of a vector that is not sent is lost.
 
 use crate::Layout;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
@@ -19,7 +19,7 @@ impl FeedbackSettings for NoFeedback {
         Ok(inner)
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Nothing
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Nothing
     }
 }

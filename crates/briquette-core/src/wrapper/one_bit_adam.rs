@@ -54,7 +54,7 @@ use std::ops::Range;
 
 use super::{ErrorFeedback, check_finite};
 use crate::config::combine::InnerOptimizer;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Dense, Exchanged, Reducer, Round, check_average};
@@ -180,8 +180,8 @@ impl FeedbackSettings for OneBitAdamConfig {
         Ok(Box::new(OneBitAdam::new(inner, *self)?))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Bounded
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Bounded
     }
 
     fn has_momentum(&self) -> bool {

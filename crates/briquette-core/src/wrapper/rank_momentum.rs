@@ -45,7 +45,7 @@
 use std::ops::Range;
 
 use super::clear_absent;
-use crate::config::{Asks, Described, Exchange, FeedbackSettings};
+use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round};
@@ -135,8 +135,8 @@ impl FeedbackSettings for RankMomentumConfig {
         Ok(Box::new(RankMomentum::new(inner, *self)?))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Nothing
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Nothing
     }
 
     fn has_momentum(&self) -> bool {

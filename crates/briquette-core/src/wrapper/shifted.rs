@@ -65,7 +65,7 @@
 use std::ops::Range;
 
 use super::{check_finite, clear_absent};
-use crate::config::{Asks, Described, Exchange, Feedback, FeedbackSettings};
+use crate::config::{Described, Exchange, Feedback, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::reduce::{Exchanged, Reducer, Round, Selection, check_average};
@@ -227,8 +227,8 @@ impl FeedbackSettings for DianaConfig {
         Ok(Box::new(Shifted::diana(inner, exchange.memory_step(self.alpha, layout)?)?))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Unbiased
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Unbiased
     }
 
     /// With a varying ratio, the memory's step size must be set explicitly.
@@ -251,8 +251,8 @@ impl FeedbackSettings for Ef21Config {
         Ok(Box::new(Shifted::ef21(inner)))
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Contractive
+    fn requirement(&self) -> FeedbackRequirement {
+        FeedbackRequirement::Contractive
     }
 }
 

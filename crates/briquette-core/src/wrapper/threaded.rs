@@ -51,16 +51,16 @@ impl<R: Reducer> Reducer for Threaded<R> {
         self.pool.install(|| self.inner.reduce(round, comm))
     }
 
-    fn can_take_off(&self) -> bool {
-        self.inner.can_take_off()
+    fn can_subtract_sent(&self) -> bool {
+        self.inner.can_subtract_sent()
     }
 
-    fn take_off(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        self.pool.install(|| self.inner.take_off(unsent))
+    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+        self.pool.install(|| self.inner.subtract_sent(unsent))
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.inner.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.inner.discards_residual()
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {

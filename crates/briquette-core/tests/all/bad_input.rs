@@ -181,7 +181,7 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
 /// A strategy's header rejects such vectors for all ranks (law 10); a layer with state does not rely on it.
 #[test]
 fn no_memory_takes_in_what_is_not_finite() {
-    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().asks().remembers()) {
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().requirement().remembers()) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![0.5; 100];
             x[70] = bad;

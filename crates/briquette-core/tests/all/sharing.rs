@@ -66,7 +66,7 @@ fn steps_with_different_optimizers_are_an_error_on_every_rank_whatever_their_lay
             let error = result.unwrap().unwrap_err();
             let (at, expected, got) = if rank == 2 { (0, 1, 0) } else { (2, 0, 1) };
             assert_eq!(error, SyncError::OtherOptimizer { step: 0, rank: at, expected, got });
-            assert!(error.is_everyones() && error.to_string().contains("same order on every rank"), "{error}");
+            assert!(error.is_on_all_ranks() && error.to_string().contains("same order on every rank"), "{error}");
         }
     }
 }

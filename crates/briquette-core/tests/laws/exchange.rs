@@ -44,8 +44,8 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
         for setup in Setup::<Exchange>::reducers(&exchange) {
             let downlink = exchange.downlink(setup.layout.len());
             let runs = setup.reduce_steps(if downlink.is_some() { laws::STEPS_DOWN } else { 4 });
-            match (downlink, exchange.remembered(setup.layout.len())) {
-                (_, Some(remembered)) => laws::is_honest_in_sum(&setup, &runs, remembered),
+            match (downlink, exchange.downlink_residual(setup.layout.len())) {
+                (_, Some(residual)) => laws::is_honest_in_sum(&setup, &runs, residual),
                 (Some(class), _) => laws::is_honest_within(&setup, &runs, class),
                 _ if is_mean => (0..4).for_each(|step| check_honesty(&setup, &runs, step)),
                 _ => (0..4).for_each(|step| laws::stays_in_range(&setup, &runs, step)),

@@ -46,7 +46,7 @@ fn law_5_a_resumed_run_continues_to_the_bit() {
 #[test]
 fn law_5_a_trained_optimizer_takes_back_the_state_of_step_0() {
     for config in representatives() {
-        laws::takes_back_the_state_of_step_0(&Setup::short(&config, 2));
+        laws::restores_state_of_step_0(&Setup::short(&config, 2));
     }
 }
 

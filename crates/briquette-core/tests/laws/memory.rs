@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use briquette_core::Key;
 use briquette_core::comm::Local;
-use briquette_core::config::{Asks, ControllerConfig, Exchange, Feedback, exchanges};
+use briquette_core::config::{ControllerConfig, Exchange, Feedback, FeedbackRequirement, exchanges};
 use briquette_core::error::ReduceError;
 use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_bits, short};
 use briquette_core::reduce::{AgreedStep, Reducer, Round};
@@ -23,7 +23,7 @@ fn law_3_what_is_not_sent_stays_in_the_residual() {
 }
 
 fn keeps_residual(exchange: &Exchange) -> bool {
-    exchange.feedback.get().asks().keeps_residual()
+    exchange.feedback.get().requirement().keeps_residual()
 }
 
 fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
@@ -133,16 +133,18 @@ fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
         let setup = Setup { config: exchange, layout: short(), world };
         for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
             // Without a setting the compressor determines it: read from the first step, and required later.
-            let alpha = match (setup.config.feedback.get().asks(), setup.config.feedback) {
-                (Asks::Contractive, _) => 1.0,
-                (Asks::Unbiased, Feedback::Diana(settings)) => settings.alpha.unwrap_or_else(|| first_alpha(&run[0])),
-                (Asks::Unbiased, _) => first_alpha(&run[0]),
+            let alpha = match (setup.config.feedback.get().requirement(), setup.config.feedback) {
+                (FeedbackRequirement::Contractive, _) => 1.0,
+                (FeedbackRequirement::Unbiased, Feedback::Diana(settings)) => {
+                    settings.alpha.unwrap_or_else(|| first_alpha(&run[0]))
+                }
+                (FeedbackRequirement::Unbiased, _) => first_alpha(&run[0]),
                 _ => continue,
             };
             let before = std::iter::once(Memory::default()).chain(run.iter().map(|o| Memory::of(&o.state)));
             for (step, (outcome, before)) in run.iter().zip(before).enumerate() {
                 let after = Memory::of(&outcome.state);
-                if setup.config.feedback.get().asks() == Asks::Contractive {
+                if setup.config.feedback.get().requirement() == FeedbackRequirement::Contractive {
                     assert!(same_bits(&after.memory, &outcome.sent), "{setup}, rank {rank}, step {step}");
                     assert!(same_bits(&after.mean_memory, &outcome.average), "{setup}, rank {rank}, step {step}");
                 }

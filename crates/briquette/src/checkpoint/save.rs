@@ -13,7 +13,7 @@ use super::common::Leaders;
 use super::directory::{MANIFEST, common_name, file_name, remove_old, settle};
 use super::file::{self, make_directory, put_in_place, write_partial};
 use super::timing::StepTiming;
-use super::{AVERAGE, Blobs, Series, fail, own_blobs};
+use super::{AVERAGE, Blobs, Series, fail, local_blobs};
 use crate::error::Error;
 use crate::handshake::{RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
@@ -122,7 +122,7 @@ impl DistributedOptimizer {
             let average = average.iter().map(|average| Ok((AVERAGE, average.to_bytes().map_err(|e| e.to_string())?)));
             let average: Blobs = average.collect::<Result<_, String>>()?;
             let blobs = [("model", model), ("optimizer", optimizer)].into_iter();
-            Ok(blobs.chain(average).chain(own_blobs(own)).collect())
+            Ok(blobs.chain(average).chain(local_blobs(own)).collect())
         })?;
         self.sync.comm.set_clock(clock);
         let clock = self.sync.comm.hold_clock();

@@ -19,15 +19,15 @@ use crate::error::Error;
 use crate::flat;
 
 /// A loader's batches, read one ahead, so that the end of the data is known before the exchange.
-struct Feed<'a, I> {
+struct LookAhead<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
     iteration: usize,
 }
 
-impl<'a, I> Feed<'a, I> {
+impl<'a, I> LookAhead<'a, I> {
     fn new(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Result<Self, DatasetError> {
-        let mut feed = Feed { batches, next: None, iteration: 0 };
+        let mut feed = LookAhead { batches, next: None, iteration: 0 };
         feed.look_ahead()?;
         Ok(feed)
     }
@@ -71,7 +71,7 @@ impl<M: LearnerModel> Run<M> {
         self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
         self.metrics.start_epoch();
         let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0 };
-        let mut feed = Feed::new(loader.iter())?;
+        let mut feed = LookAhead::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(epoch, &mut feed)?;
             // An error is set before the stop request. With this order of checks, no error is mistaken for a mere stop request.
@@ -93,7 +93,7 @@ impl<M: LearnerModel> Run<M> {
     fn compute(
         &mut self,
         epoch: usize,
-        feed: &mut Feed<'_, <M as TrainStep>::Input>,
+        feed: &mut LookAhead<'_, <M as TrainStep>::Input>,
     ) -> Result<Option<Group<<M as TrainStep>::Output>>, Failure> {
         let mut accumulator = GradientsAccumulator::new();
         let accumulation = self.components.grad_accumulation;
@@ -101,12 +101,12 @@ impl<M: LearnerModel> Run<M> {
         let (mut grads, mut last) = (GradientsParams::new(), None);
         let mut batches = 0;
         // Under accumulation, the gradient is complete only after the last batch's backward pass.
-        let hides = accumulation.is_none() && self.own.sync.is_hidden()?;
+        let overlaps = accumulation.is_none() && self.own.sync.is_overlapped()?;
         while batches < accumulation.unwrap_or(1) {
             let Some((batch, progress)) = feed.take()? else { break };
             batches += 1;
             samples += self.own.samples.as_ref().map_or(1, |samples| samples(&batch));
-            let model = if hides {
+            let model = if overlaps {
                 self.record_step(samples);
                 self.own.sync.forward_model(&self.learner.model())?
             } else {
@@ -132,7 +132,7 @@ impl<M: LearnerModel> Run<M> {
             grads = accumulator.grads();
         }
         // The gradients of the batches were summed; the rank is weighted by their mean number of samples.
-        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: hides }))
+        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: overlaps }))
     }
 
     /// Records samples and learning rate for the exchange. Burn steps the schedule just before the optimizer, and therefore once

@@ -102,7 +102,7 @@ pub struct DataParallel<M: LearnerModel> {
     device: Device,
     metrics: ExchangeMetrics,
     /// Taken by the run, of which there is only one.
-    own: Mutex<Option<Own<M>>>,
+    own: Mutex<Option<RunState<M>>>,
     /// The error that ended that run.
     failure: Mutex<Option<Error>>,
 }
@@ -111,7 +111,7 @@ type Loss<M> = fn(&<M as TrainStep>::Output) -> Result<f64, TensorReadError>;
 type Samples<M> = Box<dyn Fn(&<M as TrainStep>::Input) -> usize + Send>;
 
 /// State of a run that cannot be passed to `fit`.
-struct Own<M: LearnerModel> {
+struct RunState<M: LearnerModel> {
     sync: Synchronizer,
     loss: Option<Loss<M>>,
     samples: Option<Samples<M>>,
@@ -165,7 +165,7 @@ impl<M: LearnerModel> DataParallel<M> {
         device: Device,
     ) -> Self {
         let (sync, saving) = (Synchronizer::new(comm, config, seed), Saving::default());
-        let own = Own { sync, loss: None, samples: None, optimizer: None, saving, outlets: None, random: None };
+        let own = RunState { sync, loss: None, samples: None, optimizer: None, saving, outlets: None, random: None };
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         let (metrics, failure) = (ExchangeMetrics::default(), Mutex::new(None));
         DataParallel { device, metrics, own: Mutex::new(Some(own)), failure }
@@ -244,7 +244,7 @@ impl<M: LearnerModel> DataParallel<M> {
 
     fn with_sync(self, edit: impl FnOnce(Synchronizer) -> Synchronizer) -> Self {
         let own = self.own.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let own = own.map(|own| Own { sync: edit(own.sync), ..own });
+        let own = own.map(|own| RunState { sync: edit(own.sync), ..own });
         DataParallel { own: Mutex::new(own), ..self }
     }
 
@@ -281,7 +281,7 @@ impl<M: LearnerModel> DataParallel<M> {
         self.metrics.clone()
     }
 
-    fn with_own<T>(&self, body: impl FnOnce(&mut Own<M>) -> T) -> Option<T> {
+    fn with_own<T>(&self, body: impl FnOnce(&mut RunState<M>) -> T) -> Option<T> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(body)
     }
 
@@ -289,7 +289,7 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_own(|own| own.sync.rank()).unwrap_or_default()
     }
 
-    fn edit(mut self, change: impl FnOnce(&mut Own<M>)) -> Self {
+    fn edit(mut self, change: impl FnOnce(&mut RunState<M>)) -> Self {
         if let Some(own) = self.own.get_mut().unwrap_or_else(PoisonError::into_inner) {
             change(own);
         }

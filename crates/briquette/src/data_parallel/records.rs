@@ -19,9 +19,9 @@ use burn::train::metric::LossMetric;
 use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
 use burn::train::{Learner, LearnerModel, LearningCheckpointer};
 
-use crate::checkpoint::{Blobs, Series, WorldChange, by_the_default_device, fail, own_blobs};
+use crate::checkpoint::{Blobs, Series, WorldChange, by_the_default_device, fail, local_blobs};
 use crate::error::Error;
-use crate::synchronizer::{Own, Synchronizer};
+use crate::synchronizer::{LocalValues, Synchronizer};
 
 /// The key of the epoch in a checkpoint.
 const EPOCH: &str = "epoch";
@@ -123,12 +123,12 @@ impl Saving {
 /// The learner's records in Burn's bytes. Its model is the replicated one; `own` is this rank's own state.
 pub(super) fn records<M: LearnerModel>(
     learner: &Learner<M>,
-    own: Own,
+    own: LocalValues,
     store: &EventStoreClient,
 ) -> Result<Blobs, String> {
     let (model, optimizer, schedule) = kept(learner, store);
     let records = [("model", model.bytes()?), ("optimizer", optimizer.bytes()?), ("schedule", schedule.bytes()?)];
-    Ok(records.into_iter().chain(own_blobs(own)).collect())
+    Ok(records.into_iter().chain(local_blobs(own)).collect())
 }
 
 /// The state of the learner's optimizer, in Burn's bytes.
@@ -140,8 +140,8 @@ pub(super) fn optimizer<M: LearnerModel>(learner: &Learner<M>, store: &EventStor
 fn kept<M: LearnerModel>(
     learner: &Learner<M>,
     store: &EventStoreClient,
-) -> (Kept<ModuleRecord>, Kept<OptimizerRecord>, Kept<LrSchedulerRecord>) {
-    let (model, optimizer, schedule) = (Kept::new(), Kept::new(), Kept::new());
+) -> (SharedRecord<ModuleRecord>, SharedRecord<OptimizerRecord>, SharedRecord<LrSchedulerRecord>) {
+    let (model, optimizer, schedule) = (SharedRecord::new(), SharedRecord::new(), SharedRecord::new());
     let mut checkpointer = LearningCheckpointer::new(
         AsyncCheckpointer::new(model.clone()),
         AsyncCheckpointer::new(optimizer.clone()),
@@ -163,17 +163,17 @@ impl CheckpointingStrategy for Always {
 }
 
 /// A checkpointer that keeps its record in memory.
-struct Kept<R>(Arc<Mutex<Option<R>>>);
+struct SharedRecord<R>(Arc<Mutex<Option<R>>>);
 
-impl<R> Clone for Kept<R> {
+impl<R> Clone for SharedRecord<R> {
     fn clone(&self) -> Self {
-        Kept(Arc::clone(&self.0))
+        SharedRecord(Arc::clone(&self.0))
     }
 }
 
-impl<R: Record> Kept<R> {
+impl<R: Record> SharedRecord<R> {
     fn new() -> Self {
-        Kept(Arc::new(Mutex::new(None)))
+        SharedRecord(Arc::new(Mutex::new(None)))
     }
 
     fn bytes(self) -> Result<Bytes, String> {
@@ -183,7 +183,7 @@ impl<R: Record> Kept<R> {
     }
 }
 
-impl<R: Record> Checkpointer<R> for Kept<R> {
+impl<R: Record> Checkpointer<R> for SharedRecord<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
         Ok(())

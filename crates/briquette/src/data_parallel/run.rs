@@ -12,13 +12,13 @@ use burn::train::{
 use super::metrics::ExchangeMetrics;
 use super::records::{self, records};
 use super::signal::{Decision, compare};
-use super::{Outlets, Own};
+use super::{Outlets, RunState};
 use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 
 /// The training run of one rank.
 pub(super) struct Run<M: LearnerModel> {
-    pub(super) own: Own<M>,
+    pub(super) own: RunState<M>,
     pub(super) learner: Learner<M>,
     pub(super) components: TrainingComponents<M>,
     pub(super) train: TrainLoader<M>,
@@ -36,10 +36,10 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Returns whether every rank detects the same fault by itself. An abort would only interrupt that.
-    fn is_everyones(&self) -> bool {
+    fn is_on_all_ranks(&self) -> bool {
         match self {
             Failure::Exchange(Error::Mismatch { .. } | Error::NoMean { .. }) => true,
-            Failure::Exchange(Error::Sync(error)) => error.is_everyones(),
+            Failure::Exchange(Error::Sync(error)) => error.is_on_all_ranks(),
             _ => false,
         }
     }
@@ -73,7 +73,7 @@ impl<M: LearnerModel> Run<M> {
             Failure::Loader(error) => format!("its loader failed: {error}"),
             Failure::Known(error) => error.to_string(),
         };
-        if !failure.is_everyones() {
+        if !failure.is_on_all_ranks() {
             self.own.sync.session().abort(&reason);
         }
         let rank = self.own.sync.rank();
@@ -99,7 +99,7 @@ impl<M: LearnerModel> Run<M> {
 
     /// Joins the world and returns the first epoch. It is earlier than Burn's if the requested checkpoint cannot be used.
     fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
-        let Run { own: Own { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
+        let Run { own: RunState { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
         let model = sync.join_with(learner.model(), optimizer.as_ref())?;
         learner.load_model(model.into_record());
         let state = sync.first_optimizer(&learner.model(), || records::optimizer(learner, &components.event_store))?;
@@ -212,7 +212,7 @@ impl<M: LearnerModel> Run<M> {
     }
 
     fn decide(&mut self, epoch: usize) -> Result<Decision, Error> {
-        let Run { own: Own { sync, saving, .. }, components, .. } = self;
+        let Run { own: RunState { sync, saving, .. }, components, .. } = self;
         let stop = components.interrupter.should_stop();
         let (mut early, mut actions) = (false, Vec::new());
         if sync.rank() == 0 && !stop {
@@ -224,7 +224,7 @@ impl<M: LearnerModel> Run<M> {
     }
 
     fn save(&mut self, epoch: usize, decision: &Decision) -> Result<(), Error> {
-        let Run { own: Own { sync, saving, .. }, learner, components, .. } = self;
+        let Run { own: RunState { sync, saving, .. }, learner, components, .. } = self;
         let blobs = sync.with_averages("checkpoint save", &learner.model(), |averaged, own| {
             let mut shown = learner.clone();
             shown.load_model(averaged.clone().into_record());

@@ -27,7 +27,7 @@ use briquette_core::reduce::Arriving;
 use briquette_core::step::{Arrived, ArrivingGradient, Lent};
 use briquette_core::sync::Header;
 
-pub(crate) use self::source::{End, Message, Source};
+pub(crate) use self::source::{End, GradientSource, Message};
 #[cfg(feature = "overlap-backward")]
 pub(crate) use self::tap::{Clock, Hook, Taps};
 use crate::error::Error;
@@ -36,12 +36,12 @@ use crate::error::Error;
 pub(crate) const CHANNEL: usize = 1;
 
 /// An exchange that waits for gradients, or is in progress.
-pub(crate) struct Armed {
+pub(crate) struct PendingExchange {
     pub(crate) messages: Sender<Message>,
-    pub(crate) pending: Option<Pending<Done>>,
+    pub(crate) pending: Option<Pending<FinishedExchange>>,
 }
 
-impl Drop for Armed {
+impl Drop for PendingExchange {
     /// Releases the channel's thread, which would otherwise wait indefinitely for gradients.
     fn drop(&mut self) {
         drop(self.messages.send(Message::GivenUp));
@@ -49,9 +49,9 @@ impl Drop for Armed {
 }
 
 /// Input of the exchange.
-pub(crate) struct Job {
+pub(crate) struct ExchangeJob {
     pub(crate) strategy: Lent,
-    pub(crate) source: Source,
+    pub(crate) source: GradientSource,
     /// The values known before the backward pass; learning rates are compared at its end.
     pub(crate) header: Header,
     /// The learning rate, if it was recorded by then.
@@ -62,9 +62,9 @@ pub(crate) struct Job {
 }
 
 /// Output of the exchange.
-pub(crate) struct Done {
+pub(crate) struct FinishedExchange {
     pub(crate) strategy: Lent,
-    pub(crate) source: Source,
+    pub(crate) source: GradientSource,
     pub(crate) average: Vec<f32>,
     /// `None` if the step was abandoned before its backward pass.
     pub(crate) exchanged: Option<Result<Exchanged, Error>>,
@@ -77,20 +77,20 @@ pub(crate) struct Exchanged {
     pub(crate) order: Option<Vec<usize>>,
 }
 
-impl Job {
-    pub(crate) fn start(self, messages: Sender<Message>, comm: &mut Session) -> Armed {
+impl ExchangeJob {
+    pub(crate) fn start(self, messages: Sender<Message>, comm: &mut Session) -> PendingExchange {
         let pending = comm.start_on_free_link(CHANNEL, move |comm| self.run(comm));
-        Armed { messages, pending: Some(pending) }
+        PendingExchange { messages, pending: Some(pending) }
     }
 
-    fn run(mut self, comm: &mut Session) -> Done {
+    fn run(mut self, comm: &mut Session) -> FinishedExchange {
         let exchanged = self.source.begins(comm).then(|| self.exchange(comm));
-        let Job { strategy, source, average, .. } = self;
-        Done { strategy, source, average, exchanged }
+        let ExchangeJob { strategy, source, average, .. } = self;
+        FinishedExchange { strategy, source, average, exchanged }
     }
 
     fn exchange(&mut self, comm: &mut Session) -> Result<Exchanged, Error> {
-        let Job { strategy, source, header, learning_rate, average, .. } = self;
+        let ExchangeJob { strategy, source, header, learning_rate, average, .. } = self;
         let mut gradient = Gradient { source, learning_rate: *learning_rate, step: header.step };
         let arrived = strategy.exchange((*header, *learning_rate), &mut gradient, average, comm)?;
         let slots = strategy.layout().slots().len();
@@ -101,7 +101,7 @@ impl Job {
 
 /// A source, and state that must not change before its end.
 struct Gradient<'a> {
-    source: &'a mut Source,
+    source: &'a mut GradientSource,
     learning_rate: Option<f64>,
     step: u64,
 }

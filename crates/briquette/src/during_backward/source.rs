@@ -35,7 +35,7 @@ pub(crate) struct End {
 }
 
 /// The flat vector, filled as gradients arrive.
-pub(crate) struct Source {
+pub(crate) struct GradientSource {
     messages: Receiver<Message>,
     /// A message that was received but not processed.
     first: Option<Message>,
@@ -67,7 +67,7 @@ pub(crate) struct Source {
     decay: (f64, Vec<Tensor<1>>),
 }
 
-impl Source {
+impl GradientSource {
     pub(crate) fn new(
         messages: Receiver<Message>,
         slots: &[Slot],
@@ -77,7 +77,7 @@ impl Source {
     ) -> Self {
         flat.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0);
         let (there, present) = (vec![false; slots.len()], vec![false; slots.len()]);
-        Source {
+        GradientSource {
             messages,
             first: None,
             slots: slots.to_vec(),
@@ -283,7 +283,7 @@ fn sample(vector: &Tensor<1>) -> Tensor<1> {
     if sample.dtype() == DType::F32 { sample } else { sample.cast(DType::F32) }
 }
 
-impl Arriving for Source {
+impl Arriving for GradientSource {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         let first = self.slots.partition_point(|slot| slot.range().start < range.start);
         let last = self.slots.partition_point(|slot| slot.range().end <= range.end).max(first);

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::flat::{self, Part};
 
 /// This rank's own values, while the module to evaluate or save contains means over ranks; in the bytes of [`flat::read_bytes`].
-pub(crate) struct Own {
+pub(crate) struct LocalValues {
     pub(crate) buffers: Vec<u8>,
     /// Set if parameters are rank-local (Local SGD, between averages).
     pub(crate) parameters: Option<Vec<u8>>,
@@ -32,7 +32,7 @@ impl Synchronizer {
         &mut self,
         call: &'static str,
         module: &M,
-        body: impl FnOnce(&M, Own) -> T,
+        body: impl FnOnce(&M, LocalValues) -> T,
     ) -> Result<T, Error> {
         self.settle()?;
         let alone = self.alone()?;
@@ -40,7 +40,7 @@ impl Synchronizer {
         flat::drain(module);
         let read = flat::read_bytes(module, Part::Buffers).and_then(|buffers| {
             let parameters = alone.then(|| flat::read_bytes(module, Part::Trainable)).transpose()?;
-            Ok(Own { buffers, parameters })
+            Ok(LocalValues { buffers, parameters })
         });
         // The other ranks are about to wait for this one.
         let own = read.inspect_err(|error| self.comm.abort(&error.to_string()))?;

@@ -4,13 +4,13 @@ use burn::module::Module;
 
 use super::Synchronizer;
 use crate::error::Error;
-use crate::flat::Kept;
+use crate::flat::SavedBuffers;
 
 /// Buffers before the forward passes of a step, and after them.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    before: Kept,
-    after: Option<Kept>,
+    before: SavedBuffers,
+    after: Option<SavedBuffers>,
 }
 
 impl Written {
@@ -27,10 +27,10 @@ impl Synchronizer {
         Ok(())
     }
 
-    fn read_buffers<M: Module>(&mut self, module: &M) -> Result<Kept, Error> {
+    fn read_buffers<M: Module>(&mut self, module: &M) -> Result<SavedBuffers, Error> {
         let rank = self.comm.rank();
         let joined = self.joined.as_mut().ok_or(Error::NotJoined { rank })?;
-        Kept::of(module, &mut joined.buffer_ids, joined.inventory.buffers.slots().len())
+        SavedBuffers::of(module, &mut joined.buffer_ids, joined.inventory.buffers.slots().len())
     }
 
     /// Reads the buffers that the forward passes since the previous step have written. Returns the first buffer that is no longer

@@ -107,7 +107,7 @@ impl Synchronizer {
                 self.report.clock = now;
             }
             // Every rank found the same fault.
-            Err(Error::Sync(error)) if error.is_everyones() => {}
+            Err(Error::Sync(error)) if error.is_on_all_ranks() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
         if let Err(error) = &result {

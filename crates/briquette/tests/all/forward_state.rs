@@ -13,7 +13,7 @@ use burn::nn::Linear;
 use burn::tensor::{Tensor, activation};
 
 use crate::common::*;
-use crate::hidden::during;
+use crate::overlap::during;
 
 /// As [`Model::loss`] of [`Net`], with inputs times `factor`.
 fn loss(model: &Net, data: u64, factor: f32) -> Tensor<1> {

@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Int, Tensor};
 
 use crate::common::*;
-use crate::hidden::during;
+use crate::overlap::during;
 
 #[test]
 fn samples_that_only_some_ranks_record_are_refused_on_every_rank() {

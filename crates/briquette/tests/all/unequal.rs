@@ -8,7 +8,7 @@ use briquette::{Checkpoint, DistributedOptimizer, Error, REPLICA_CHECK_STEPS, Se
 use burn::optim::ModuleOptimizer;
 
 use crate::common::*;
-use crate::hidden::during;
+use crate::overlap::during;
 
 /// An optimizer that has taken three steps, and the model it took them with.
 fn trained() -> (Mlp, ModuleOptimizer) {

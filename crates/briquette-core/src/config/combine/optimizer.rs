@@ -54,7 +54,7 @@ impl fmt::Display for InnerOptimizer {
 /// Returns whether [`optimizer`] depends on the optimizer, so that it must be known.
 pub fn reads_optimizer(config: &Config) -> bool {
     let requires = config.exchange.feedback.get().optimizer().is_some();
-    takes_plain_sgd(config).is_some() || (requires && config.steps_with_averages())
+    requires_plain_sgd(config).is_some() || (requires && config.steps_with_averages())
 }
 
 /// Checks a configuration with the optimizer that steps with its averages. One that cannot be determined is accepted.
@@ -63,7 +63,7 @@ pub fn reads_optimizer(config: &Config) -> bool {
 /// [`Conflict`] between the optimizer and the strategy, the reducer or the feedback.
 pub fn optimizer(config: &Config, optimizer: InnerOptimizer) -> Result<(), Conflict> {
     use InnerOptimizer::{HeavyBall, OneBitAdam, Other, OtherMomentum, Sgd, Unseen};
-    if let Some(plain) = takes_plain_sgd(config).filter(|_| !matches!(optimizer, Sgd | Unseen)) {
+    if let Some(plain) = requires_plain_sgd(config).filter(|_| !matches!(optimizer, Sgd | Unseen)) {
         let why = "it counts on steps of the learning rate times the average";
         let instead = "use SGD without momentum, gradient clipping and parameter groups, or leave it out";
         return Err(Conflict::new(plain, optimizer.to_string(), why, instead));
@@ -106,10 +106,10 @@ pub fn optimizer(config: &Config, optimizer: InnerOptimizer) -> Result<(), Confl
 }
 
 /// Returns the strategy or reducer that requires plain SGD as the optimizer, if there is one.
-fn takes_plain_sgd(config: &Config) -> Option<String> {
-    if config.strategy.get().takes_plain_sgd() {
+fn requires_plain_sgd(config: &Config) -> Option<String> {
+    if config.strategy.get().requires_plain_sgd() {
         return Some(format!("strategy {}", config.strategy));
     }
     let mut reducers = config.exchange.reducers().filter(|_| config.steps_with_averages());
-    reducers.find(|reducer| reducer.get().takes_plain_sgd()).map(|reducer| format!("reducer {reducer}"))
+    reducers.find(|reducer| reducer.get().requires_plain_sgd()).map(|reducer| format!("reducer {reducer}"))
 }

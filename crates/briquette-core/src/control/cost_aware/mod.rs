@@ -302,8 +302,8 @@ impl<K: Controller> Controller for CostAware<K> {
         Decision::all(self.levels[level], reason)
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.limit.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.limit.discards_residual()
     }
 
     fn overruled(&mut self, levels: Levels<'_>) {

@@ -32,7 +32,7 @@
 //! | the limit reaches the ratio sent before the alarms | the limit is removed |
 //!
 //! A lower limit applies from the next step on. The step of the alarm is still sent at the previous limit, and then [discards the
-//! residual](Controller::gives_up_memory). At 1000x the residual is hundreds of steps old, and sending it at once when the limit falls
+//! residual](Controller::discards_residual). At 1000x the residual is hundreds of steps old, and sending it at once when the limit falls
 //! would make training diverge.
 //!
 //! A validation loss reported by the training loop is a second trend, with one point per report. Its steady rise is not an alarm,
@@ -295,8 +295,8 @@ impl<K: Controller> Controller for LossGuard<K> {
         Decision { levels, reason }
     }
 
-    fn gives_up_memory(&self) -> bool {
-        self.gives_up || self.inner.gives_up_memory()
+    fn discards_residual(&self) -> bool {
+        self.gives_up || self.inner.discards_residual()
     }
 
     fn overruled(&mut self, levels: Levels<'_>) {

@@ -185,8 +185,8 @@ fn a_reported_validation_loss_is_a_trend_of_its_own() {
     }
     let (factor, reason) = step(&mut guard, None, Some(1.6));
     assert_eq!((factor, reason.as_deref()), (100.0, Some("validation loss 1.60, 1.58 expected: at most 25x")));
-    assert!(guard.gives_up_memory());
-    assert_eq!((step(&mut guard, None, None).0, guard.gives_up_memory()), (25.0, false));
+    assert!(guard.discards_residual());
+    assert_eq!((step(&mut guard, None, None).0, guard.discards_residual()), (25.0, false));
 }
 
 /// Plain gradient descent on a quadratic with a delayed feedback of the residual: at 1000x it diverges, with the guard it does not.

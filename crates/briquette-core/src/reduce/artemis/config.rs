@@ -8,7 +8,7 @@ use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, Redu
 use crate::error::{ConfigError, Conflict};
 use crate::reduce::Reducer;
 use crate::reduce::downlink::{Downlink, Memory};
-use crate::reduce::way::Way;
+use crate::reduce::link::LinkEncoder;
 use crate::state::Staged;
 
 /// Memories kept by a server, and so the contribution of an absent rank.
@@ -106,7 +106,7 @@ impl ArtemisConfig {
         }
         Ok(Box::new(Artemis {
             up: self.up.build(),
-            down: Downlink::new(Way::new(self.down, 1, layout.len())?, memory).per_rank(per_rank),
+            down: Downlink::new(LinkEncoder::new(self.down, 1, layout.len())?, memory).per_rank(per_rank),
             settings: *self,
             alpha,
             memory: Staged::default(),
@@ -143,7 +143,7 @@ impl ArtemisConfig {
 
 impl ReducerSettings for ArtemisConfig {
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
-        match exchange.feedback.get().asks().remembers() {
+        match exchange.feedback.get().requirement().remembers() {
             false => Ok(()),
             true => Err(Conflict::new(
                 "reducer artemis",

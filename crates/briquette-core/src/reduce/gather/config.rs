@@ -50,7 +50,7 @@ impl ReducerSettings for GatherConfig {
             needs_feedback: self.compressor.needs_feedback(),
             is_exact: self.compressor.is_exact(),
             searches: self.compressor.searches(),
-            loses_size: self.compressor.loses_size(),
+            loses_magnitude: self.compressor.loses_magnitude(),
             is_per_slot: self.per_slot,
             aggregates: true,
             ..ReducerTraits::default()

@@ -213,7 +213,7 @@ fn replicas_that_differ_are_for_a_strategy_that_lets_them() {
     use crate::config::Config;
     for reducer in ["mcm:qsgd:4,per_rank=true", "byzantine:(mcm:qsgd:4,per_rank=true)"] {
         let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
-        assert!(exchange.reducer.get().takes_plain_sgd(), "{reducer}");
+        assert!(exchange.reducer.get().requires_plain_sgd(), "{reducer}");
         let config = |strategy: &str| Config { strategy: strategy.parse().unwrap(), exchange: exchange.clone() };
         let strategy = config("every-step").build(&Layout::flat(100), 4).unwrap();
         assert!(!strategy.plan(3).replicas_equal && strategy.plan(3).gradients, "{reducer}");

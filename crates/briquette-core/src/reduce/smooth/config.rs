@@ -150,7 +150,7 @@ impl Described for SmoothConfig {
 impl ReducerSettings for SmoothConfig {
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let feedback = &exchange.feedback;
-        match feedback.get().asks().sends_differences() || feedback.get().has_momentum() {
+        match feedback.get().requirement().sends_differences() || feedback.get().has_momentum() {
             false => Ok(()),
             true => Err(Conflict::new(
                 "reducer smooth",
@@ -166,7 +166,7 @@ impl ReducerSettings for SmoothConfig {
         Ok(Box::new(self.estimated(layout.len())?))
     }
 
-    fn takes_plain_sgd(&self) -> bool {
+    fn requires_plain_sgd(&self) -> bool {
         true
     }
 

@@ -3,12 +3,12 @@
 use super::TwoWay;
 use crate::Layout;
 use crate::compress::{ErrorBound, PlainSign, Qsgd, ScaledSign, Spec};
-use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits, Remembered};
+use crate::config::{CompressorConfig, Described, DownlinkResidual, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, Conflict};
 use crate::reduce::Reducer;
 use crate::reduce::downlink::{Downlink, Memory};
 use crate::reduce::incoming::Incoming;
-use crate::reduce::way::{Way, class};
+use crate::reduce::link::{LinkEncoder, class};
 
 /// Settings of [`TwoWay`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -67,7 +67,7 @@ impl TwoWayConfig {
 
 impl ReducerSettings for TwoWayConfig {
     fn check_within(&self, Exchange { feedback, aggregator, .. }: &Exchange) -> Result<(), Conflict> {
-        let (right, why, instead) = if feedback.get().asks().sends_differences() {
+        let (right, why, instead) = if feedback.get().requirement().sends_differences() {
             (
                 format!("feedback {feedback}"),
                 "the feedback needs the mean of what ranks sent, and two-way compresses it once more".to_owned(),
@@ -93,7 +93,7 @@ impl ReducerSettings for TwoWayConfig {
 
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         let len = layout.len();
-        let (up, down) = (Way::new(self.up, self.rounds, len)?, Way::new(self.down, self.rounds, len)?);
+        let (up, down) = (LinkEncoder::new(self.up, self.rounds, len)?, LinkEncoder::new(self.down, self.rounds, len)?);
         let remembers = self.remembers(len);
         if let Some(error) = self.down_class(len).map(ErrorBound::error).filter(|error| remembers && *error >= 1.0) {
             let why = format!(
@@ -126,7 +126,7 @@ impl ReducerSettings for TwoWayConfig {
     fn traits(&self) -> ReducerTraits {
         ReducerTraits {
             needs_feedback: self.up.needs_feedback(),
-            loses_size: self.up.loses_size() || self.down.loses_size(),
+            loses_magnitude: self.up.loses_magnitude() || self.down.loses_magnitude(),
             is_per_slot: self.per_slot,
             aggregates: true,
             ..ReducerTraits::default()
@@ -143,8 +143,8 @@ impl ReducerSettings for TwoWayConfig {
         self.down_class(len).filter(|_| loses)
     }
 
-    fn remembered(&self, len: usize) -> Option<Remembered> {
+    fn downlink_residual(&self, len: usize) -> Option<DownlinkResidual> {
         let error = self.downlink(len)?.error().sqrt();
-        self.remembers(len).then_some(Remembered { contraction: error, loss: error, in_rate: false })
+        self.remembers(len).then_some(DownlinkResidual { contraction: error, loss: error, in_rate: false })
     }
 }

@@ -76,7 +76,7 @@ fn numbers_that_cannot_be_weighed_or_stepped_with_are_refused_on_every_rank() {
         let bad = Header { learning_rate: Some(rate), ..good };
         for result in exchange([good, bad]).into_iter().chain(exchange([bad, bad])) {
             let error = result.unwrap_err();
-            assert!(matches!(error, SyncError::Rate { step: 0, .. }) && error.is_everyones(), "{error}");
+            assert!(matches!(error, SyncError::Rate { step: 0, .. }) && error.is_on_all_ranks(), "{error}");
         }
     }
     for samples in [u64::MAX, MOST_SAMPLES + 1] {
@@ -94,7 +94,7 @@ fn samples_that_some_ranks_record_are_refused_on_every_rank() {
     for [a, b, rank, other] in [[3, 1, 0, 1], [1, 9, 1, 0]] {
         for result in exchange([header(a, rank == 0), header(b, rank == 1)]) {
             let error = result.unwrap_err();
-            assert!(error.is_everyones());
+            assert!(error.is_on_all_ranks());
             let (rank, other) = (rank as usize, other as usize);
             assert_eq!(error, SyncError::SomeRecorded { step: 0, rank, other });
         }
@@ -108,7 +108,7 @@ fn digests_that_differ_are_refused_on_every_rank_after_values_that_are_not_finit
     assert!(exchange([header(u64::MAX, None), header(u64::MAX, None)]).iter().all(Result::is_ok));
     for result in exchange([header(5, None), header(6, None)]) {
         let error = result.unwrap_err();
-        assert!(error.is_everyones());
+        assert!(error.is_on_all_ranks());
         assert_eq!(error, SyncError::Replicas { step: 0, slot: None, rank: 0, others: vec![1] });
         let text = error.to_string();
         assert!(text.contains("the parameters of rank 1 are not those of rank 0"), "{text}");

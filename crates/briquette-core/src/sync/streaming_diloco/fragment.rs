@@ -9,7 +9,7 @@ use crate::report::Report;
 use crate::state::{Staged, State, Stateful};
 use crate::stateful;
 use crate::sync::in_background::InBackground;
-use crate::sync::outer::{self, Around};
+use crate::sync::outer::{self, OuterStep};
 use crate::sync::{Context, DiLoCoConfig, check_own};
 use crate::wrapper::grouped::part;
 use crate::{Key, Layout, Session};
@@ -148,8 +148,8 @@ impl<R: Reducer + 'static> Fragment<R> {
                 exchange.input.stage();
             }
         }
-        let around = Around { rate: 0.0, world: comm.world() };
-        outer::advance(diloco, [&mut self.anchor, &mut self.momentum], slots, &around)?;
+        let outer_step = OuterStep { rate: 0.0, world: comm.world() };
+        outer::advance(diloco, [&mut self.anchor, &mut self.momentum], slots, &outer_step)?;
         self.anchor.stage();
         self.momentum.stage();
         Ok(true)

@@ -116,8 +116,8 @@ impl StrategySettings for TwoLevelConfig {
         self.between.get().exchanges()
     }
 
-    fn takes_plain_sgd(&self) -> bool {
-        self.between.get().takes_plain_sgd()
+    fn requires_plain_sgd(&self) -> bool {
+        self.between.get().requires_plain_sgd()
     }
 
     fn no_feedback_because(&self) -> Option<&'static str> {

@@ -351,7 +351,7 @@ fn the_laws_hold_where_machines_have_several_ranks() {
             }
             laws::leaves_no_trace(&setup, 0);
             laws::resumes_to_the_bit(&setup);
-            laws::takes_back_the_state_of_step_0(&setup);
+            laws::restores_state_of_step_0(&setup);
         }
     }
 }

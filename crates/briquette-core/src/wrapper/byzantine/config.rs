@@ -3,7 +3,7 @@
 use super::{Attack, Byzantine};
 use crate::Layout;
 use crate::compress::{Dense, ErrorBound, Spec};
-use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, Remembered};
+use crate::config::{Described, DownlinkResidual, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, Conflict, world_of};
 use crate::reduce::Reducer;
 
@@ -53,7 +53,7 @@ impl ReducerSettings for ByzantineConfig {
         Ok(if self.attack.is_finite() { through } else { self.attacked(through) })
     }
 
-    fn around_memory(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
+    fn wrap_outer(&self, whole: Box<dyn Reducer>) -> Box<dyn Reducer> {
         if self.attack.is_finite() { self.attacked(whole) } else { whole }
     }
 
@@ -74,12 +74,12 @@ impl ReducerSettings for ByzantineConfig {
         self.through.get().downlink(len)
     }
 
-    fn remembered(&self, len: usize) -> Option<Remembered> {
-        self.through.get().remembered(len)
+    fn downlink_residual(&self, len: usize) -> Option<DownlinkResidual> {
+        self.through.get().downlink_residual(len)
     }
 
-    fn takes_plain_sgd(&self) -> bool {
-        self.through.get().takes_plain_sgd()
+    fn requires_plain_sgd(&self) -> bool {
+        self.through.get().requires_plain_sgd()
     }
 
     fn averages_equal(&self) -> bool {
@@ -91,7 +91,7 @@ impl ReducerSettings for ByzantineConfig {
     }
 
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
-        // `around_memory` is only asked of the exchange's outermost reducer.
+        // `wrap_outer` is only asked of the exchange's outermost reducer.
         if !matches!(&exchange.reducer, ReducerConfig::Byzantine(outermost) if outermost == self) {
             let why = "byzantine is around all that a rank exchanges";
             let instead = "use it as the main reducer: not in a rule, and in no other reducer";

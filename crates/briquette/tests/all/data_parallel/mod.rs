@@ -3,8 +3,8 @@
 
 pub(super) mod common;
 mod forward_state;
-mod hidden;
 mod launched;
+mod overlap;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,11 +7,11 @@ use crate::state::Stateful;
 /// Placeholder for a strategy that was moved to a [background job](crate::Session::start). It has the plan of the step, and
 /// does nothing.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Away(pub(crate) Plan);
+pub(crate) struct Placeholder(pub(crate) Plan);
 
-impl Stateful for Away {}
+impl Stateful for Placeholder {}
 
-impl SyncStrategy for Away {
+impl SyncStrategy for Placeholder {
     fn plan(&self, _step: u64) -> Plan {
         self.0
     }

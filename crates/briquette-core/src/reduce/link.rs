@@ -9,7 +9,7 @@ use crate::error::{ConfigError, WireError};
 use crate::{CompressionFactor, Frame, Key, Message};
 
 /// A compressor and the number of rounds that it is applied to the remainder; see [`multi_step`](super::multi_step).
-pub(super) struct Way {
+pub(super) struct LinkEncoder {
     compressor: Box<dyn Compressor>,
     rounds: usize,
     /// Share of a message that is subtracted from the remainder.
@@ -20,7 +20,7 @@ pub(super) struct Way {
     left: Vec<f32>,
 }
 
-impl Way {
+impl LinkEncoder {
     /// Creates a direction for vectors of at most `len` values.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Way {
         };
         let [damping, weight] = weights(rounds, omega)?;
         let (compressor, message, left) = (compressor.build(), Message::default(), Vec::new());
-        Ok(Way { compressor, rounds, damping, weight, message, left })
+        Ok(LinkEncoder { compressor, rounds, damping, weight, message, left })
     }
 
     /// Returns the number of messages per vector.

@@ -14,7 +14,7 @@ use crate::error::Error;
 
 /// Handles of a module's buffers. A pass that changes a buffer creates a new tensor, so these stay unchanged.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
+pub(crate) struct SavedBuffers {
     /// In the module's order.
     buffers: Vec<Buffer>,
 }
@@ -26,11 +26,11 @@ struct Buffer {
     is_finite: bool,
 }
 
-impl Kept {
+impl SavedBuffers {
     /// Reads the buffers of `module` with their latest values. `ids` caches the ids of its buffers.
-    pub(crate) fn of<M: Module>(module: &M, ids: &mut HashSet<ParamId>, count: usize) -> Result<Kept, Error> {
+    pub(crate) fn of<M: Module>(module: &M, ids: &mut HashSet<ParamId>, count: usize) -> Result<SavedBuffers, Error> {
         if count == 0 {
-            return Ok(Kept::default());
+            return Ok(SavedBuffers::default());
         }
         drain(module);
         let mut found = find(module, ids);
@@ -59,11 +59,11 @@ impl Kept {
         })?;
         finites.resize(found.len(), true);
         let buffer = |((id, value), is_finite)| Buffer { id, value, is_finite };
-        Ok(Kept { buffers: found.into_iter().zip(finites).map(buffer).collect() })
+        Ok(SavedBuffers { buffers: found.into_iter().zip(finites).map(buffer).collect() })
     }
 
     /// Returns the first buffer that is not finite but was finite `before`.
-    pub(crate) fn first_lost(&self, before: &Kept) -> Option<usize> {
+    pub(crate) fn first_lost(&self, before: &SavedBuffers) -> Option<usize> {
         let was_finite = |place: usize| before.buffers.get(place).is_none_or(|buffer| buffer.is_finite);
         self.buffers.iter().enumerate().position(|(place, buffer)| !buffer.is_finite && was_finite(place))
     }

@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 use safetensors::SafeTensors;
 
 use crate::common::*;
-use crate::hidden::{EXCHANGES, Odd, during, step};
+use crate::overlap::{EXCHANGES, Odd, during, step};
 
 /// Returns the result of `body` within a minute: a hang is a failure, and does not block the test suite.
 fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {

@@ -12,16 +12,16 @@ use crate::sync::{Context, Plan, SyncStrategy};
 /// It exchanges nothing: a step that all ranks take together is rejected.
 ///
 /// ```
-/// use briquette_core::server::Shelf;
+/// use briquette_core::server::ServerState;
 /// use briquette_core::state::{State, Stateful};
 ///
 /// let mut state = State::default();
-/// Shelf::new(2, 3).save(&mut state);
-/// assert!(!Shelf::has_begun(&state));
-/// assert!(Shelf::new(2, 4).load(&state).unwrap_err().to_string().contains("`world` is 3"));
+/// ServerState::new(2, 3).save(&mut state);
+/// assert!(!ServerState::has_begun(&state));
+/// assert!(ServerState::new(2, 4).load(&state).unwrap_err().to_string().contains("`world` is 3"));
 /// ```
 #[derive(Debug)]
-pub struct Shelf {
+pub struct ServerState {
     len: usize,
     world: usize,
     begun: Option<State>,
@@ -31,10 +31,10 @@ const WORLD: &str = "world";
 /// Field that marks state beyond the world size.
 const BEGUN: &str = "begun";
 
-impl Shelf {
+impl ServerState {
     /// Creates it for a model of `len` values and `world` ranks.
     pub fn new(len: usize, world: usize) -> Self {
-        Shelf { len, world, begun: None }
+        ServerState { len, world, begun: None }
     }
 
     /// Marks the saved state of a server or a worker in such a world, so that it can be [loaded](Stateful::load).
@@ -50,7 +50,7 @@ impl Shelf {
 }
 
 /// By hand, because it keeps the state of a server or worker that another part will load.
-impl Stateful for Shelf {
+impl Stateful for ServerState {
     fn save(&self, state: &mut State) {
         let Some(begun) = &self.begun else { return state.put(WORLD, self.world as u64) };
         for (name, value) in begun.iter() {
@@ -69,7 +69,7 @@ impl Stateful for Shelf {
             );
             return Err(StateError::Mismatch { name: WORLD.to_owned(), expected, got: world.to_string() });
         }
-        let begun = Shelf::has_begun(state);
+        let begun = ServerState::has_begun(state);
         if begun {
             Server::check(state, self.len)?;
         }
@@ -78,7 +78,7 @@ impl Stateful for Shelf {
     }
 }
 
-impl SyncStrategy for Shelf {
+impl SyncStrategy for ServerState {
     /// Replicas are equal whenever they are compared. Gradients are requested, and then rejected.
     fn plan(&self, _step: u64) -> Plan {
         Plan { gradients: true, replicas_equal: true, ..Plan::ALONE }
@@ -100,7 +100,7 @@ mod tests {
     fn saved(save: impl FnOnce(&mut State)) -> State {
         let mut state = State::default();
         save(&mut state);
-        Shelf::mark(&mut state, 3);
+        ServerState::mark(&mut state, 3);
         state
     }
 
@@ -110,12 +110,12 @@ mod tests {
         let server = saved(|state| Server::new(policy, vec![1.0; 4], 2).at_version(5).save(state));
         let worker = saved(|state| Uplink::new(Dense, true).save(state));
         for state in [server, worker] {
-            let mut shelf = Shelf::new(4, 3);
-            shelf.load(&state).unwrap();
+            let mut server = ServerState::new(4, 3);
+            server.load(&state).unwrap();
             let mut again = State::default();
-            shelf.save(&mut again);
-            assert!(Shelf::has_begun(&again) && state.iter().eq(again.iter()));
-            assert!(Shelf::new(4, 5).load(&state).unwrap_err().to_string().contains("`world` is 3, expected 5"));
+            server.save(&mut again);
+            assert!(ServerState::has_begun(&again) && state.iter().eq(again.iter()));
+            assert!(ServerState::new(4, 5).load(&state).unwrap_err().to_string().contains("`world` is 3, expected 5"));
         }
     }
 
@@ -125,10 +125,10 @@ mod tests {
             state.put("residual", vec![1.0_f32; 5]);
             state.put("taken", 1_u64);
         });
-        let mut shelf = Shelf::new(4, 3);
-        let error = shelf.load(&state).unwrap_err().to_string();
+        let mut server = ServerState::new(4, 3);
+        let error = server.load(&state).unwrap_err().to_string();
         assert!(error.contains("`residual` is 5 f32 values, expected 4"), "{error}");
-        assert!(shelf.begun.is_none());
-        assert!(shelf.load(&State::default()).is_err(), "of something else");
+        assert!(server.begun.is_none());
+        assert!(server.load(&State::default()).is_err(), "of something else");
     }
 }

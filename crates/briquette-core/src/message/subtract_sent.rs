@@ -4,28 +4,39 @@ use std::ops::Range;
 
 use super::{Message, Payload};
 use crate::Slot;
-use crate::math::take_off;
-use crate::reduce::Kept;
+use crate::math::subtract_sent;
+use crate::reduce::SentStatistics;
 
 impl Message {
     /// Computes `x ← x − decoded`, adds the sent energy and count of each slot to `kept`, and returns whether the
     /// remainder is finite. `x` begins at `start` of the vector that the slots describe.
-    pub(crate) fn take_off(&self, start: usize, slots: &[Slot], x: &mut [f32], kept: &mut [Kept]) -> bool {
+    pub(crate) fn subtract_sent(
+        &self,
+        start: usize,
+        slots: &[Slot],
+        x: &mut [f32],
+        kept: &mut [SentStatistics],
+    ) -> bool {
         assert_eq!(x.len(), self.len, "a message is taken off the vector it was made of");
         let ranges = slots.iter().map(|slot| slot.range().start - start..slot.range().end - start);
         match &self.payload {
-            Payload::Sparse { .. } => self.take_kept_off(ranges, x, kept),
+            Payload::Sparse { .. } => self.subtract_kept(ranges, x, kept),
             _ => ranges.zip(kept).fold(true, |finite, (range, kept)| {
                 let mut all = finite;
                 self.for_each_block(range.start, range.end, |at, sent| {
-                    all &= take_off(&mut x[at..][..sent.len()], sent, kept);
+                    all &= subtract_sent(&mut x[at..][..sent.len()], sent, kept);
                 });
                 all
             }),
         }
     }
 
-    fn take_kept_off(&self, ranges: impl Iterator<Item = Range<usize>>, x: &mut [f32], kept: &mut [Kept]) -> bool {
+    fn subtract_kept(
+        &self,
+        ranges: impl Iterator<Item = Range<usize>>,
+        x: &mut [f32],
+        kept: &mut [SentStatistics],
+    ) -> bool {
         let Payload::Sparse { indices, values } = &self.payload else { unreachable!("a sparse message") };
         let (mut from, mut finite) = (0, true);
         for (range, kept) in ranges.zip(kept) {

@@ -16,7 +16,7 @@ use super::Synchronizer;
 use super::recorded::WeightedMean;
 #[cfg(feature = "overlap-backward")]
 use crate::during_backward;
-use crate::during_backward::{Armed, Done, End, Exchanged, Job, Message, Source};
+use crate::during_backward::{End, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange};
 use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
@@ -26,15 +26,15 @@ const TRIES: u32 = 8;
 
 /// State of exchanges during the backward pass, kept from step to step.
 #[derive(Default)]
-pub(super) struct Hidden {
+pub(super) struct Overlap {
     /// The exchange in progress.
-    armed: Option<Armed>,
+    armed: Option<PendingExchange>,
     /// Slots in the order in which their gradients arrive on rank 0; empty until it is known.
     order: Vec<usize>,
     /// Steps in which the order was requested and not found.
-    in_vain: u32,
+    failed_tries: u32,
     /// Set once the missing overlap has been logged.
-    has_said: bool,
+    has_warned: bool,
     /// The slots of the last exchange in order of arrival, with their times.
     arrived: Vec<(usize, Instant)>,
     /// Buffers for reuse.
@@ -58,7 +58,7 @@ impl Synchronizer {
     /// [`Error::NotJoined`]; [`Error::Order`] if the previous step was not ended; [`Error::Layout`] if the module has other
     /// trainable tensors than at join; those of the transport.
     pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
-        if self.hidden.armed.is_some() {
+        if self.overlap.armed.is_some() {
             self.give_up()?;
             // The writes of the previous pass are undone, too, here as on the ranks that refuse its step.
             self.undo_forward(module);
@@ -67,7 +67,7 @@ impl Synchronizer {
         if self.open {
             return Err(self.order("forward_model", "sync_parameters"));
         }
-        if !self.hides(plan) {
+        if !self.overlaps(plan) {
             return Ok(module.clone());
         }
         // The other ranks have begun this step, or are about to.
@@ -76,14 +76,14 @@ impl Synchronizer {
         if crate::backend::is_tapped(module) {
             let messages = self.arm(module, |source| source)?;
             let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient, Instant::now())));
-            return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.hidden.clock));
+            return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.overlap.clock));
         }
         Ok(module.clone())
     }
 
     /// Logs once, on rank 0 at its first step with data, that no communication is overlapped.
-    fn say_that_nothing_hides(&mut self, came: bool, was_armed: bool) {
-        if came || self.rank() > 0 || std::mem::replace(&mut self.hidden.has_said, true) {
+    fn warn_no_overlap(&mut self, came: bool, was_armed: bool) {
+        if came || self.rank() > 0 || std::mem::replace(&mut self.overlap.has_warned, true) {
             return;
         }
         let why = match (cfg!(feature = "overlap-backward"), was_armed) {
@@ -101,16 +101,20 @@ impl Synchronizer {
 
     /// Returns whether this step's gradients are exchanged [during the backward pass](Self::forward_model).
     #[cfg(feature = "train")]
-    pub(crate) fn is_hidden(&self) -> Result<bool, Error> {
-        Ok(self.hides(self.plan()?))
+    pub(crate) fn is_overlapped(&self) -> Result<bool, Error> {
+        Ok(self.overlaps(self.plan()?))
     }
 
     /// Returns whether this step's gradients are exchanged on the channel.
-    pub(super) fn hides(&self, plan: Plan) -> bool {
+    pub(super) fn overlaps(&self, plan: Plan) -> bool {
         self.config.during_backward() && plan.gradients && !plan.parameters && self.world() > 1
     }
 
-    fn arm<M: Module>(&mut self, module: &M, how: fn(Source) -> Source) -> Result<Sender<Message>, Error> {
+    fn arm<M: Module>(
+        &mut self,
+        module: &M,
+        how: fn(GradientSource) -> GradientSource,
+    ) -> Result<Sender<Message>, Error> {
         let (messages, inbox) = mpsc::channel();
         let decay = match self.weight_decay {
             0.0 => (0.0, Vec::new()),
@@ -120,24 +124,24 @@ impl Synchronizer {
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
         // Whether all ranks have recorded samples is known at the end.
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
-        let [flat, average] = std::mem::take(&mut self.hidden.spare);
+        let [flat, average] = std::mem::take(&mut self.overlap.spare);
         let strategy = self.driver.lend();
-        let source = Source::new(inbox, strategy.layout().slots(), self.hidden.order.clone(), decay, flat);
-        let job = Job {
+        let source = GradientSource::new(inbox, strategy.layout().slots(), self.overlap.order.clone(), decay, flat);
+        let job = ExchangeJob {
             strategy,
             source: how(source),
             header,
             learning_rate,
-            learns_order: self.hidden.order.is_empty() && self.hidden.in_vain < TRIES,
+            learns_order: self.overlap.order.is_empty() && self.overlap.failed_tries < TRIES,
             average,
         };
-        self.hidden.armed = Some(job.start(messages.clone(), &mut self.comm));
+        self.overlap.armed = Some(job.start(messages.clone(), &mut self.comm));
         Ok(messages)
     }
 
     /// The slots in the order in which their gradients arrive on rank 0; empty until it is known.
     pub(crate) fn order_of_arrival(&self) -> &[usize] {
-        &self.hidden.order
+        &self.overlap.order
     }
 
     /// Restores the order from a checkpoint.
@@ -145,15 +149,15 @@ impl Synchronizer {
         let mut sorted = order.clone();
         sorted.sort_unstable();
         let slots = self.joined.as_ref().map_or(0, |joined| joined.inventory.layout.slots().len());
-        self.hidden.order = if sorted.into_iter().eq(0..slots) { order } else { Vec::new() };
+        self.overlap.order = if sorted.into_iter().eq(0..slots) { order } else { Vec::new() };
     }
 
     /// Completes the exchange on the channel. If this rank's gradients have begun to arrive, every rank refuses the step.
     pub(crate) fn give_up(&mut self) -> Result<(), Error> {
-        let Some(mut armed) = self.hidden.armed.take() else { return Ok(()) };
+        let Some(mut armed) = self.overlap.armed.take() else { return Ok(()) };
         drop(armed.messages.send(Message::GivenUp));
-        match self.bring_home(&mut armed) {
-            Ok(Some(Err(Error::Sync(error)))) if error.is_everyones() => Ok(()),
+        match self.finish_exchange(&mut armed) {
+            Ok(Some(Err(Error::Sync(error)))) if error.is_on_all_ranks() => Ok(()),
             Ok(Some(Err(error))) | Err(error) => {
                 self.comm.abort(&error.to_string());
                 Err(error)
@@ -162,30 +166,30 @@ impl Synchronizer {
         }
     }
 
-    fn bring_home(&mut self, armed: &mut Armed) -> Result<Option<Result<Exchanged, Error>>, Error> {
+    fn finish_exchange(&mut self, armed: &mut PendingExchange) -> Result<Option<Result<Exchanged, Error>>, Error> {
         let Some(pending) = armed.pending.take() else { return Ok(None) };
-        let (Done { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
+        let (FinishedExchange { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
         self.driver.give_back(strategy, matches!(exchanged, Some(Ok(_))));
         self.gradients.present.clone_from(&source.present);
-        self.hidden.arrived = std::mem::take(&mut source.arrived);
-        self.hidden.spare = [source.into_storage(), average];
+        self.overlap.arrived = std::mem::take(&mut source.arrived);
+        self.overlap.spare = [source.into_storage(), average];
         ended?;
         Ok(exchanged)
     }
 
     /// The end of the backward pass: waits for the rest of the exchange.
-    pub(super) fn finish_hidden<M: Module>(
+    pub(super) fn finish_overlapped<M: Module>(
         &mut self,
         module: &M,
         grads: GradientsParams,
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
         let given = flat::flat_gradients(module, &grads);
-        let (was_armed, has_data) = (self.hidden.armed.is_some(), given.iter().any(Option::is_some));
+        let (was_armed, has_data) = (self.overlap.armed.is_some(), given.iter().any(Option::is_some));
         if !was_armed {
-            self.arm(module, Source::after_computing)?;
+            self.arm(module, GradientSource::after_computing)?;
         }
-        let Some(mut armed) = self.hidden.armed.take() else {
+        let Some(mut armed) = self.overlap.armed.take() else {
             return Err(self.order("sync_gradients", "forward_model"));
         };
         let computed = Instant::now();
@@ -195,18 +199,18 @@ impl Synchronizer {
         let end = End { gradients: given, header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
-        let exchanged = self.bring_home(&mut armed)?;
+        let exchanged = self.finish_exchange(&mut armed)?;
         let waited = self.comm.now() - begin;
         let Some(exchanged) = exchanged else { return Err(self.order("sync_gradients", "forward_model")) };
         let Exchanged { arrived, order } = exchanged?;
         match order {
-            Some(order) => self.hidden.order = order,
-            None => self.hidden.in_vain += 1,
+            Some(order) => self.overlap.order = order,
+            None => self.overlap.failed_tries += 1,
         }
         let layout = &self.joined.as_ref().ok_or(Error::NotJoined { rank: self.comm.rank() })?.inventory.layout;
         gradients.keep_places(module, grads, layout)?;
         gradients.present.clone_from(&self.gradients.present);
-        std::mem::swap(&mut gradients.flat, &mut self.hidden.spare[1]);
+        std::mem::swap(&mut gradients.flat, &mut self.overlap.spare[1]);
         let _commit = trace_span!(target: TARGET, "commit").entered();
         let Gradients { flat, present, .. } = gradients;
         self.driver.commit_arrived(&arrived, flat, present, &mut self.comm);
@@ -214,9 +218,9 @@ impl Synchronizer {
         self.start.header_seconds = header.seconds.min(waited);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
-        self.report.arrivals = self.hidden.arrived.drain(..).map(lead).collect();
+        self.report.arrivals = self.overlap.arrived.drain(..).map(lead).collect();
         if has_data {
-            self.say_that_nothing_hides(!self.report.arrivals.is_empty(), was_armed);
+            self.warn_no_overlap(!self.report.arrivals.is_empty(), was_armed);
         }
         let begin = self.comm.now();
         self.clip_average(&mut gradients.flat);
