@@ -111,7 +111,7 @@ pub enum ReduceError {
     Aggregate(#[from] AggregateError),
     /// Adding the residual to the gradient gave a value that is not finite. Nothing was exchanged.
     #[error(
-        "rank {rank}: gradient and residual add up to a value that is not finite in `{slot}`. Lower the learning rate, or \
+        "rank {rank}: the sum of gradient and residual is not finite in `{slot}`. Lower the learning rate, or \
          clip gradients"
     )]
     NonFinite {
@@ -131,7 +131,7 @@ pub enum ReduceError {
     },
     /// This rank has recorded no loss, and the strategy compares the losses of the ranks.
     #[error(
-        "step {step}: rank {rank} has recorded no loss, by which ranks choose a leader: call `record_loss` before the step"
+        "step {step}: rank {rank} recorded no loss, which the choice of a leader requires: call `record_loss` before the step"
     )]
     NoLoss {
         /// The optimizer step.
@@ -140,7 +140,9 @@ pub enum ReduceError {
         rank: usize,
     },
     /// The learning rate is outside the range in which a residual can be stored in its units.
-    #[error("step {step}: the learning rate is {rate}, and error feedback inside it needs 0 or one from 1e-30 to 1e30")]
+    #[error(
+        "step {step}: the learning rate is {rate}, error feedback inside it requires 0 or a value from 1e-30 to 1e30"
+    )]
     LearningRate {
         /// The optimizer step.
         step: u64,
@@ -149,7 +151,7 @@ pub enum ReduceError {
     },
     /// The average is not finite although every rank's vector was. Every rank reports the same error.
     #[error(
-        "the average over ranks is not finite in `{slot}`: their sum exceeds the largest number. Lower the learning rate, \
+        "the average over ranks is not finite in `{slot}`: the sum overflowed. Lower the learning rate, \
          or clip gradients"
     )]
     Overflow {

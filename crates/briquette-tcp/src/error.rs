@@ -175,7 +175,7 @@ impl JoinError {
 fn of_this_machine(address: &str) -> &'static str {
     let is_loopback = ["127.", "localhost:", "localhost,", "[::1]"].iter().any(|start| address.starts_with(start));
     if is_loopback {
-        " That address is this machine's own: for ranks on several machines, give the network address of rank 0's"
+        " That address is a loopback address: for ranks on several machines, give the network address of rank 0's"
     } else {
         ""
     }

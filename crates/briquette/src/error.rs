@@ -93,7 +93,7 @@ pub enum Error {
     /// The learning rate changed after the exchange began.
     #[error(
         "rank {rank}, step {step}: the learning rate is {late}, and {early} was recorded before `forward_model`: record the \
-         one that the step is taken with"
+         learning rate of the step"
     )]
     LateLearningRate {
         /// This rank.
@@ -112,7 +112,7 @@ pub enum Error {
     #[error("{0}")]
     OptimizerRecord(String),
     /// The device does not support a parameter's data type.
-    #[error("{slot} is {dtype}, which {device} cannot compute in: cast the module to f32")]
+    #[error("{slot} is {dtype}, which {device} does not support: cast the module to f32")]
     DType {
         /// The tensor's path.
         slot: String,
@@ -149,7 +149,7 @@ pub enum Error {
         problem: String,
     },
     /// The optimizer state of a rank cannot be compared with that of the other ranks, or replaced by rank 0's.
-    #[error("rank {rank}: the state of the inner optimizer cannot be made that of rank 0: {problem}")]
+    #[error("rank {rank}: the inner optimizer's state cannot be replaced by that of rank 0: {problem}")]
     OptimizerState {
         /// The rank of that optimizer.
         rank: usize,

@@ -16,7 +16,7 @@ pub enum AggregateError {
     },
     /// The number of unusable contributions exceeds what the aggregator tolerates.
     #[error(
-        "of the contributions of {world} ranks those of {ranks:?} are not finite or not readable, more than this aggregation tolerates"
+        "the contributions of ranks {ranks:?}, of {world} ranks, are not finite or not readable: more than the aggregator tolerates"
     )]
     Excluded {
         /// The ranks with unusable contributions.

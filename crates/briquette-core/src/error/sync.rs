@@ -29,8 +29,8 @@ pub enum SyncError {
     },
     /// A rank started to exchange gradients during its backward pass, and then discarded them instead of stepping with them.
     #[error(
-        "step {step}: rank {rank} gave its gradients up when some were on the way already: its forward model was armed again, or \
-         something was saved or evaluated, before the step; no rank has used them"
+        "step {step}: rank {rank} abandoned its gradients during their exchange: it called `forward_model` again, saved or evaluated \
+         before the end of the step; no rank has used them"
     )]
     GaveUp {
         /// The optimizer step.
@@ -40,7 +40,7 @@ pub enum SyncError {
     },
     /// Gradients were weighted by a number of samples that differs from the number recorded in the end.
     #[error(
-        "step {step}: rank {rank} recorded samples after its backward pass, when its gradients were on the way: call \
+        "step {step}: rank {rank} recorded samples after its backward pass, during the exchange: call \
          `record_samples` before `forward_model`"
     )]
     LateSamples {
@@ -52,8 +52,8 @@ pub enum SyncError {
     /// The parameters or momentum that the strategy computed on this rank are not finite. Other ranks may have finite values: they
     /// learn of the error from the abort of the session.
     #[error(
-        "step {step}: rank {rank}: the exchange leaves a value that is not finite in `{slot}`: parameters, or a momentum over them, \
-         exceed the largest number. Lower the learning rate, or clip gradients"
+        "step {step}: rank {rank}: the exchange produced a value that is not finite in `{slot}`: parameters or their momentum \
+         overflowed. Lower the learning rate, or clip gradients"
     )]
     Diverged {
         /// The optimizer step.
@@ -65,8 +65,8 @@ pub enum SyncError {
     },
     /// The strategy keeps state per machine, and the placement of ranks on machines has changed since the state was saved.
     #[error(
-        "step {step}: rank {rank} was on the machine of rank {saved} when this run was saved, and is on that of rank {here} now: start \
-         ranks on the machines that they had, or a new run from the saved model"
+        "step {step}: rank {rank} ran on the machine of rank {saved} when the checkpoint was saved and now runs on the machine of rank {here}: \
+         start every rank on its previous machine, or start a new run from the saved model"
     )]
     OtherMachines {
         /// The optimizer step.
@@ -80,7 +80,7 @@ pub enum SyncError {
     },
     /// The optimizer trains with a server and workers, and has no synchronous steps.
     #[error(
-        "step {step}: this optimizer trains by a server and its workers, which take no steps together: call `ServerTraining::train`"
+        "step {step}: this optimizer trains with a server and workers, without common steps: call `ServerTraining::train`"
     )]
     Served {
         /// The optimizer step.
@@ -123,7 +123,7 @@ pub enum SyncError {
     },
     /// The recorded number of samples is so large that it would leave the other ranks no weight.
     #[error(
-        "step {step}: rank {rank} recorded {got} samples behind its gradient, at most {most} are sensible; no rank exchanged \
+        "step {step}: rank {rank} recorded {got} samples for its gradient, the maximum is {most}; no rank exchanged \
          anything"
     )]
     Samples {
@@ -168,7 +168,7 @@ pub enum SyncError {
     },
     /// The average of the ranks' finite gradients is not finite. Every rank reports the same error, and no state has changed.
     #[error(
-        "step {step}: the average over ranks is not finite in `{slot}`: the sum exceeds the largest number; no rank has used it. Lower \
+        "step {step}: the average over ranks is not finite in `{slot}`: the sum overflowed; no rank has used it. Lower \
          the learning rate, clip gradients, or skip the step on every rank"
     )]
     Overflow {

@@ -302,7 +302,7 @@ pub trait Reducer: Stateful + Send {
         unreachable!("asked of a reducer that cannot")
     }
 
-    /// Returns whether a controller inside [gives up](crate::control::Controller::discards_residual), after the last exchange, the residual
+    /// Returns whether a controller inside [discards](crate::control::Controller::discards_residual), after the last exchange, the residual
     /// that a wrapper around this reducer keeps.
     fn discards_residual(&self) -> bool {
         false

@@ -87,14 +87,12 @@ impl Synchronizer {
             return;
         }
         let why = match (cfg!(feature = "overlap-backward"), was_armed) {
-            (false, _) => "this build does not show them earlier: enable the feature overlap-backward",
+            (false, _) => "this build cannot read them earlier: enable the feature overlap-backward",
             (true, false) => {
-                "this backend does not show them earlier, or the forward pass did not run on what `forward_model` returns (as under gradient \
+                "this backend cannot read them earlier, or the forward pass did not use the result of `forward_model` (as under gradient \
                  accumulation)"
             }
-            (true, true) => {
-                "none came earlier: Burn may differentiate in another order than the one that is counted on"
-            }
+            (true, true) => "none arrived earlier: Burn may differentiate in an unexpected order",
         };
         tracing::warn!("gradients are exchanged after the backward pass: {why}");
     }
