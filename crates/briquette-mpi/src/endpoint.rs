@@ -136,7 +136,7 @@ impl Endpoint {
             if self.others().all(|other| done(&self.peers[other])) && self.notices.is_empty() {
                 break true;
             }
-            if !wait.goes_on() {
+            if !wait.pause() {
                 break false;
             }
         };
@@ -292,7 +292,7 @@ impl Transport for Endpoint {
             label::append(&mut frame, &call.scope);
         }
         while self.waits_for_room(to) && !self.has_left(to) {
-            if !wait.goes_on() {
+            if !wait.pause() {
                 return Err(self.overdue(&[to], call));
             }
             self.listen()?;
@@ -323,7 +323,7 @@ impl Transport for Endpoint {
                 return Err(self.left(from[0], call.scope));
             }
             self.reclaim(&mut call.pool);
-            if !wait.goes_on() {
+            if !wait.pause() {
                 return Err(self.overdue(from, call));
             }
         }
@@ -392,7 +392,7 @@ impl Wait {
     }
 
     /// Pauses; returns false once the deadline has passed.
-    fn goes_on(&mut self) -> bool {
+    fn pause(&mut self) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         match self.rounds {
             0..50 => std::hint::spin_loop(),

@@ -116,11 +116,11 @@ impl ServerTraining {
         custom(self.settings(), move |layout: &Layout, world: usize| {
             let server = format!("server {policy}");
             policy.get().build(world - 1)?;
-            if uplink.is_some_and(|(_, remembers)| remembers) && !policy.get().allows_memory() {
+            if uplink.is_some_and(|(_, remembers)| remembers) && !policy.get().allows_residual() {
                 let instead = "give `with_compressor` false, and a compressor without bias";
                 return Err(ConfigError::conflict(server, "feedback error", "it allows workers no memory", instead));
             }
-            if takes_all_data(policy) && batches.is_none() {
+            if requires_all_data(policy) && batches.is_none() {
                 let instead = "say by `with_batches` how many batches a rank's data are";
                 return Err(ConfigError::conflict(
                     server,
@@ -203,7 +203,7 @@ impl ServerTraining {
         } else if sync.clips() {
             let why = "a server's optimizer steps with one worker's gradient at a time, which is not clipped";
             ("a clip norm".to_owned(), why, "leave out `with_clip_norm`, and clip in the training loop")
-        } else if rank != SERVER && takes_all_data(self.policy) && batches == 0 {
+        } else if rank != SERVER && requires_all_data(self.policy) && batches == 0 {
             (
                 format!("no batches on rank {rank}"),
                 "it takes full gradients",
@@ -271,8 +271,8 @@ impl ServerTraining {
 /// Key of a worker's next batch.
 const BATCH: &str = "batch";
 
-fn takes_all_data(policy: ServerConfig) -> bool {
-    policy.get().takes_all_data()
+fn requires_all_data(policy: ServerConfig) -> bool {
+    policy.get().requires_all_data()
 }
 
 /// The model and its data, as vectors.

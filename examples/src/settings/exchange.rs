@@ -171,7 +171,7 @@ fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
     let is_open = (parts.reducer.is_none(), parts.feedback.is_none());
     let reducer = parts.reducer.clone().unwrap_or_default();
     let needs = reducer.get().traits().needs_feedback;
-    let feedback = if needs && server.get().allows_memory() { Feedback::Error } else { Feedback::None };
+    let feedback = if needs && server.get().allows_residual() { Feedback::Error } else { Feedback::None };
     let feedback = parts.feedback.unwrap_or(feedback);
     let controller = parts.controller.clone().unwrap_or_default();
     let named = parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller);

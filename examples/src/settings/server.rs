@@ -42,7 +42,7 @@ impl Settings {
         }
         let policy = self.server.context("checked where it is given")?;
         let draws = self.augment.is_some_and(|augment| augment != AugmentSpec::None);
-        if policy.get().takes_all_data() && draws {
+        if policy.get().requires_all_data() && draws {
             bail!(
                 "--server {policy} compares gradients of the same samples, and --augment makes others of them at every pass: use --augment none"
             );

@@ -297,7 +297,7 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
     }
     let instead = match exchange.feedback {
         Feedback::None => return Ok(()),
-        Feedback::Error if policy.get().allows_memory() => return Ok(()),
+        Feedback::Error if policy.get().allows_residual() => return Ok(()),
         Feedback::Error => "use feedback none, and a compressor without bias such as qsgd:4",
         _ => "use feedback error or none",
     };

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | strategy | `every-step` |
 //! | reducer | If a controller is named, the reducer [whose ratio it sets](super::ControllerSettings::reducer); else the ladder that `auto` uses. If a named feedback [needs](super::FeedbackRequirement) an unbiased compressor (`qsgd:4`) or a contractive one and that reducer is not, a gather. Dense if the strategy [says so](super::StrategySettings::dense_because) |
-//! | controller | `auto` if the reducer is open, or [takes any ratio](super::ReducerSettings::takes_any_ratio). None if a reducer is named: its ratio is then the named one |
+//! | controller | `auto` if the reducer is open, or [accepts any ratio](super::ReducerSettings::accepts_any_ratio). None if a reducer is named: its ratio is then the named one |
 //! | feedback | The one that [suits the optimizer](super::Feedback::ByOptimizer) if the reducer needs one and the strategy allows one, else none |
 //!
 //! ```
@@ -192,7 +192,7 @@ fn reducer_under(strategy: &StrategyConfig, controller: Option<&ControllerConfig
         }
         (Some(controller), _) => {
             let reducer = controller.get().reducer();
-            let what = if reducer.get().takes_any_ratio() { "chooses among its levels" } else { "sets its ratio" };
+            let what = if reducer.get().accepts_any_ratio() { "chooses among its levels" } else { "sets its ratio" };
             (reducer, format!("controller {} {what}", controller.name()))
         }
     }
@@ -204,7 +204,7 @@ fn open_controller(
     is_named: bool,
     aggregator: &AggregatorConfig,
 ) -> (ControllerConfig, String) {
-    if reducer.get().takes_any_ratio() && strategy.get().dense_because().is_none() {
+    if reducer.get().accepts_any_ratio() && strategy.get().dense_because().is_none() {
         return (AutoConfig::default().into(), "it decides where no ratio was named".into());
     }
     let why = match (reducer.get().traits().is_dense, is_named) {

@@ -128,7 +128,7 @@ pub trait ReducerSettings: fmt::Debug {
     fn traits(&self) -> ReducerTraits;
 
     /// Returns whether it consists of levels of any ratio, among which a controller chooses.
-    fn takes_any_ratio(&self) -> bool {
+    fn accepts_any_ratio(&self) -> bool {
         false
     }
 

@@ -196,7 +196,7 @@ pub fn accounts_for_its_bytes<C: Synchronizes + Clone>(setup: &Setup<C>) {
 ///
 /// # Panics
 /// If one does not.
-pub fn decides_alike<C: Synchronizes + Clone>(setup: &Setup<C>) {
+pub fn decides_identically<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(12);
     for rank in &runs[1..] {
         let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();

@@ -22,7 +22,7 @@
 //! | 6 round trip | [`round_trips`] |
 //! | 7 declared class | [`check_class`] |
 //! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
-//! | 9 same observations, same decision | [`decides_alike`] |
+//! | 9 same observations, same decision | [`decides_identically`] |
 //! | 10 non-finite values are rejected | [`refuses_what_is_not_finite`] |
 //!
 //! [`holds_absent_slots`] is an additional check: a slot for which no rank has a gradient is not moved, and its stored state is
@@ -42,8 +42,8 @@ pub use class::check_class;
 pub use data::{gradient, learning_rate, long, sampled, short, vectors};
 pub use driver::{Outcome, Rank, Setup, each_rank, same_bits};
 pub use exchange::{
-    accounts_for_its_bytes, agrees, conserves_its_mean, decides_alike, is_honest, is_honest_in_sum, is_honest_within,
-    stays_in_range,
+    accounts_for_its_bytes, agrees, conserves_its_mean, decides_identically, is_honest, is_honest_in_sum,
+    is_honest_within, stays_in_range,
 };
 pub use failure::{
     accounts_over_a_resume, calls_of_step, leaves_no_trace, refuses_what_is_not_finite, restores_state_of_step_0,
@@ -254,7 +254,7 @@ pub fn strategy<C: Synchronizes + Clone>(own: &C) {
         accounts_for_its_bytes(&setup);
         resumes_to_the_bit(&setup);
     }
-    decides_alike(&Setup::short(own, 5));
+    decides_identically(&Setup::short(own, 5));
     restores_state_of_step_0(&Setup::short(own, 2));
     holds_absent_slots(&Setup::short(own, 2));
     let setup = Setup::short(own, 3);

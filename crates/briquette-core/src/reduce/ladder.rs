@@ -196,7 +196,7 @@ impl ReducerSettings for LadderConfig {
         Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?)))
     }
 
-    fn takes_any_ratio(&self) -> bool {
+    fn accepts_any_ratio(&self) -> bool {
         true
     }
 

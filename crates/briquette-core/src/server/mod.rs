@@ -209,12 +209,12 @@ pub trait PolicySettings: std::fmt::Debug {
     fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError>;
 
     /// Returns whether workers may use error feedback.
-    fn allows_memory(&self) -> bool {
+    fn allows_residual(&self) -> bool {
         true
     }
 
     /// Returns whether workers compute gradients over all their data, which must therefore be a finite set of samples.
-    fn takes_all_data(&self) -> bool {
+    fn requires_all_data(&self) -> bool {
         false
     }
 

@@ -95,11 +95,11 @@ impl PolicySettings for QsvrgConfig {
         Ok(Box::new(Qsvrg { epoch: self.epoch, workers, full: Vec::new() }))
     }
 
-    fn allows_memory(&self) -> bool {
+    fn allows_residual(&self) -> bool {
         false
     }
 
-    fn takes_all_data(&self) -> bool {
+    fn requires_all_data(&self) -> bool {
         true
     }
 

@@ -92,11 +92,11 @@ impl PolicySettings for SynthesisConfig {
         Ok(Box::new(Synthesis { settings: *self, workers, estimate: Vec::new() }))
     }
 
-    fn allows_memory(&self) -> bool {
+    fn allows_residual(&self) -> bool {
         false
     }
 
-    fn takes_all_data(&self) -> bool {
+    fn requires_all_data(&self) -> bool {
         true
     }
 }

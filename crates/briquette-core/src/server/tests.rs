@@ -116,7 +116,7 @@ fn resuming_is_pausing_to_the_bit() {
             let legs = [Leg { until: 9, resumed: false }, Leg { until: 20, resumed }];
             train(simulated(3, PACES), &Of(config), &Finite::default(), &legs, uplink)
         };
-        let [uplink, another]: [fn() -> Uplink; 2] = match config.get().allows_memory() {
+        let [uplink, another]: [fn() -> Uplink; 2] = match config.get().allows_residual() {
             true => [compressed, forgetful],
             false => [forgetful, compressed],
         };

@@ -147,7 +147,7 @@ fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
 #[test]
 fn law_9_ranks_decide_alike() {
     for config in representatives() {
-        laws::decides_alike(&Setup::short(&config, 5));
+        laws::decides_identically(&Setup::short(&config, 5));
     }
 }
 

@@ -48,7 +48,7 @@ struct Rank {
 impl Rank {
     fn new(rank: usize, policy: ServerConfig, len: usize) -> Rank {
         let x = vec![10.0; len];
-        let uplink = match policy.get().allows_memory() {
+        let uplink = match policy.get().allows_residual() {
             true => Uplink::new(TopK::fraction(0.5).unwrap(), true),
             false => Uplink::new(Dense, false),
         };

@@ -36,7 +36,7 @@ pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M
     match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
         Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
         Ok(Ok(Some(momentum))) => InnerOptimizer::HeavyBall { momentum },
-        _ => match catch_unwind(AssertUnwindSafe(|| goes_on(optimizer, module))) {
+        _ => match catch_unwind(AssertUnwindSafe(|| momentum_kind(optimizer, module))) {
             Ok(Ok(Some(kind))) => kind,
             _ => InnerOptimizer::Other,
         },
@@ -45,7 +45,7 @@ pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M
 
 /// Returns the kind of an optimizer with momentum: a step without a gradient moves a parameter differently if another step
 /// precedes it.
-fn goes_on<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<InnerOptimizer>, Error> {
+fn momentum_kind<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<InnerOptimizer>, Error> {
     let Some(fresh) = fresh(optimizer) else { return Ok(None) };
     let mut used = fresh.clone();
     let module = module.clone().map(&mut Shrink { size: RATE, pattern: PATTERN, keeps_type: false });

@@ -130,7 +130,7 @@ fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: boo
         let mut server = server(text);
         if compressed {
             // Differences allow no residual.
-            let remembers = policy(text).get().allows_memory();
+            let remembers = policy(text).get().allows_residual();
             server = server.with_compressor("topk:4x".parse().expect("a compressor"), remembers);
         }
         let mut rank = Rank::new(sgd_with_momentum(), comm, server);
