@@ -149,7 +149,9 @@ fn of_run(name: Option<&str>, momentum: Option<f32>, config: &Config) -> Option<
             momentum if momentum > 0.0 && !requires_plain_sgd(config) => InnerOptimizer::HeavyBall { momentum },
             _ => InnerOptimizer::Sgd,
         },
-        "adam" | "comp-ams" | "padamw" => InnerOptimizer::OtherMomentum,
+        "adam" | "comp-ams" | "padamw" | "generic-adam" | "sign-sgd" | "delayed-adagrad-momentum" | "ftrl-sgd" => {
+            InnerOptimizer::OtherMomentum
+        }
         "one-bit-adam" => InnerOptimizer::OneBitAdam,
         _ => InnerOptimizer::Other,
     })

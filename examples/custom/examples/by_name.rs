@@ -35,7 +35,10 @@ fn config(arguments: &[String]) -> Result<DistributedConfig, String> {
             }
             [flag, setting] if flag == "--set" => {
                 let (key, value) = setting.split_once('=').ok_or(format!("--set {setting}: expected KEY=VALUE"))?;
-                flags.insert(key.to_owned(), value.into());
+                // A value that is not valid TOML is a text.
+                let read = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
+                let value = read.and_then(|mut table| table.remove("value")).unwrap_or_else(|| value.into());
+                flags.insert(key.to_owned(), value);
             }
             _ => return Err(help()),
         }
@@ -62,7 +65,12 @@ fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Err(text) if text.starts_with(USAGE) && arguments.iter().any(|argument| argument == "--help") => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

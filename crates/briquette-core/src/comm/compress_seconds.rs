@@ -92,7 +92,7 @@ mod tests {
             (&[(0.5, 0.1)], "1"),
             (&[(2.0, f64::NAN)], "finite"),
             (&[(2.0, -1.0)], "at least 0"),
-            (&[(2.0, 0.1), (4.0, 0.1), (2.0, 0.2)], "2x is given twice"),
+            (&[(2.0, 0.1), (4.0, 0.1), (2.0, 0.2)], "got 2x twice"),
         ] {
             let error = CompressSeconds::new(points).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -348,14 +348,18 @@ mod tests {
         }
         assert_eq!(check("1gbit;*/0=1mbit", 1), Ok(()), "alone");
         for (text, world, words) in [
-            ("1gbit;0-3/4-7=100mbit", 6, "path 0-3/4-7 of the network names rank 7, and there are 6 ranks"),
+            (
+                "1gbit;0-3/4-7=100mbit",
+                6,
+                "path 0-3/4-7 of the network does not go with a world of 6 ranks: it names rank 7",
+            ),
             (
                 "1gbit,0s,4;0/1=100mbit",
                 8,
-                "path 0/1 of the network joins no ranks of different machines, with 4 on each",
+                "path 0/1 of the network does not go with 4 ranks on each machine: it joins no ranks of different machines",
             ),
-            ("1gbit;2/2=1mbit", 8, "path 2/2 of the network joins no ranks"),
-            ("1gbit,0s,4;*/*=1mbit", 4, "path */* of the network joins no ranks"),
+            ("1gbit;2/2=1mbit", 8, "path 2/2 of the network"),
+            ("1gbit,0s,4;*/*=1mbit", 4, "path */* of the network does not go with 4 ranks on each machine"),
         ] {
             let error = check(text, world).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

@@ -60,9 +60,9 @@ impl Places {
     pub(crate) fn check_groups(what: &str, group: Option<usize>, world: usize) -> Result<(), Conflict> {
         match group {
             Some(size) if !world.is_multiple_of(size) => Err(Conflict::new(
-                format!("groups of {size} ranks of {what}"),
+                format!("group={size} of {what}"),
                 world_of(world),
-                "they do not tile it",
+                format!("groups of {size} ranks do not tile it"),
                 format!("set group to a divisor of {world}, or leave it out"),
             )),
             _ => Ok(()),
@@ -134,7 +134,10 @@ mod tests {
         );
         assert_eq!((Places::check_groups("it", Some(3), 6), Places::check_groups("it", None, 6)), (Ok(()), Ok(())));
         let error = Places::check_groups("it", Some(4), 6).unwrap_err().to_string();
-        assert!(error.contains("groups of 4 ranks of it do not tile a world of 6"), "{error}");
+        assert!(
+            error.contains("group=4 of it does not go with a world of 6 ranks: groups of 4 ranks do not tile it"),
+            "{error}"
+        );
     }
 
     #[test]

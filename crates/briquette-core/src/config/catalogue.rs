@@ -153,6 +153,7 @@ macro_rules! listed {
                 /// [`ConfigError::Catalogue`] if the name is taken or malformed, or if a representative does not build or is not the
                 /// same settings again when read from its text.
                 pub fn $with<S: Described + $trait + Send + Sync + 'static>(mut self) -> Result<Self, ConfigError> {
+                    check_flat::<S>(<$family>::WHAT)?;
                     add(&mut self, Entry::<$family>::new::<S, AsGuest<S>>())?;
                     Ok(self)
                 }
@@ -171,7 +172,8 @@ macro_rules! listed {
         $(
             impl<S: Described + $trait + Send + Sync + 'static> From<AsGuest<S>> for $family {
                 fn from(AsGuest(settings): AsGuest<S>) -> Self {
-                    $family::Guest(Guest::new(S::NAME, text_of(&settings), Box::new(settings)))
+                    let text = text_of(&settings).expect("flat, as the catalogue has checked");
+                    $family::Guest(Guest::new(S::NAME, text, Box::new(settings)))
                 }
             }
 
@@ -200,7 +202,11 @@ listed! {
             strategy.build(exchange, &layout(), WORLD.max(strategy.fewest_ranks(exchange))).map(drop)
         })
     };
-    with_reducer reducers ReducerConfig dyn ReducerSettings |reducer| reducer.build(&Exchange::default(), &layout()).map(drop);
+    with_reducer reducers ReducerConfig dyn ReducerSettings |reducer| {
+        let built = reducer.build(&Exchange::default(), &layout())?.knob().is_some();
+        let (left, why) = ("`has_knob` of its settings", format!("the settings say {}, the reducer {built}", reducer.has_knob()));
+        if built == reducer.has_knob() { Ok(()) } else { Err(ConfigError::conflict(left, "`knob`", why, "make both alike")) }
+    };
     with_aggregator aggregators AggregatorConfig dyn AggregatorSettings |aggregator| {
         drop(aggregator.build());
         Ok(())
@@ -218,6 +224,17 @@ fn layout() -> Layout {
     Layout::flat(1000)
 }
 
+/// Checks that settings have a text.
+fn check_flat<S: Described>(what: &'static str) -> Result<(), ConfigError> {
+    match S::representatives().iter().chain([&S::default()]).all(|settings| text_of(settings).is_ok()) {
+        true => Ok(()),
+        false => {
+            let why = "its settings have no text: use a flat struct of numbers, words and other algorithms' settings";
+            Err(ConfigError::Catalogue { what, name: S::NAME, why: why.into() })
+        }
+    }
+}
+
 /// Adds an entry, if its name is new and its representatives work.
 fn add<F: Listed>(catalogue: &mut Catalogue, entry: Entry<F>) -> Result<(), ConfigError> {
     let refuse = |why: String| Err(ConfigError::Catalogue { what: F::WHAT, name: entry.name, why });
@@ -229,19 +246,26 @@ fn add<F: Listed>(catalogue: &mut Catalogue, entry: Entry<F>) -> Result<(), Conf
     if F::own().iter().chain(F::guests(catalogue)).any(|other| other.name == entry.name) {
         return refuse("another algorithm has this name; choose another".into());
     }
+    // Settings may name algorithms that were added before.
+    catalogue.clone().scope(|| try_representatives(&entry)).or_else(refuse)?;
+    F::guests_mut(catalogue).push(entry);
+    Ok(())
+}
+
+/// Reads the representatives back from their texts, and builds them. An error is the reason to refuse them.
+fn try_representatives<F: Listed>(entry: &Entry<F>) -> Result<(), String> {
     for representative in (entry.representatives)() {
         let text = representative.to_string();
         let settings = text.split_once(':').map_or("", |(_, settings)| settings);
         match (entry.read)(&text, settings) {
             Ok(again) if again.to_string() == text => {}
-            Ok(again) => return refuse(format!("its representative `{text}` is read as `{again}`")),
-            Err(error) => return refuse(format!("its representative `{text}` cannot be read: {error}")),
+            Ok(again) => return Err(format!("its representative `{text}` is read as `{again}`")),
+            Err(error) => return Err(format!("its representative `{text}` cannot be read: {error}")),
         }
         if let Err(error) = representative.try_build() {
-            return refuse(format!("its representative `{text}` does not build: {error}"));
+            return Err(format!("its representative `{text}` does not build: {error}"));
         }
     }
-    F::guests_mut(catalogue).push(entry);
     Ok(())
 }
 

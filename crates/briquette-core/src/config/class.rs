@@ -98,7 +98,7 @@ impl Exchange {
         for ((reducer, layout), is_turned) in [(main, self.controller != ControllerConfig::None)]
             .into_iter()
             .chain(others.into_iter().map(|part| (part, false)))
-            .filter(|((_, layout), _)| !layout.is_empty())
+            .filter(|((_, layout), _)| !layout.slots().is_empty())
         {
             let amplified = |len: usize| reducer.get().amplification(len.min(LONGEST_PROBE));
             let omega = self.lengths(reducer, &layout).into_iter().filter_map(amplified).reduce(f64::max);
@@ -127,7 +127,7 @@ impl Exchange {
     /// Returns the worst class over all groups of slots.
     fn worst_class(&self, layout: Option<&Layout>) -> Result<Option<ErrorBound>, Conflict> {
         let (main, others) = self.parts(layout)?;
-        let parts = [main].into_iter().chain(others).filter(|(_, layout)| !layout.is_empty());
+        let parts = [main].into_iter().chain(others).filter(|(_, layout)| !layout.slots().is_empty());
         let classes: Option<Vec<ErrorBound>> =
             parts.map(|(reducer, layout)| self.error_bound(reducer, &layout)).collect();
         Ok(classes.and_then(|classes| classes.into_iter().reduce(worse)))

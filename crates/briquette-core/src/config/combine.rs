@@ -29,7 +29,7 @@ use crate::error::{ConfigError, Conflict, world_of};
 use crate::sync::{Agrees, Plan};
 use crate::wrapper::Probing;
 
-/// Properties of a run that decide what may be combined, as far as they are known.
+/// Properties of a run that decide what may be combined. An unknown one is not checked.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Run<'a> {
@@ -163,7 +163,7 @@ fn equal_averages(strategy: String, exchange: &Exchange, is_every_step: bool) ->
         Some(reducer) => Err(Conflict::new(
             strategy,
             format!("reducer {reducer}"),
-            "the reducer sends every rank an average of its own, and the strategy relies on equal ones",
+            "the reducer sends each rank another average, and the strategy requires equal ones",
             "use strategy every-step",
         )),
     }
@@ -336,7 +336,7 @@ pub fn equal_replicas(plan: Plan, feature: &str) -> Result<(), Conflict> {
     Err(Conflict::new(
         feature,
         "replicas that differ",
-        "it is of parameters that all ranks have alike after every step",
+        "it requires the same parameters on all ranks after every step",
         "use strategy every-step, and a reducer that sends all ranks the same average",
     ))
 }

@@ -213,7 +213,17 @@ impl<'de> Visitor<'de> for Text {
         let (mut kind, mut settings) = (None, Vec::new());
         while let Some((key, Value(value))) = map.next_entry::<String, Value>()? {
             match value {
-                Some(value) if key == "kind" => kind = Some(value),
+                Some(value) if key == "kind" => {
+                    let is_name = crate::text::is_key(&value);
+                    kind = Some(if is_name {
+                        value
+                    } else {
+                        return Err(A::Error::custom(format!("`{value}` is no kind")));
+                    });
+                }
+                Some(_) if !crate::text::is_key(&key) => {
+                    return Err(A::Error::custom(format!("unknown field `{key}`")));
+                }
                 Some(value) => settings.push(format!("{key}={}", crate::text::bracketed(&value))),
                 None => {}
             }
@@ -327,7 +337,7 @@ mod tests {
             (error::<ControllerConfig>("gravac:epsilom=1"), &["unknown field `epsilom`", "`epsilon`"]),
             (error::<ControllerConfig>("gravac:window=0"), &["gravac window", "at least 1", "got 0"]),
             (error::<ControllerConfig>("gravac:policy=fast"), &["`policy`", "exponential, geometric"]),
-            (error::<ControllerConfig>("schedule:8x,to=4x"), &["from 8x to 4x"]),
+            (error::<ControllerConfig>("schedule:8x,to=4x"), &["from=8x", "to=4x"]),
             (error::<StrategyConfig>("sometimes"), &["unknown strategy `sometimes`", "every-step, local-sgd"]),
             (error::<StrategyConfig>("local-sgd:0"), &["steps between averages", "at least 1", "got 0"]),
         ] {

@@ -1,6 +1,6 @@
 //! Settings of an algorithm of another crate, as a value of its family.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::Described;
 
@@ -31,15 +31,17 @@ impl<T: ?Sized> Guest<T> {
     }
 }
 
-/// Returns the text of settings.
-pub(super) fn text_of<S: Described>(settings: &S) -> String {
+/// Returns the text of settings; an error if they are not a flat struct.
+pub(super) fn text_of<S: Described>(settings: &S) -> Result<String, fmt::Error> {
     struct Shown<'a, S>(&'a S);
     impl<S: Described> fmt::Display for Shown<'_, S> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             crate::text::write(f, S::NAME, self.0)
         }
     }
-    Shown(settings).to_string()
+    let mut text = String::new();
+    write!(text, "{}", Shown(settings))?;
+    Ok(text)
 }
 
 impl<T: ?Sized> Clone for Guest<T> {

@@ -18,8 +18,8 @@
 //! four stages, the last two rounded: `schedule:4x,to=1024x,steps=N,stages=4` with `N` the steps of four epochs. The authors' program
 //! uses `r^((e+1)/(m+1))` in epoch `e` of `m` for a ratio `r`. It starts at `r^(1/(m+1))`: 3.981x for 1000x in four epochs.
 //!
-//! **Knobs.** Factors at least 1 (1 is dense). Without `to` the ratio is constant: `schedule:8x`. Steps are optimizer steps, at least 1. `stages` is at least 1 and at most `steps`; without it, the
-//! factor changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
+//! **Knobs.** Factors at least 1 (1 is dense). Without `to` the ratio is constant: `schedule:8x`. Steps are optimizer steps, at least
+//! 1. `stages` is at least 1 and at most `steps`; without it, the factor changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch; a ramp per step avoids its jumps. [`Schedule::dgc`] takes
 //! the sparsity 99.6 % as written, 250x, not as the 256x of the geometric series. Clipping and momentum correction are in

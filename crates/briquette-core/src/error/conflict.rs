@@ -18,7 +18,7 @@ pub struct Conflict {
     pub left: String,
     /// The other setting, or a property of the run: `a world of 2 ranks`.
     pub right: String,
-    /// The reason, as a sentence about `left`.
+    /// The reason, as a clause.
     pub why: String,
     /// The remedy, as an instruction.
     pub instead: String,

@@ -209,10 +209,10 @@ impl ReducerSettings for HierarchicalConfig {
             Some(size) => between.check_world(world / size),
             // The number of machines is unknown here.
             None => (1..=world).try_for_each(|machines| {
-                let why = |error| format!("it may find {machines} machines: {error}");
                 between.check_world(machines).map_err(|error| {
                     let left = "reducer hierarchical without a group";
-                    Conflict::new(left, format!("reducer {}", self.between), why(error), "set its group")
+                    let why = format!("it may find {machines} machines, and {}", error.why);
+                    Conflict::new(left, format!("reducer {}", self.between), why, "set its group")
                 })
             }),
         }

@@ -13,7 +13,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{entries, read};
+pub(crate) use read::{entries, is_key, read};
 pub(crate) use write::{bracketed, write};
 
 /// Implements the conversions that serde's `try_from = "String"` and `into = "String"` need, for a type with `FromStr` and `Display`.

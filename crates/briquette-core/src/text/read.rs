@@ -77,7 +77,7 @@ fn place(index: usize, part: &str) -> Result<Entry<'_>, Wrong> {
 }
 
 /// Returns whether the text before an `=` is a key. Otherwise the `=` belongs to a value, which is the text of another algorithm.
-fn is_key(text: &str) -> bool {
+pub(crate) fn is_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The clock is the session's ([`Session::now`]): wall time, simulated time, or none. Time inside its calls counts as exchange, the rest as
 //! compression. [Waiting](Session::idle) for values to compress counts as neither. On a clock that does not measure compression, [the
-//! seconds that are set](Session::set_compress_seconds) count instead. Metering costs one pass over the vector, and one vector if no outer wrapper requests `sent`.
+//! seconds that are set](Session::set_compress_seconds) count instead. Metering costs one pass over the vector, and one vector if no
+//! outer wrapper requests `sent`.
 
 use std::ops::Range;
 

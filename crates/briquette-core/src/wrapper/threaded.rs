@@ -35,8 +35,8 @@ impl<R: Reducer> Threaded<R> {
         let name = |index| format!("briquette-{index}");
         let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
         let pool = pool.map_err(|error| {
-            let why = format!("it cannot start them: {error}");
-            ConfigError::conflict("this system", format!("threads {threads}"), why, "set fewer threads")
+            let why = format!("the system cannot start them: {error}");
+            ConfigError::conflict(format!("threads {threads}"), "this machine", why, "set fewer threads")
         })?;
         Ok(Threaded { inner, pool })
     }

@@ -168,7 +168,7 @@ pub(crate) fn config(toml: &str) -> Config {
 
 pub(crate) fn momentum_correction() -> Config {
     config(
-        r#"{"strategy": "every-step", "feedback": {"momentum": {"clip": 2.0}},
+        r#"{"strategy": "every-step", "feedback": {"kind": "momentum", "clip": 2.0},
             "reducer": {"kind": "gather", "compressor": "topk:8x:q8"}}"#,
     )
 }

@@ -26,7 +26,7 @@ pub(crate) fn adam() -> ModuleOptimizer {
 
 /// Momentum correction over top-k with 8-bit values: the configuration with the most state.
 fn compressed() -> Config {
-    let config = r#"{"strategy": "every-step", "feedback": {"momentum": {"clip": 2.0}},
+    let config = r#"{"strategy": "every-step", "feedback": {"kind": "momentum", "clip": 2.0},
                      "reducer": {"kind": "gather", "compressor": "topk:8x:q8"}}"#;
     serde_json::from_str(config).expect("a valid configuration")
 }

@@ -344,7 +344,7 @@ fn impossible_settings_are_refused() {
     }
     let text = "cost-aware:50x,limit=l-greco".parse::<ControllerConfig>().unwrap();
     let error = text.get().build(&Feedback::Error, 4).map(drop).unwrap_err().to_string();
-    assert!(error.contains("must not decide for each slot"), "{error}");
+    assert!(error.contains("a limit that decides for each slot"), "{error}");
 }
 
 /// In a world of one rank nothing is exchanged, so that a level costs its compression and saves nothing.

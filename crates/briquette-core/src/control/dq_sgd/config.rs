@@ -111,17 +111,20 @@ impl DqSgd {
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {
-        let conflict = |left, right, why, instead| {
-            Err(ConfigError::conflict(format!("{left} of dqsgd"), format!("{right} of dqsgd"), why, instead))
+        let conflict = |left: &str, right: &str, why: &str, instead: &str| {
+            Err(ConfigError::conflict(format!("{left} of dqsgd"), right, why, instead))
         };
         let parts = [self.steps.is_some(), self.smoothness.is_some(), self.rate.is_some()];
         match self.error {
             Some(_) if self.bits.is_some() => conflict("bits", "error", "they exclude each other", "give one"),
-            Some(_) if parts.contains(&false) => {
-                conflict("error", "bits alone", "error needs steps, smoothness and rate", "give all, or bits")
-            }
+            Some(_) if parts.contains(&false) => conflict(
+                "error",
+                "missing settings",
+                "it needs steps, smoothness and rate",
+                "give all, or bits instead",
+            ),
             None if parts[1] || parts[2] => {
-                conflict("smoothness and rate", "bits", "they are of error", "give error, or omit them")
+                conflict("smoothness or rate", "bits", "only error uses them", "give error, or omit them")
             }
             None if self.contraction < 1.0 && self.steps.is_none() => {
                 let why = "a contraction below 1 needs the number of steps";

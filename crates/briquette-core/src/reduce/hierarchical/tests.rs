@@ -123,14 +123,15 @@ fn under_error_feedback_all_of_it_comes() {
 fn settings_that_cannot_work_are_said() {
     let error = |text: &str| {
         let config: Result<ReducerConfig, _> = text.parse();
-        let built = config.and_then(|config| config.get().build(&Exchange::default(), &Layout::flat(4)).map(drop));
+        let exchange = config.map(|reducer| Exchange { reducer, ..Exchange::default() });
+        let built = exchange.and_then(|exchange| exchange.build_reducer(&Layout::flat(4), 6).map(drop));
         built.unwrap_err().to_string()
     };
     assert!(error("hierarchical:dense,group=0").contains("group of hierarchical must be at least 1"));
     assert!(error("hierarchical:artemis").contains("use it alone"), "{}", error("hierarchical:artemis"));
     let exchange = Exchange { reducer: "hierarchical:dense,group=4".parse().unwrap(), ..Exchange::default() };
     let error = exchange.build_reducer(&Layout::flat(4), 6).map(drop).unwrap_err().to_string();
-    assert!(error.contains("groups of 4 ranks of hierarchical do not tile a world of 6"), "{error}");
+    assert!(error.contains("group=4 of hierarchical does not go with a world of 6 ranks"), "{error}");
     let built = |text: &str, world| {
         let exchange = Exchange { reducer: text.parse().unwrap(), ..Exchange::default() };
         exchange.build_reducer(&Layout::flat(4), world).map(drop).map_err(|error| error.to_string())

@@ -219,7 +219,9 @@ fn replicas_that_differ_are_for_a_strategy_that_lets_them() {
         assert!(!strategy.plan(3).replicas_equal && strategy.plan(3).gradients, "{reducer}");
         let error = config("delayed").build(&Layout::flat(100), 4).map(drop).unwrap_err().to_string();
         assert!(
-            error.contains("per-rank=true") && error.contains("strategy delayed") && error.contains("use every-step"),
+            error.contains("per-rank=true")
+                && error.contains("strategy delayed")
+                && error.contains("use strategy every-step"),
             "{error}"
         );
     }
@@ -236,8 +238,8 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         exchange.build_reducer(&Layout::flat(100), 4).map(drop).unwrap_err().to_string()
     };
     for (reducer, feedback, words) in [
-        ("mcm:topk:10x", "none", &["mcm needs unbiased", "up is topk:10x"][..]),
-        ("mcm:qsgd:4,down=sign", "none", &["mcm needs unbiased", "down is sign"]),
+        ("mcm:topk:10x", "none", &["reducer mcm", "needs unbiased", "up=topk:10x"][..]),
+        ("mcm:qsgd:4,down=sign", "none", &["reducer mcm", "needs unbiased", "down=sign"]),
         ("mcm:qsgd:4", "error", &["memories of its own", "feedback none, not error"]),
         ("mcm:qsgd:4", "momentum:0.9", &["plain SGD", "feedback none, not momentum"]),
         ("mcm:qsgd:2,model_alpha=0.9", "none", &["model_alpha of mcm", "at most 0.", "got 0.9"]),

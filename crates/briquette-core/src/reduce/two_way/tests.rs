@@ -224,7 +224,7 @@ fn a_median_at_the_servers_excludes_what_is_not_finite_and_names_it_on_every_ran
 #[test]
 fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
     for (reducer, feedback, aggregator, words) in [
-        ("two-way:sign,server=4", "error", "mean", &["server=4", "needs at least 5 ranks, got 4"][..]),
+        ("two-way:sign,server=4", "error", "mean", &["server=4", "a world of 4 ranks: it needs at least 5 ranks"][..]),
         ("two-way:sign,rounds=0", "error", "mean", &["rounds of two-way", "at least 1", "0"]),
         ("two-way:qsgd:8,down=qsgd:8", "diana", "mean", &["feedback diana", "reducer artemis"]),
         ("two-way:sign", "error", "krum:0", &["aggregator krum", "a share of each"]),

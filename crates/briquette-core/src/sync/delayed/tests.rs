@@ -6,6 +6,7 @@ use super::*;
 use crate::aggregate::Mean;
 use crate::comm::{Compute, Simulated, run_ranks};
 use crate::compress::TopK;
+use crate::config::{Config, StrategyConfig};
 use crate::error::CommError;
 use crate::reduce::{Dense, Gather};
 use crate::report::ExchangeSeconds;
@@ -98,7 +99,8 @@ fn it_trains_as_well_at_a_small_rate() {
 #[test]
 fn what_a_controller_would_read_is_refused() {
     let exchange = Exchange { controller: "gravac".parse().unwrap(), ..compressed() };
-    let error = DelayedConfig.build(&exchange, &Layout::flat(10), 2).map(drop).unwrap_err().to_string();
+    let config = Config { strategy: StrategyConfig::Delayed, exchange };
+    let error = config.build(&Layout::flat(10), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("strategy delayed") && error.contains("controller"), "{error}");
     assert!(DelayedConfig.build(&compressed(), &Layout::flat(10), 2).is_ok());
 }

@@ -194,7 +194,7 @@ fn a_loss_that_is_not_recorded_and_groups_that_do_not_tile_are_said() {
     assert!(error.contains("rank 0") && error.contains("record_loss"), "{error}");
     let error = |settings: LsgdConfig, world| Lsgd::new(settings, world).map(drop).unwrap_err().to_string();
     let good = LsgdConfig::default();
-    assert!(error(LsgdConfig { group: Some(4), ..good }, 6).contains("do not tile a world of 6"));
+    assert!(error(LsgdConfig { group: Some(4), ..good }, 6).contains("does not go with a world of 6 ranks"));
     assert!(error(LsgdConfig { group: Some(0), ..good }, 6).contains("group of lsgd must be at least 1"));
     assert!(
         error(LsgdConfig { period: Some(16), local: 3, ..good }, 6)

@@ -1,7 +1,7 @@
 use super::super::testkit::{Sgd, mean, noisy, train};
 use super::super::{EveryStep, Periodic, SyncStrategy};
 use super::*;
-use crate::config::Feedback;
+use crate::config::{Config, Feedback};
 use crate::reduce::{AgreedStep, Dense};
 use crate::state::{State, Stateful};
 
@@ -166,7 +166,8 @@ fn settings_that_cannot_work_are_said() {
     assert!(error(MinibatchConfig { restart: 1, accelerate: true, ..good }).contains("restart of minibatch"));
     let momentum = Exchange { feedback: Feedback::Momentum(Default::default()), ..Exchange::default() };
     let accelerated = MinibatchConfig { accelerate: true, ..good };
-    let error = accelerated.build(&momentum, &Layout::flat(2), 2).map(drop).unwrap_err().to_string();
+    let config = Config { strategy: accelerated.into(), exchange: momentum };
+    let error = config.build(&Layout::flat(2), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("accelerated twice"), "{error}");
 }
 

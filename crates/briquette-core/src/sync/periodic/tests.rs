@@ -140,7 +140,8 @@ fn texts_and_bad_settings() {
     let text = error("local-sgd:4,momenta=forget");
     assert!(text.contains("`keep`, `reset`, `average`"), "{text}");
     let momentum = Exchange { feedback: "momentum".parse().unwrap(), ..top_k() };
-    let error = LocalSgdConfig::default().build(&momentum, &Layout::flat(10), 2).map(drop).unwrap_err().to_string();
+    let config = Config { exchange: momentum, ..Config::local_sgd(8) };
+    let error = config.build(&Layout::flat(10), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("momentum included") && error.contains("use feedback error"), "{error}");
     // A residual in units of the rate would be multiplied by the ratio of two rates, but differences already contain the rates.
     for strategy in ["local-sgd:4", "slowmo:4", "bmuf:4", "diloco:4", "streaming-diloco:4,fragments=1", "cocod:4"] {

@@ -205,7 +205,7 @@ fn a_rule_is_of_the_fragments_that_have_its_slots() {
         settings(4, 2, 1).build(&exchange, &layout(4, 8), 2).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(built("1"), Ok(()));
-    assert!(built("fc").unwrap_err().contains("`fc` matches no slot; there are 0, 1, 2, 3"));
+    assert!(built("fc").unwrap_err().contains("it matches no slot; there are 0, 1, 2, 3"));
 }
 
 #[test]
@@ -220,12 +220,16 @@ fn settings_out_of_range_are_refused() {
         (StreamingDiLoCoConfig { mixing: Some(1.5), ..good }, "mixing of streaming-diloco must be in [0, 1]"),
         (StreamingDiLoCoConfig { rate: 0.0, ..good }, "rate of streaming-diloco must be above 0"),
         (StreamingDiLoCoConfig { momentum: 1.0, ..good }, "momentum of streaming-diloco must be in [0, 1)"),
-        (StreamingDiLoCoConfig { fragments: 5, overlap: 1, ..good }, "is 5, the model has 4 slots"),
+        (
+            StreamingDiLoCoConfig { fragments: 5, overlap: 1, ..good },
+            "fragments=5 of streaming-diloco does not go with a model with 4 slots",
+        ),
     ] {
         let error = StreamingDiLoCo::new(settings, &layout(4, 1), |_| Ok(Dense)).map(drop).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     let exchange = Exchange { controller: "gravac".parse().unwrap(), ..Exchange::default() };
-    let error = good.build(&exchange, &layout(4, 1), 2).map(drop).unwrap_err().to_string();
+    let config = Config { strategy: good.into(), exchange };
+    let error = config.build(&layout(4, 1), 2).map(drop).unwrap_err().to_string();
     assert!(error.contains("strategy streaming-diloco") && error.contains("controller"), "{error}");
 }

@@ -68,12 +68,12 @@ impl TwoLevelConfig {
                 return Err(error);
             }
             let (left, right) = ("strategy two-level without a group", format!("strategy {}", self.between));
-            return Err(ConfigError::conflict(
-                left,
-                right,
-                format!("it may find {machines} machines: {error}"),
-                "set its group",
-            ));
+            let why = match error {
+                ConfigError::Conflict(conflict) => conflict.why,
+                error => error.to_string(),
+            };
+            let why = format!("it may find {machines} machines, and {why}");
+            return Err(ConfigError::conflict(left, right, why, "set its group"));
         }
         of_all
     }

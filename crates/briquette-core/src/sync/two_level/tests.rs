@@ -322,7 +322,7 @@ fn what_cannot_lie_between_machines_is_refused() {
         ("two-level:(minibatch:4)", "exchanges gradients"),
         ("two-level:(local-sgd:1)", "at every step"),
         ("two-level:(sgp:exponential,staleness=1)", "in the background"),
-        ("two-level:(local-sgd:4),group=3", "do not tile a world of 4"),
+        ("two-level:(local-sgd:4),group=3", "group=3 of two-level does not go with a world of 4 ranks"),
         ("two-level:(local-sgd:4),group=0", "group of two-level"),
         ("two-level:(local-sgd:0)", "at least 1"),
         // One number of machines of four would be valid, but the actual number is not known.
@@ -332,7 +332,7 @@ fn what_cannot_lie_between_machines_is_refused() {
     ] {
         let built = text
             .parse::<StrategyConfig>()
-            .and_then(|config| config.get().build(&Exchange::default(), &Layout::flat(1), 4).map(drop));
+            .and_then(|strategy| Config { strategy, ..Config::dense() }.build(&Layout::flat(1), 4).map(drop));
         let error = built.unwrap_err().to_string();
         assert!(error.contains(says), "{text}: {error}");
     }

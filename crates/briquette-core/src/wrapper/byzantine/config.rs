@@ -61,6 +61,11 @@ impl ReducerSettings for ByzantineConfig {
         ReducerTraits { is_dense: false, is_exact: false, ..self.through.get().traits() }
     }
 
+    /// For vectors that are not finite the attack is between a controller and the reducer; otherwise it is around both.
+    fn has_knob(&self) -> bool {
+        self.attack.is_finite() && self.through.get().has_knob()
+    }
+
     /// No bound holds relative to the true vector.
     fn error_bound(&self, _len: usize) -> Option<ErrorBound> {
         None

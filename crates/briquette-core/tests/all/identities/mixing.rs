@@ -90,7 +90,7 @@ fn graphs_and_delays_that_cannot_work_are_refused_when_built() {
         ("sgp:0>1;1>0", "never to rank 2"),
         ("sgp:0>9;9>0", "edges of sgp name rank 9"),
         ("lsgd:4,local=3", "local of lsgd must be a divisor of its period"),
-        ("lsgd:4,group=3", "groups of 3 ranks of lsgd do not tile a world of 4"),
+        ("lsgd:4,group=3", "group=3 of lsgd does not go with a world of 4 ranks"),
     ] {
         let error = built(text, 4).expect_err(text);
         assert!(error.contains(words), "{text}: {error}");
