@@ -161,7 +161,7 @@ fn conflicts_name_both_settings_and_what_to_do_instead() {
         ("aggregator=krum:1 controller=gravac", none, "aggregator krum:1", "controller gravac", "controller none"),
         ("aggregator=krum:1 reducer=dense", none, "aggregator krum:1", "reducer dense", "use reducer gather"),
         ("aggregator=krum:1", none.with_world(4), "aggregator krum:1", "a world of 4 ranks", "aggregator mean"),
-        ("reducer=hierarchical:group=4", none.with_world(6), "groups of 4 ranks", "a world of 6 ranks", "divisor of 6"),
+        ("reducer=hierarchical:group=4", none.with_world(6), "group=4", "a world of 6 ranks", "divisor of 6"),
         ("reducer=byzantine:ranks=2", none.with_world(1), "reducer byzantine", "a world of 1 rank", "lower ranks"),
     ] {
         let conflict = conflict(text, run);

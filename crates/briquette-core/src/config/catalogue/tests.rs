@@ -39,6 +39,9 @@ macro_rules! own {
             fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
                 if self.parts == 0 { Err(range("at least 1")) } else { like().build(exchange, layout) }
             }
+            fn has_knob(&self) -> bool {
+                true
+            }
             fn traits(&self) -> ReducerTraits {
                 like().traits()
             }

@@ -128,7 +128,7 @@ fn settings_that_cannot_work_are_said() {
         built.unwrap_err().to_string()
     };
     assert!(error("hierarchical:dense,group=0").contains("group of hierarchical must be at least 1"));
-    assert!(error("hierarchical:artemis").contains("use it alone"), "{}", error("hierarchical:artemis"));
+    assert!(error("hierarchical:artemis").contains("use artemis alone"), "{}", error("hierarchical:artemis"));
     let exchange = Exchange { reducer: "hierarchical:dense,group=4".parse().unwrap(), ..Exchange::default() };
     let error = exchange.build_reducer(&Layout::flat(4), 6).map(drop).unwrap_err().to_string();
     assert!(error.contains("group=4 of hierarchical does not go with a world of 6 ranks"), "{error}");

@@ -240,8 +240,8 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
     for (reducer, feedback, words) in [
         ("mcm:topk:10x", "none", &["reducer mcm", "needs unbiased", "up=topk:10x"][..]),
         ("mcm:qsgd:4,down=sign", "none", &["reducer mcm", "needs unbiased", "down=sign"]),
-        ("mcm:qsgd:4", "error", &["memories of its own", "feedback none, not error"]),
-        ("mcm:qsgd:4", "momentum:0.9", &["plain SGD", "feedback none, not momentum"]),
+        ("mcm:qsgd:4", "error", &["memories of its own", "feedback error", "use feedback none"]),
+        ("mcm:qsgd:4", "momentum:0.9", &["plain SGD", "feedback momentum", "use feedback none"]),
         ("mcm:qsgd:2,model_alpha=0.9", "none", &["model_alpha of mcm", "at most 0.", "got 0.9"]),
         ("mcm:qsgd:2,alpha=0.9", "none", &["alpha of mcm", "at most 0.", "got 0.9"]),
         ("mcm:qsgd:2,model_alpha=-1", "none", &["model_alpha of mcm", "-1"]),

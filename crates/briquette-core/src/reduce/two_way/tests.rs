@@ -233,7 +233,7 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
             "two-way:sign,down=plain-sign,server_memory=true",
             "error",
             "mean",
-            &["plain-sign is not contractive", "server_memory=false"],
+            &["plain-sign", "not contractive", "server_memory=false"],
         ),
         ("two-way:plain-sign,down=plain-sign", "error", "mean", &["not contractive", "feedback none"]),
     ] {
