@@ -15,7 +15,7 @@ use std::ops::Range;
 use rand::RngCore;
 
 use crate::Key;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, world_of};
 
 /// Assignment of samples to ranks; a value of this type is always valid.
 ///
@@ -44,7 +44,7 @@ impl Shards {
         ConfigError::unless(batch > 0, "batch of a rank", "at least 1", batch)?;
         if world > samples {
             let (why, instead) = ("every rank needs a sample", format!("use at most {samples} ranks or more data"));
-            return Err(ConfigError::conflict(format!("{world} ranks"), format!("{samples} samples"), why, instead));
+            return Err(ConfigError::conflict(world_of(world), format!("{samples} samples"), why, instead));
         }
         Ok(Self { samples, world, batch, own: None })
     }

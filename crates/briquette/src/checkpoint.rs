@@ -26,6 +26,7 @@ mod save;
 mod state;
 mod timing;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -115,9 +116,11 @@ impl Synchronizer {
         if saved != world {
             self.resize(&mut state, checkpoint, change)?;
         }
-        let common = checkpoint.read_common()?;
-        let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
-        let mut blobs = file::read_blobs(&common);
+        let mut blobs = BTreeMap::new();
+        if let Some(common) = checkpoint.read_common()? {
+            let common = SafeTensors::deserialize(&common).map_err(|e| fail(checkpoint.path(), e))?;
+            blobs = file::read_blobs(&common);
+        }
         blobs.extend(file::read_blobs(&file));
         if saved != world {
             // Rank-local state does not apply: ranks of a world of another size start with the means.

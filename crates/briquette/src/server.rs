@@ -205,7 +205,7 @@ impl ServerTraining {
             ("a clip norm".to_owned(), why, "leave out `with_clip_norm`, and clip in the training loop")
         } else if rank != SERVER && requires_all_data(self.policy) && batches == 0 {
             (
-                format!("no batches on rank {rank}"),
+                format!("a worker without batches (rank {rank})"),
                 "it takes full gradients",
                 "give every worker batches (`with_batches`)",
             )

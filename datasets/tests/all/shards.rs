@@ -124,7 +124,10 @@ fn impossible_settings_are_refused() {
     let message = |shards: Result<Shards, ConfigError>| shards.unwrap_err().to_string();
     assert_eq!(message(Shards::new(5, 0, 1)), "number of ranks must be at least 1, got 0");
     assert_eq!(message(Shards::new(5, 1, 0)), "batch of a rank must be at least 1, got 0");
-    assert_eq!(message(Shards::new(2, 3, 1)), "3 ranks cannot share 2 samples: use at most 2 ranks or more data");
+    assert_eq!(
+        message(Shards::new(2, 3, 1)),
+        "a world of 3 ranks does not go with 2 samples: every rank needs a sample; use at most 2 ranks or more data"
+    );
     let by_label = |labels: &[u8], alpha| {
         by_label(Shards::new(3, 2, 1).unwrap(), labels, alpha, Key::new(0)).unwrap_err().to_string()
     };

@@ -110,7 +110,7 @@ fn what_cannot_be_done_is_refused_with_exit_code_2_and_not_tried_again() {
     for (flags, words) in [
         ("--dataset generated --model nosuch", "nosuch"),
         ("--dataset nosuch", "unknown --dataset `nosuch`"),
-        ("--dataset generated --train-limit 1 --test-limit 8", "2 ranks cannot share 1 samples"),
+        ("--dataset generated --train-limit 1 --test-limit 8", "a world of 2 ranks does not go with 1 samples"),
         ("--data nosuch", "--data nosuch: there is no such directory"),
         ("--dataset generated --train-limit 8 --test-limit 8 --record-gradient 10", "--record-gradient 10"),
         ("--dataset generated --train-limit 8 --test-limit 8 --rules nosuch*=dense", "nosuch"),

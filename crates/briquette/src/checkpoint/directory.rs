@@ -175,8 +175,8 @@ impl Checkpoint {
         self.read_either(&file_name(rank), self.manifest.checksums.get(rank))
     }
 
-    /// Reads the replicated state, from whichever rank's file is available here.
-    pub(super) fn read_common(&self) -> Result<Vec<u8>, Error> {
+    /// Reads the replicated state, from whichever rank's file is available here. A world of one rank has it in the rank's file.
+    pub(super) fn read_common(&self) -> Result<Option<Vec<u8>>, Error> {
         let is_here = |leader: usize| {
             let path = self.path.join(common_name(leader));
             path.is_file() || partial(&path).is_file()
@@ -187,11 +187,11 @@ impl Checkpoint {
         let mut problem = None;
         for (leader, checksum) in here.into_iter().chain(elsewhere) {
             match self.read_either(&common_name(*leader), Some(checksum)) {
-                Ok(bytes) => return Ok(bytes),
+                Ok(bytes) => return Ok(Some(bytes)),
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
-        Err(problem.unwrap_or_else(|| fail(&self.path, "its manifest names no file of replicated state")))
+        problem.map_or(Ok(None), Err)
     }
 
     /// Reads the file that matches the manifest's checksum, under its final or its temporary name. A process that was killed

@@ -33,10 +33,10 @@ impl Checkpoint {
         Ok(ids::keep(module, &local).0)
     }
 
-    /// The model's record, from the common file.
+    /// The model's record, from the common file, or from the file of a world of one rank.
     fn model(&self) -> Result<Bytes, Error> {
-        let common = self.read_common()?;
-        let file = SafeTensors::deserialize(&common).map_err(|e| fail(self.path(), e))?;
+        let bytes = self.read_common()?.map_or_else(|| self.read(0), Ok)?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(self.path(), e))?;
         file::read_blobs(&file).remove("model").ok_or_else(|| fail(self.path(), "it has no `model`"))
     }
 }

@@ -102,7 +102,7 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
             return Err(ConfigError::conflict(
                 "drop_last",
                 format!("{samples} samples"),
-                format!("it leaves no step: they are fewer than {world} ranks take with a batch of {batch} each"),
+                format!("it leaves no step, because {world} ranks take {} samples in a step", world * batch),
                 "take a smaller batch, or leave drop_last out",
             ));
         }

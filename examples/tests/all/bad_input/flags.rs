@@ -27,7 +27,7 @@ fn more_ranks_than_samples_says_how_many_would_do() {
     refused(
         CIFAR,
         "--dataset generated --train-limit 3 --test-limit 8 --ranks 4",
-        &["4 ranks cannot share 3 samples", "at most 3 ranks or more data"],
+        &["a world of 4 ranks does not go with 3 samples", "at most 3 ranks or more data"],
     );
 }
 
@@ -49,7 +49,10 @@ fn factors_and_fractions_out_of_range_say_what_is_possible() {
 
 #[test]
 fn aggregators_say_what_they_need() {
-    refused_flags("--aggregator krum:1 --compressor dense", &["krum:1 needs at least 5 ranks, got 4"]);
+    refused_flags(
+        "--aggregator krum:1 --compressor dense",
+        &["krum:1 does not go with a world of 4 ranks: it needs at least 5 ranks"],
+    );
     refused_flags("--aggregator krum:1,kep=2", &["--aggregator", "unknown field `kep`", "`byzantine` or `keep`"]);
     refused_flags("--aggregator middle", &["unknown aggregator `middle`; valid are: mean, krum, trimmed-mean, median"]);
     refused_flags(
@@ -63,7 +66,10 @@ fn aggregators_say_what_they_need() {
 
 #[test]
 fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
-    refused_flags("--compressor sign --per-slot on --feedback diana", &["diana needs an unbiased compressor"]);
+    refused_flags(
+        "--compressor sign --per-slot on --feedback diana",
+        &["feedback diana does not go with", "needs an unbiased compressor"],
+    );
     let rule = "--rules *.weight=randk:10x:scaled --feedback error";
     refused_flags(rule, &["randk:10x:scaled is not contractive", "feedback none, or diana"]);
     refused_flags(
@@ -77,7 +83,8 @@ fn feedback_that_a_compressor_cannot_have_is_refused_before_data_is_read() {
 fn a_rule_that_matches_no_layer_lists_the_layers() {
     let runs = Runs::default();
     let flags = "--dataset generated --train-limit 64 --test-limit 8 --ranks 2 --rules conv9.*=dense --out run --plain";
-    runs.run(CIFAR, flags).refused(&["rule `conv9.*` matches no slot; there are", ".weight"]);
+    runs.run(CIFAR, flags)
+        .refused(&["rule `conv9.*` does not go with this model: it matches no slot; there are", ".weight"]);
 }
 
 #[test]
@@ -138,8 +145,7 @@ fn a_key_that_cannot_be_set_is_named_with_what_is_valid() {
 fn settings_that_do_not_go_together_say_why() {
     refused_flags("--momentum-correction on --optimizer adam", &["--momentum-correction on", "--optimizer sgd"]);
     for reducer in ["dense", "power-sgd"] {
-        let words =
-            ["a controller sets the compression ratio", &format!("reducer {reducer}"), "has none", "shared-random-k"];
+        let words = ["it sets the compression ratio", &format!("reducer {reducer}"), "has none", "shared-random-k"];
         refused_flags(&format!("--controller gravac --reducer {reducer}"), &words);
     }
     refused_flags("--controller gravac --compressor sign", &["controller", "sign has none", "qsgd", "topk"]);

@@ -71,7 +71,7 @@ impl Ended {
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Ended {
         let Ended { stderr, .. } = &self;
-        assert_eq!(stderr.matches("error: ").count(), 1, "one error: {stderr}");
+        assert_eq!(stderr.lines().filter(|line| line.starts_with("error: ")).count(), 1, "one error: {stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
         // Words may be broken over lines.
         let text = stderr.split_whitespace().collect::<Vec<_>>().join(" ");

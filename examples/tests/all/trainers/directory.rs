@@ -53,7 +53,10 @@ fn a_run_is_replaced_only_when_nothing_stands_in_the_way_of_the_new_one() {
     let before = runs.contents("run");
     for (flags, word) in [
         (SMALL.replace("--dataset generated", "--dataset cifar10 --data nowhere"), "nowhere"),
-        (format!("{SMALL} --train-limit 1").replacen("--train-limit 64", "", 1), "2 ranks cannot share 1 samples"),
+        (
+            format!("{SMALL} --train-limit 1").replacen("--train-limit 64", "", 1),
+            "a world of 2 ranks does not go with 1 samples",
+        ),
         // Found when the model is there.
         (format!("{SMALL} --rules conv9.*=dense"), "conv9"),
         (format!("{SMALL} --record-gradient 1000"), "--record-gradient 1000"),
