@@ -61,7 +61,7 @@ fn aggregators_say_what_they_need() {
     );
     let rules = "--aggregator trimmed-mean:1 --compressor dense --rules *.weight=sign --feedback none";
     refused_flags(rules, &["leave out rules and dense_below"]);
-    refused_flags("--aggregator krum:1 --bucket-values 100 --ranks 5", &["leave out bucket values"]);
+    refused_flags("--aggregator krum:1 --bucket-values 100 --ranks 5", &["leave out bucket_values"]);
 }
 
 #[test]

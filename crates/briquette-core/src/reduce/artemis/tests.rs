@@ -261,7 +261,7 @@ fn impossible_settings_name_what_is_wrong_before_any_rank_talks() {
         ("artemis:topk:10x", "none", &["unbiased", "up=topk:10x"]),
         ("artemis:qsgd:4,down=sign", "none", &["unbiased", "down=sign"]),
         ("artemis:qsgd:4", "error", &["memories of its own", "feedback error", "use feedback none"]),
-        ("artemis:qsgd:2,alpha=0.9", "none", &["alpha of artemis", "at most 0.", "got 0.9"]),
+        ("artemis:qsgd:2,alpha=0.9", "none", &["alpha 0.9 of artemis", "at most 0."]),
         ("artemis:qsgd:2,alpha=-1", "none", &["alpha of artemis", "-1"]),
         ("artemis:qsgd:4,participation=0", "none", &["participation of artemis", "at least 0.001 and at most 1"]),
         ("artemis:qsgd:4,variant=pp3", "none", &["pp3", "pp1", "pp2"]),

@@ -139,7 +139,7 @@ fn settings_that_cannot_work_are_said() {
     // Four machines of two, and groups of two among the four; groups of three do not tile four.
     assert_eq!(built("hierarchical:(hierarchical:dense,group=2),group=2", 8), Ok(()));
     let error = built("hierarchical:(hierarchical:dense,group=3),group=2", 8).unwrap_err();
-    assert!(error.contains("groups of 3 ranks of hierarchical do not tile a world of 4"), "{error}");
+    assert!(error.contains("group=3 of hierarchical does not go with a world of 4 ranks"), "{error}");
     let error = built("hierarchical:(hierarchical:dense,group=2)", 8).unwrap_err();
     assert!(error.contains("may find 1 machines") && error.contains("set its group"), "{error}");
     assert_eq!(built("hierarchical:(hierarchical:dense)", 8), Ok(()));
