@@ -7,7 +7,7 @@
 //! last of their slots are expected, each as soon as it has arrived.
 //!
 //! **Failure.** The error is that of the first bucket that fails; no bucket after it is exchanged. The state that the buckets have staged
-//! is [discarded](Stateful::discard), so stateful reducers work in buckets.
+//! is [discarded](crate::state::Stateful::discard), so stateful reducers work in buckets.
 
 use std::ops::Range;
 
