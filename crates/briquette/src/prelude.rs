@@ -16,7 +16,8 @@
 //!     let mut model = optim.join(LinearConfig::new(2, 1).init(&device))?;
 //!     let before = model.weight.val();
 //!     let loss = model.forward(batch).mean();
-//!     model = optim.step(0.1, model, GradientsParams::from_grads(loss.backward(), &model))?;
+//!     let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//!     model = optim.step(0.1, model, gradients)?;
 //!     Ok((before - model.weight.val()).mean().into_scalar())
 //! }
 //!

@@ -14,10 +14,15 @@
 //! use serde::{Deserialize, Serialize};
 //!
 //! /// Settings, and here the controller too: `always:8x`.
-//! #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+//! #[derive(Debug, Clone, Serialize, Deserialize)]
 //! #[serde(default, deny_unknown_fields)]
 //! struct Always {
 //!     ratio: CompressionFactor,
+//! }
+//! impl Default for Always {
+//!     fn default() -> Self {
+//!         Always { ratio: CompressionFactor::DENSE }
+//!     }
 //! }
 //! impl Described for Always {
 //!     const NAME: &'static str = "always";

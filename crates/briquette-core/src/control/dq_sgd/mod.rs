@@ -67,7 +67,8 @@
 //! let settings = DqSgd { bits: Some(4.0), steps: Some(50), ..DqSgd::default() };
 //! let (mut controller, agreed_step) = (settings.controller(1)?, Default::default());
 //! let mut bits = |norm: f64| {
-//!     let agreed = Agreed { norm2: norm * norm, ..Agreed::new(&agreed_step, &[]) };
+//!     let mut agreed = Agreed::new(&agreed_step, &[]);
+//!     agreed.norm2 = norm * norm;
 //!     controller.decide(&agreed).factor().map(|factor| factor.bits(2..=8))
 //! };
 //! // The first norm gets the mean. Of 8 and 1/2 the level is 2, at which 4 bits (s = 7) are kept: 1/2 gets s = 7/4.
