@@ -18,7 +18,7 @@
 #
 #     cd fuzz && cargo +nightly fuzz run --sanitizer none TARGET artifacts/TARGET/crash-...
 #
-# Mend the fault, and write the input down as a test beside the code: in tests/all/wire_format/damage.rs for a frame.
+# Mend the fault, and write the input down as a test near the code: in tests/all/wire_format/damage.rs for a frame.
 #
 # There is no address sanitizer: nothing here is unsafe, and without it three times as many inputs are tried.
 #

@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         "panic" if last => panic!("out of luck"),
         "exit" if last => std::process::exit(3),
-        "error" | "panic" | "exit" => drop(comm.recv(comm.world() - 1)?),
+        // Printed before this rank leaves MPI: afterwards the launcher may end it before it prints.
+        "error" | "panic" | "exit" => drop(comm.recv(comm.world() - 1).inspect_err(|error| eprintln!("{error}"))?),
         // All but one are notified, and that one never asks.
         "stuck" if last => thread::sleep(FOR_EVER),
         "stuck" => drop(comm.recv(comm.world() - 1)?),

@@ -11,11 +11,11 @@ use mpi::{Rank, Tag};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::label;
 use crate::pending::Pending;
+use crate::wait::Wait;
 
 /// Capacity of the queue of each rank, in frames.
 const CAPACITY: usize = 16;
@@ -199,9 +199,7 @@ impl Endpoint {
         if from == self.rank {
             return Ok(frame);
         }
-        let label = label::remove(&mut frame).unwrap_or_default();
-        if !label.is(&call.scope) {
-            let theirs = label.to_string();
+        if let Err(theirs) = label::remove(&mut frame, &call.scope) {
             let error = CommError::OutOfStep { rank: self.rank, other: from, during: call.scope, theirs };
             self.abort(call.scope, &error.to_string());
             return Err(error);
@@ -219,7 +217,7 @@ impl Endpoint {
         let (bytes, _) = (message, status).matched_receive_vec::<u8>();
         match tag {
             LEFT => self.peers[from].left = true,
-            _ => drop(self.stopped.set(abort_of(from, bytes))),
+            _ => drop(self.stopped.set(abort_of(from, &bytes))),
         }
     }
 
@@ -373,32 +371,8 @@ fn begin_to_receive(message: Message, status: &Status, pool: &mut FramePool) -> 
 }
 
 /// Decodes the abort of rank `by`. Malformed bytes give an abort without a reason.
-fn abort_of(by: usize, mut bytes: Frame) -> CommError {
-    let during = label::remove(&mut bytes).map(label::Label::leak);
-    let reason = if during.is_some() { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() };
-    CommError::Aborted { by, during: during.unwrap_or_default(), reason }
-}
-
-/// Polling wait: first spins, then yields to other threads, then sleeps briefly.
-struct Wait {
-    began: Instant,
-    deadline: Duration,
-    rounds: u32,
-}
-
-impl Wait {
-    fn new(deadline: Duration) -> Wait {
-        Wait { began: Instant::now(), deadline, rounds: 0 }
-    }
-
-    /// Pauses; returns false once the deadline has passed.
-    fn pause(&mut self) -> bool {
-        self.rounds = self.rounds.saturating_add(1);
-        match self.rounds {
-            0..50 => std::hint::spin_loop(),
-            50..2000 => thread::yield_now(),
-            _ => thread::sleep(Duration::from_micros(50)),
-        }
-        self.began.elapsed() < self.deadline
-    }
+fn abort_of(by: usize, bytes: &[u8]) -> CommError {
+    let (during, reason) = label::split(bytes)
+        .map_or_else(Default::default, |(reason, label)| (label.leak(), String::from_utf8_lossy(reason).into_owned()));
+    CommError::Aborted { by, during, reason }
 }

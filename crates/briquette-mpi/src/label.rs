@@ -19,9 +19,9 @@ pub(crate) const LONGEST: usize = u8::MAX as usize + 17;
 const LONGEST_REASON: usize = 2048;
 
 /// The operation of another rank.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Label {
-    operation: String,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Label<'a> {
+    operation: &'a [u8],
     step: u64,
     bucket: Option<usize>,
 }
@@ -36,20 +36,26 @@ pub(crate) fn append(frame: &mut Frame, scope: &Scope) {
     frame.push(operation.len() as u8);
 }
 
-/// Removes the label from a frame and returns it; nothing if the frame has none, which no rank sends.
-pub(crate) fn remove(frame: &mut Frame) -> Option<Label> {
-    let (rest, length) = frame.split_last().map(|(length, rest)| (rest, usize::from(*length)))?;
+/// Removes the label from a frame. If it is not that of `scope`, returns the operation of the sender.
+pub(crate) fn remove(frame: &mut Frame, scope: &Scope) -> Result<(), String> {
+    let len = match split(frame) {
+        Some((rest, label)) if label.is(scope) => rest.len(),
+        Some((_, label)) => return Err(label.to_string()),
+        None => return Err("an unknown call".into()),
+    };
+    frame.truncate(len);
+    Ok(())
+}
+
+/// Splits a message into what was sent and the label; nothing if it has none, which no rank sends.
+pub(crate) fn split(message: &[u8]) -> Option<(&[u8], Label<'_>)> {
+    let (rest, length) = message.split_last().map(|(length, rest)| (rest, usize::from(*length)))?;
     let (rest, bucket) = rest.split_last_chunk::<8>()?;
     let (rest, step) = rest.split_last_chunk::<8>()?;
     let (rest, operation) = rest.split_at_checked(rest.len().checked_sub(length)?)?;
     let bucket = u64::from_le_bytes(*bucket);
-    let label = Label {
-        operation: String::from_utf8_lossy(operation).into_owned(),
-        step: u64::from_le_bytes(*step),
-        bucket: (bucket != u64::MAX).then_some(bucket as usize),
-    };
-    frame.truncate(rest.len());
-    Some(label)
+    let bucket = (bucket != u64::MAX).then_some(bucket as usize);
+    Some((rest, Label { operation, step: u64::from_le_bytes(*step), bucket }))
 }
 
 /// Encodes an abort: the reason with the label.
@@ -59,20 +65,24 @@ pub(crate) fn abort(during: &Scope, reason: &str) -> Frame {
     bytes
 }
 
-impl Label {
-    pub(crate) fn is(&self, scope: &Scope) -> bool {
-        self.step == scope.step && self.bucket == scope.bucket && self.operation == name(scope)
+impl Label<'_> {
+    fn is(&self, scope: &Scope) -> bool {
+        self.step == scope.step && self.bucket == scope.bucket && self.operation == name(scope).as_bytes()
     }
 
     /// Returns it as a scope. Leaks a few bytes, for use once in the life of a world.
     pub(crate) fn leak(self) -> Scope {
-        Scope { operation: self.operation.leak(), step: self.step, bucket: self.bucket }
+        Scope {
+            operation: String::from_utf8_lossy(self.operation).into_owned().leak(),
+            step: self.step,
+            bucket: self.bucket,
+        }
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Scope::show(f, &self.operation, self.step, self.bucket)
+        Scope::show(f, &String::from_utf8_lossy(self.operation), self.step, self.bucket)
     }
 }
 
@@ -92,9 +102,10 @@ mod tests {
                 for payload in [&b""[..], b"values"] {
                     let mut frame = payload.to_vec();
                     append(&mut frame, &scope);
-                    let label = remove(&mut frame).unwrap();
-                    assert!(label.is(&scope) && !label.is(&Scope { step: 1, ..scope }), "{label}");
-                    assert_eq!((frame.as_slice(), label.to_string()), (payload, scope.to_string()));
+                    let label = split(&frame).unwrap().1;
+                    assert!(label.is(&scope) && label.to_string() == scope.to_string(), "{label}");
+                    assert_eq!(remove(&mut frame, &Scope { step: 1, ..scope }), Err(scope.to_string()));
+                    assert_eq!((remove(&mut frame, &scope), frame.as_slice()), (Ok(()), payload));
                 }
             }
         }
@@ -104,14 +115,14 @@ mod tests {
     fn long_names_and_reasons_are_cut_between_characters() {
         let scope = Scope { operation: String::leak("€".repeat(100)), ..Scope::default() };
         let mut bytes = abort(&scope, &"€".repeat(1000));
-        assert!(remove(&mut bytes).unwrap().is(&scope));
+        assert_eq!(remove(&mut bytes, &scope), Ok(()));
         assert_eq!(bytes, "€".repeat(2048 / 3).as_bytes());
     }
 
     #[test]
     fn bytes_that_no_rank_sends_have_no_label() {
         for bytes in [&[][..], &[0; 16], &[9; 20]] {
-            assert_eq!(remove(&mut bytes.to_vec()), None);
+            assert_eq!(split(bytes), None);
         }
     }
 }

@@ -77,6 +77,7 @@ mod endpoint;
 mod error;
 mod label;
 mod pending;
+mod wait;
 
 use endpoint::Endpoint;
 pub use error::MpiError;

@@ -196,7 +196,7 @@ macro_rules! __facts {
                 abort_reaches_pending_and_later_calls_of_every_rank
                 panic_of_a_rank_stops_the_others_and_names_it
                 vectors_of_different_lengths_stop_every_rank
-                ranks_in_different_calls_are_told_both
+                ranks_in_different_calls_get_both_names
                 frames_of_a_rank_that_left_arrive_before_the_news
                 a_wait_for_any_rank_goes_on_until_all_have_left
                 an_abort_ends_a_wait_for_any_rank

@@ -1,4 +1,4 @@
-//! Trains with a configuration from a TOML file and flags, in which algorithms of this crate stand beside Briquette's:
+//! Trains with a configuration from a TOML file and flags, with algorithms of this crate and Briquette's:
 //! `cargo run --example by_name -- --set controller=while-it-helps:10 --set reducer=ladder`.
 
 use std::process::ExitCode;

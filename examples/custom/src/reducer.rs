@@ -8,7 +8,7 @@ use briquette::core::state::Stateful;
 use briquette::core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 
-/// Sends every `n`-th value from an offset that all ranks draw alike, as an all-reduce: `every-nth:8`. The mean error is
+/// Sends every `n`-th value from an offset that is the same on all ranks, as an all-reduce: `every-nth:8`. The mean error is
 /// the energy times `1 − 1/n`, and error feedback keeps what was not sent.
 ///
 /// These settings are the reducer as well, because it has no state.

@@ -36,7 +36,7 @@ fn settings_that_go_together_are_printed_with_their_reasons() {
 }
 
 #[test]
-fn a_conflict_is_told_with_what_to_do_instead() {
+fn a_conflict_names_what_to_do_instead() {
     for (settings, flags, words) in [
         (
             "strategy = \"diloco\"\nfeedback = \"momentum\"\n",
@@ -79,6 +79,12 @@ fn the_file_of_a_run_is_read_under_its_table() {
     assert!(code == Some(2) && out.contains("use SGD without momentum, or feedback error"), "{out}");
     // A flag wins over the file.
     assert_eq!(check(&run(4, "adam", "momentum:0.9"), &["--optimizer", "sgd"]).0, Some(0));
+    // Every optimizer of the trainers that has a momentum.
+    for optimizer in ["comp-ams", "padamw", "generic-adam", "sign-sgd", "delayed-adagrad-momentum", "ftrl-sgd", "adam"]
+    {
+        assert_eq!(check(&run(4, optimizer, "momentum:0.9"), &[]).0, Some(2), "{optimizer}");
+    }
+    assert_eq!(check(&run(4, "delayed-adagrad", "momentum:0.9"), &[]).0, Some(0));
     let server = "ranks = 3\nserver = \"backup:4,spare=1\"\n[config]\nstrategy = \"every-step\"\nreducer = \"dense\"\n\
                   feedback = \"none\"\ncontroller = \"none\"\n";
     let (code, out, _) = check(server, &[]);

@@ -210,7 +210,7 @@ listed! {
     with_reducer reducers ReducerConfig dyn ReducerSettings |reducer| {
         let built = reducer.build(&Exchange::default(), &layout())?.knob().is_some();
         let (left, why) = ("`has_knob` of its settings", format!("the settings say {}, the reducer {built}", reducer.has_knob()));
-        if built == reducer.has_knob() { Ok(()) } else { Err(ConfigError::conflict(left, "`knob`", why, "make both alike")) }
+        if built == reducer.has_knob() { Ok(()) } else { Err(ConfigError::conflict(left, "`knob`", why, "make them equal")) }
     };
     with_aggregator aggregators AggregatorConfig dyn AggregatorSettings |aggregator| {
         drop(aggregator.build());

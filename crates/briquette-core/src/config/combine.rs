@@ -79,6 +79,14 @@ pub struct StrategyTraits {
     pub sends: Sends,
 }
 
+impl StrategyTraits {
+    /// Traits of a strategy whose differences keep what was not sent, so that no feedback is needed. `why` is a clause about "it".
+    pub const fn without_feedback(why: &'static str) -> Self {
+        let uses = &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits { uses: Some((uses, why)), sends: Sends::AsTheyAre }
+    }
+}
+
 /// Quantity that a strategy exchanges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -343,6 +343,17 @@ mod tests {
         ] {
             assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
         }
+        let mistaken =
+            |table: &str| toml::from_str::<Holder>(&format!("aggregator = {table}")).unwrap_err().to_string();
+        // A key or a kind is not a part of a text.
+        for (table, words) in [
+            ("{ kind = 'krum', 'keep=3,byzantine' = 2 }", "unknown field `keep=3,byzantine`"),
+            ("{ kind = 'krum', 'k eep' = 2 }", "unknown field `k eep`"),
+            ("{ kind = 'krum:1' }", "`krum:1` is no kind"),
+            ("{ keep = 1 }", "missing field `kind`"),
+        ] {
+            assert!(mistaken(table).contains(words), "{}", mistaken(table));
+        }
         for table in ["{ kind = 'krum', keep = 0 }", "{ kind = 'krum', kep = 1 }", "{ kind = 'middle' }", "3"] {
             assert!(toml::from_str::<Holder>(&format!("aggregator = {table}")).is_err(), "{table}");
         }

@@ -68,7 +68,7 @@
 
 use super::rounds::{check_period, in_rounds, period_of};
 use super::{Agrees, Context, Momenta, Plan, SyncStrategy, check_own};
-use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::reduce::{Reducer, Round, check_average};
 use crate::report::Report;
@@ -129,12 +129,7 @@ impl Described for EasgdConfig {
 
 impl StrategySettings for EasgdConfig {
     fn traits(&self) -> StrategyTraits {
-        let uses: &[&str] =
-            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        StrategyTraits {
-            uses: Some((uses, "exchanges differences that keep what was not sent")),
-            sends: Sends::AsTheyAre,
-        }
+        StrategyTraits::without_feedback("exchanges differences that keep what was not sent")
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {

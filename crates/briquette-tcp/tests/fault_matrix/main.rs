@@ -1,7 +1,7 @@
 //! Outcomes of failing ranks and networks: every kind of fault, during every operation, to rank 0 and to another rank.
 //! The outcomes are those of the table in `outcomes.md`, which `docs/faults.md` sums up; none is "hung".
 //!
-//! Own binary: it starts itself as ranks, and the cases are timed, so that no other test runs beside them.
+//! Own binary: it starts itself as ranks, and the cases are timed, so that no other test runs at the same time.
 //!
 //! Each case is a world of three processes, which are this test program started again; rank 0 or 1 has proxies in front
 //! of all its connections. The observed table is written to `target/tmp/faults.md`.

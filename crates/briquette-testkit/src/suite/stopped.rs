@@ -65,7 +65,7 @@ pub fn vectors_of_different_lengths_stop_every_rank<L: Launch>(launch: &L) {
 }
 
 /// Ranks in different calls all fail, with an error that names both calls.
-pub fn ranks_in_different_calls_are_told_both<L: Launch>(launch: &L) {
+pub fn ranks_in_different_calls_get_both_names<L: Launch>(launch: &L) {
     let at = |operation, step| Scope { operation, step, bucket: None };
     let (header, save) = (at("step header", 3), at("checkpoint save", 3));
     for (first, second) in [(header, save), (header, at("step header", 4)), (save, Scope { bucket: Some(1), ..save })] {

@@ -150,7 +150,7 @@ fn ranks_with_different_histories_of_a_buffer_decide_alike() {
     ranks(2, |comm| {
         let (rank, mut optim) = (comm.rank(), optimizer(comm));
         let model = optim.join(Masked::new(0.0))?;
-        // Buffers that all ranks have alike would not be in each rank's file.
+        // Buffers that are the same on all ranks would not be in each rank's file.
         model.mask.update(Masked::new([0.5, 1234.5][rank]).mask.value());
         optim.save(&model, directory.path(), &BTreeMap::new())
     });

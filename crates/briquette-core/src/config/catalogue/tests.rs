@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// A reducer of another crate, of a name and with a representative. With 0 parts it does not build; 13 is out of its range.
 macro_rules! own {
     ($own:ident, $name:literal, $representative:literal) => {
+        own!($own, $name, $representative, true);
+    };
+    ($own:ident, $name:literal, $representative:literal, $has_knob:literal) => {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         struct $own {
@@ -40,7 +43,7 @@ macro_rules! own {
                 if self.parts == 0 { Err(range("at least 1")) } else { like().build(exchange, layout) }
             }
             fn has_knob(&self) -> bool {
-                true
+                $has_knob
             }
             fn traits(&self) -> ReducerTraits {
                 like().traits()
@@ -58,6 +61,61 @@ own!(Taken, "dense", 4);
 own!(Malformed, "Not A Name", 4);
 own!(Unbuildable, "unbuildable", 0);
 own!(Unreadable, "unreadable", 13);
+own!(Undeclared, "undeclared", 4, false);
+
+/// A reducer of another crate around a further reducer, which is one of the same catalogue in its representative.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Around {
+    inner: ReducerConfig,
+}
+
+impl Described for Around {
+    const NAME: &'static str = "around";
+    const HELP: &'static str = "around another reducer";
+
+    fn representatives() -> Vec<Self> {
+        vec![Around { inner: "own".parse().unwrap_or_default() }]
+    }
+}
+
+impl ReducerSettings for Around {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        self.inner.get().build(exchange, layout)
+    }
+    fn has_knob(&self) -> bool {
+        self.inner.get().has_knob()
+    }
+    fn traits(&self) -> ReducerTraits {
+        self.inner.get().traits()
+    }
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
+        self.inner.get().error_bound(len)
+    }
+}
+
+/// Settings without a text.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Listing {
+    parts: Vec<u64>,
+}
+
+impl Described for Listing {
+    const NAME: &'static str = "listing";
+    const HELP: &'static str = "has a list";
+}
+
+impl ReducerSettings for Listing {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        like().build(exchange, layout)
+    }
+    fn traits(&self) -> ReducerTraits {
+        like().traits()
+    }
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
+        like().error_bound(len)
+    }
+}
 
 fn like() -> SharedRandomKConfig {
     SharedRandomKConfig::default()
@@ -79,6 +137,8 @@ fn a_catalogue_refuses_what_could_not_be_used_and_says_why() {
         (error::<Malformed>(), "reducer Not A Name cannot be in the catalogue: a name is lowercase words"),
         (error::<Unbuildable>(), "`unbuildable:0` does not build"),
         (error::<Unreadable>(), "`unreadable:13` cannot be read"),
+        (error::<Undeclared>(), "the settings say false, the reducer true"),
+        (error::<Listing>(), "its settings have no text: use a flat struct"),
     ] {
         assert!(error.contains(words), "{error}");
     }
@@ -109,6 +169,16 @@ fn a_guest_is_read_written_described_and_tested_as_the_others() {
     });
     assert_eq!(ReducerConfig::help().len(), outside);
     assert!("own:3".parse::<ReducerConfig>().unwrap_err().to_string().contains("unknown reducer `own:3`"));
+}
+
+#[test]
+fn settings_may_name_what_was_added_before() {
+    let both = Catalogue::new().with_reducer::<Own>().and_then(|catalogue| catalogue.with_reducer::<Around>()).unwrap();
+    both.scope(|| {
+        let around = ReducerConfig::all().into_iter().find(|reducer| reducer.name() == "around").unwrap();
+        assert_eq!((around.to_string(), around.get().has_knob()), ("around:own:4".into(), true));
+        assert_eq!("around:own:4".parse(), Ok(around));
+    });
 }
 
 #[test]

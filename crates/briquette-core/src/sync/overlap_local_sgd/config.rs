@@ -2,7 +2,7 @@
 
 use super::OverlapLocalSgd;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::in_background::CHANNEL;
@@ -75,12 +75,7 @@ impl Described for OverlapConfig {
 
 impl StrategySettings for OverlapConfig {
     fn traits(&self) -> StrategyTraits {
-        let uses: &[&str] =
-            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        StrategyTraits {
-            uses: Some((uses, "exchanges in the background, differences that keep what was not sent")),
-            sends: Sends::AsTheyAre,
-        }
+        StrategyTraits::without_feedback("exchanges in the background, differences that keep what was not sent")
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {

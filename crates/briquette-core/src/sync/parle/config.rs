@@ -2,7 +2,7 @@
 
 use super::Parle;
 use crate::Layout;
-use crate::config::{Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits};
+use crate::config::{Described, Exchange, ReducerConfig, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 use crate::sync::SyncStrategy;
 use crate::sync::rounds::{check_period, period_of};
@@ -90,12 +90,7 @@ impl Described for ParleConfig {
 
 impl StrategySettings for ParleConfig {
     fn traits(&self) -> StrategyTraits {
-        let uses: &[&str] =
-            &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        StrategyTraits {
-            uses: Some((uses, "exchanges differences that keep what was not sent")),
-            sends: Sends::AsTheyAre,
-        }
+        StrategyTraits::without_feedback("exchanges differences that keep what was not sent")
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
