@@ -1,7 +1,7 @@
 //! Configuration values: in code, in TOML, and on a command line.
 //!
-//! [`Config`] combines the settings of all algorithms and builds them. Every impossible setting is an error at
-//! [`build`](Config::build), before any communication. The settings of an algorithm are defined in its own file and listed in its
+//! [`Config`] combines the settings of all algorithms and builds them. [`build`](Config::build) refuses every
+//! setting that cannot work for the model and the world, before any communication; [`combine::check`] also knows the optimizer. The settings of an algorithm are defined in its own file and listed in its
 //! family. The list gives them a text (`name:first,key=value`), a TOML form (that text, or a table with the `kind`), and a place in
 //! [`representatives`], over which the laws iterate.
 //!
@@ -63,7 +63,7 @@ use crate::{CompressionFactor, Layout};
 /// The complete configuration: the strategy, and the exchange. In TOML, `strategy` stands next to the keys of the [exchange](Exchange).
 ///
 /// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. If some keys are given, the others are chosen by the
-/// [same rules](parts): naming one part changes no other. In code, [`Parts`] follows the same rules. An [`Exchange`] names all of its
+/// [same rules](parts): naming one part changes another only if the two are incompatible. In code, [`Parts`] follows the same rules. An [`Exchange`] names all of its
 /// parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {

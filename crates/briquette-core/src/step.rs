@@ -11,14 +11,13 @@
 //! ```
 //!
 //! *Weigh* scales a gradient by its rank's share of the samples. *Hold* keeps the state of slots for which no rank has a gradient. Parameters
-//! have a header of their own if there was no exchange of gradients.
+//! have a header of their own only if no gradients were exchanged in this step.
 //!
-//! A gradient that is exchanged [while it arrives](Lent::exchange) has a second header at its end, before anything is
-//! committed.
+//! A gradient that is exchanged [during the backward pass](Lent::exchange) has a second header at the end of the exchange, before
+//! the commit.
 //!
-//! After an error the strategy has
-//! discarded its staged state and the vector is unchanged. Where only some ranks know of the error, the driver aborts the
-//! session, so that no rank waits.
+//! After an error, the strategy has discarded its staged state. Parameters are unchanged; a gradient may already be multiplied by
+//! its weight. If only some ranks know of the error, the driver aborts the session, so that no rank waits.
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, config::Config, error::CommError, step::Driver, sync::Header};

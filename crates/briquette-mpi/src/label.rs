@@ -1,4 +1,4 @@
-//! Label at the end of every message: the operation of the sender, by which ranks in different calls are recognized.
+//! Message label: the sender's operation, step and bucket, at the end of every message. It detects ranks in different calls.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | 8 | bucket, little endian; all ones for none |
 //! | 1 | n |
 //!
-//! In front of it is a frame, or the reason of an abort.
+//! The label follows a frame, or the reason of an abort.
 
 use briquette_core::Frame;
 use briquette_core::comm::Scope;

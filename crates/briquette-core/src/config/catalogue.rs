@@ -1,9 +1,9 @@
-//! Catalogue: the algorithms that texts, tables, flags and help know, beyond those of this crate.
+//! Catalogue: algorithms of other crates that texts, tables and flags can name and that help lists.
 //!
 //! A [`Catalogue`] is a value. It lists the settings of algorithms of other crates by family. While it is [installed](Catalogue::install)
 //! or in [scope](Catalogue::scope), every text and table of a configuration may name them, `help()` of a family describes them, and
-//! [`representatives`](super::representatives) include them, so that the laws test them. They are then built, checked and combined as
-//! this crate's own: a controller of another crate can steer `auto`'s ladder under any feedback.
+//! [`representatives`](super::representatives) include them, so that the laws test them. They are then built, checked and combined like
+//! this crate's algorithms: a controller of another crate can steer `auto`'s ladder under any feedback.
 //!
 //! ```
 //! use briquette_core::config::{Catalogue, Config, ControllerConfig, ControllerSettings, Described, Feedback};

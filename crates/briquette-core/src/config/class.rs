@@ -140,7 +140,7 @@ impl Exchange {
             // The identity belongs to both classes.
             Some(ErrorBound::Contractive { delta: 1.0 }) => Ok(0.0),
             _ => Err(self.refused(
-                "it needs an unbiased compressor (qsgd, or scaled shared-random-k), and this one as set is not",
+                "it needs an unbiased compressor (qsgd, or scaled shared-random-k), and with these settings this one is not",
                 "use feedback ef21 for a contractive one, or error",
             )),
         }
@@ -172,7 +172,9 @@ impl Exchange {
             Some(ErrorBound::Contractive { .. } | ErrorBound::MeanContractive { .. }) => return Ok(()),
             Some(ErrorBound::Unbiased { omega: 0.0 }) => return Ok(()),
             Some(ErrorBound::Unbiased { omega }) => (
-                format!("it needs a contractive compressor, and this one as set is unbiased with omega {omega}"),
+                format!(
+                    "it needs a contractive compressor, and with these settings this one is unbiased with omega {omega:.2}"
+                ),
                 "use feedback diana",
             ),
             Some(ErrorBound::Biased { .. }) => (
@@ -180,8 +182,7 @@ impl Exchange {
                 "use feedback none",
             ),
             None => (
-                "it needs a compressor that contracts on every rank, and this one promises that of the mean only"
-                    .to_owned(),
+                "it needs a compressor that contracts on every rank, and this one does so only for the mean".to_owned(),
                 "use feedback error",
             ),
         };

@@ -1,7 +1,8 @@
 //! Decides which parts of a configuration may be combined.
 //!
-//! [`check`] reads only what the parts declare, so it needs neither a model nor ranks. [`Config::build`] and
-//! [`Exchange::build_reducer`] call it first. The parts themselves check only what needs built values: ranges, the edges of a graph,
+//! [`check`] builds nothing: it reads the traits and error bounds that the parts declare. Model and number of ranks are optional.
+//! [`Config::build`] makes its checks of the strategy first, [`Exchange::build_reducer`] those of the exchange, and the Burn
+//! integration those of the [`optimizer`]. The parts themselves check only what needs built values: ranges, the edges of a graph,
 //! and the step of DIANA's memory. The tables of combinations in the book are generated from it, and `briquette check` prints its verdict.
 //!
 //! ```
@@ -206,7 +207,7 @@ fn controller(exchange: &Exchange) -> Result<(), Conflict> {
             }
             None => (
                 format!("reducer {}", reducer.name()),
-                "use gather with topk or qsgd, or shared-random-k, or controller none".to_owned(),
+                "use gather with topk or qsgd, ladder, shared-random-k, or controller none".to_owned(),
             ),
         };
         let why = format!("it sets the compression ratio by a knob, and {what} has none");

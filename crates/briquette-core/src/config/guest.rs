@@ -7,7 +7,7 @@ use super::Described;
 /// Settings of an algorithm that this crate does not list, with their text. Made by reading a text or a table whose name is in the
 /// [catalogue](super::Catalogue). Two are equal if their texts are.
 ///
-/// It can be copied like the settings of this crate. For that, settings stay in memory until the process ends: a few bytes for every
+/// It is `Copy`, because some families are. For that, settings stay in memory until the process ends: a few bytes for every
 /// time that a configuration is read.
 pub struct Guest<T: ?Sized + 'static> {
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Schedules: compression ratios fixed before the run: one ratio, warm-ups and staircases over steps.
+//! Schedules: one ratio, warm-ups and staircases that are fixed before the run.
 //!
 //! **Why.** Gradients of the first steps are large, change fast and suffer most from compression. Every rank can follow a schedule
 //! without measurements. **Why not.** A schedule knows neither the network nor the model: the length of the warm-up is a guess,
@@ -23,7 +23,7 @@
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch; a ramp per step avoids its jumps. [`Schedule::dgc`] takes
 //! the sparsity 99.6 % as written, 250x, not as the 256x of the geometric series. Clipping and momentum correction are in
-//! [`MomentumCorrection`](crate::wrapper::MomentumCorrection). No measured number is read, so none can mislead it.
+//! [`MomentumCorrection`](crate::wrapper::MomentumCorrection). A schedule reads no measurements.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression: Reducing the
 //! Communication Bandwidth for Distributed Training*, ICLR 2018, <https://arxiv.org/abs/1712.01887>, §3.3.

@@ -1,4 +1,4 @@
-//! A conflict: two settings that cannot be combined.
+//! Conflict: two settings, or a setting and a property of the run, that cannot be combined.
 
 /// Two settings that cannot be combined, with the reason and a remedy.
 ///

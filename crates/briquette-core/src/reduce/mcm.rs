@@ -172,7 +172,7 @@ impl ReducerSettings for McmConfig {
             true => Err(Conflict::new(
                 "reducer mcm",
                 format!("feedback {feedback}"),
-                "it has memories of its own, and steps that are plain SGD's",
+                "it has memories of its own, and requires plain SGD",
                 "use feedback none",
             )),
         }

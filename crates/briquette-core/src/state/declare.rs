@@ -1,8 +1,8 @@
 /// Declares the saved state of a component, and so implements [`Stateful`](crate::state::Stateful) for it.
 ///
 /// Every line is a field and its [entry](crate::state::fields), or several fields and [`numbers`](crate::state::fields::numbers).
-/// With `as it`, entries can depend on the component's settings. Checks come first, in the order of the lines: if one fails,
-/// only components may have been loaded. The hooks are optional, in this order:
+/// With `as it`, entries can depend on the component's settings. Loading first checks all entries, in order, and then sets
+/// them. If a check fails, no field has changed, except components, which load during their check. The hooks are optional, in this order:
 ///
 /// - `check: fn(&Self, &State) -> Result<(), StateError>;` makes additional checks.
 /// - `after_load`, `after_commit` and `after_discard` are `fn(&mut Self)`, for everything that is derived from the state.

@@ -11,8 +11,8 @@
 //! | [`parts`]`("bucket")` | a `Vec` of components | their entries, under `bucket-0/`, `bucket-1/`, … |
 //! | [`flatten`]`()` | a component | its entries, without a prefix |
 //!
-//! An entry is replicated unless [`rank_local`](Entry::rank_local) declares otherwise. [`when`] limits an entry to some
-//! settings, [`if_some`] to a field that is present.
+//! An entry is replicated unless [`rank_local`](Entry::rank_local) declares otherwise. A [`scalar`] is rank-local. The entries of
+//! a component keep their own placement. [`when`] limits an entry to some settings, [`if_some`] to a field that is present.
 
 pub use super::components::{Part, Parts, flatten, part, parts};
 pub use super::numbers::{Group, Numbers, numbers};

@@ -20,7 +20,7 @@ const HEAD: &str = "\
 
 Which strategies, feedbacks and controllers work with which reducers. Each name stands for its default settings, in a world of 6
 ranks; the parts that are not named are [chosen](choosing.md). A number refers to the reasons below its table. This page is generated
-from the function that also checks a run, `briquette_core::config::combine::check`.
+from `briquette_core::config::combine::check`. A run makes the same checks when it builds its configuration.
 
 To check your own settings, with other values and for your optimizer:
 

@@ -148,7 +148,7 @@ impl ReducerSettings for ArtemisConfig {
             true => Err(Conflict::new(
                 "reducer artemis",
                 format!("feedback {}", exchange.feedback),
-                "it has memories of its own, and what it sends back is not the mean of what was sent",
+                "it has memories of its own, and what ranks receive is not the mean of what was sent",
                 "use feedback none",
             )),
         }

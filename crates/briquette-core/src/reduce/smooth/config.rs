@@ -155,7 +155,7 @@ impl ReducerSettings for SmoothConfig {
             true => Err(Conflict::new(
                 "reducer smooth",
                 format!("feedback {feedback}"),
-                "it has a memory of its own (alpha), and estimates from plain SGD's steps",
+                "it has a memory of its own (alpha), and its estimates require plain SGD",
                 "use feedback none or error",
             )),
         }
