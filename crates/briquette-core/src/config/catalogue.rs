@@ -158,7 +158,7 @@ macro_rules! listed {
                 /// [`ConfigError::Catalogue`] if the name is taken or malformed, or if a representative does not build or is not the
                 /// same settings again when read from its text.
                 pub fn $with<S: Described + $trait + Send + Sync + 'static>(mut self) -> Result<Self, ConfigError> {
-                    check_flat::<S>(<$family>::WHAT)?;
+                    self.scope(|| check_flat::<S>(<$family>::WHAT))?;
                     add(&mut self, Entry::<$family>::new::<S, AsGuest<S>>())?;
                     Ok(self)
                 }

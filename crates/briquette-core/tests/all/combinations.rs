@@ -149,6 +149,16 @@ fn conflicts_name_both_settings_and_what_to_do_instead() {
     for (text, run, left, right, instead) in [
         ("strategy=local-sgd:8 during_backward=true", none, "strategy local-sgd:8", "during_backward", "every-step"),
         ("strategy=sgp reducer=power-sgd:4", none, "strategy sgp", "reducer power-sgd:4", "leave reducer out"),
+        ("strategy=easgd feedback=error", none, "strategy easgd", "feedback error", "leave feedback out"),
+        ("strategy=parle feedback=error", none, "strategy parle", "feedback error", "leave feedback out"),
+        ("strategy=overlap-local-sgd feedback=error", none, "strategy overlap", "feedback error", "leave feedback out"),
+        (
+            "strategy=streaming-diloco controller=gravac",
+            none,
+            "strategy streaming",
+            "controller gravac",
+            "leave controller",
+        ),
         ("strategy=lsgd bucket_values=7", none, "strategy lsgd", "bucket_values 7", "leave bucket_values out"),
         ("strategy=diloco feedback=momentum", none, "strategy diloco", "feedback momentum:0.9", "feedback error"),
         ("strategy=minibatch:4,accelerate=true feedback=momentum", none, "strategy minibatch", "feedback", "error"),

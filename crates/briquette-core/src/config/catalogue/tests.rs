@@ -75,7 +75,7 @@ impl Described for Around {
     const HELP: &'static str = "around another reducer";
 
     fn representatives() -> Vec<Self> {
-        vec![Around { inner: "own".parse().unwrap_or_default() }]
+        vec![Around { inner: "own".parse().expect("added before") }]
     }
 }
 
