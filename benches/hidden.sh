@@ -19,7 +19,7 @@
 #                  last two thirds of it; encoding and decoding take no time
 #   compute        until the exchange begins, of the slowest rank
 #   exchange       encoding, communicating and decoding that the step waited for; waiting for the other rank to come is in `wait`
-#   hidden         encoding, communicating and decoding while the rank computed
+#   overlapped     encoding, communicating and decoding while the rank computed
 #   ratio_to_max   step / max(compute, exchange), both of the same turn's run with the exchange after the backward pass
 #   sum            compute + exchange, likewise: what a step takes that hides nothing. Under auto the two modes may send different bytes
 set -euo pipefail
@@ -62,7 +62,7 @@ cat > "$out/part.py" <<'PYTHON'
 """part.py keep WARM DIRECTORY [TRACE] > PART: a run's seconds. part.py row LINK MODEL EXCHANGE RUNS: rows from parts. part.py header.
 part.py compute PARTS: median milliseconds."""
 import glob, json, statistics, sys
-COLUMNS = ("link,model,exchange,mode,steps,bytes_per_step,factor,step_ms,compute_ms,exchange_ms,wait_ms,hidden_ms,"
+COLUMNS = ("link,model,exchange,mode,steps,bytes_per_step,ratio,step_ms,compute_ms,exchange_ms,wait_ms,overlapped_ms,"
            "ratio_to_max,sum_ms,step_over_sum,wall_step_ms,measured_over_wall,wall_ratio_to_max,fixed_step_ms,measured_over_fixed")
 
 def keep(warm, directory, trace=None):
@@ -77,8 +77,8 @@ def keep(warm, directory, trace=None):
     part = {"step": steps[warm:]}
     records = records[warm:warm + len(part["step"])]
     part["bytes"] = [record["bytes_sent"] for record in records]
-    part["factor"] = [record["factor"] or 1 for record in records]
-    for name in ("compute", "wait", "hidden"):
+    part["ratio"] = [record["ratio"] or 1 for record in records]
+    for name in ("compute", "wait", "overlapped"):
         part[name] = [record[f"{name}_seconds"] for record in records]
     spent = lambda r: r["compress_seconds"] + r["exchange_seconds"] - r["wait_seconds"]
     part["exchange"] = [spent(record) for record in records]
@@ -111,8 +111,8 @@ def row(link, model, exchange, runs):
         step = median(real, "step")
         total = median(after["real"], "compute") + median(after["real"], "exchange")
         values = [link, model, exchange, mode, sum(len(part["step"]) for part in real), round(median(real, "bytes")),
-                  f"{median(real, 'factor'):.1f}"]
-        values += [f"{1e3 * median(real, key):.2f}" for key in ("step", "compute", "exchange", "wait", "hidden")]
+                  f"{median(real, 'ratio'):.1f}"]
+        values += [f"{1e3 * median(real, key):.2f}" for key in ("step", "compute", "exchange", "wait", "overlapped")]
         values += [f"{beside('real', over_max):.3f}", f"{1e3 * total:.2f}", f"{beside('real', over_sum):.3f}"]
         if parts["wall"]:
             expected = median(parts["wall"], "step")

@@ -17,14 +17,14 @@ forbid() {
     fi
 }
 
-core=crates/briquette-core/src
-forbid "briquette-core knows no framework, socket, clock or environment" \
-    '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core"
+core=crates/briquette-core/src zoo=crates/briquette-zoo/src
+forbid "briquette-core, briquette-sim and briquette-zoo know no framework, socket, clock or environment" \
+    '\b(burn|tokio)::|std::net|time::Instant|SystemTime|env::var' "$core" crates/briquette-sim/src "$zoo"
 # The catalogue is found without being passed: docs/adr/0054-catalogue.md.
-except=$core/config/catalogue.rs forbid "briquette-core keeps nothing process-wide" \
-    'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core"
+except=$core/config/catalogue.rs forbid "briquette-core and briquette-zoo keep nothing process-wide" \
+    'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core" "$zoo"
 # Threads: only comm/local.rs, comm/background.rs and what is under them, the laws' worlds, and tests.
-threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" --include='*.rs' \
+threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" "$zoo" --include='*.rs' \
     | grep -vE '/(comm/local|comm/background|laws)(\.rs$|/)|/tests\.rs$' || true)
 for file in $threads; do
     line=$(grep -nE 'thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
@@ -35,16 +35,19 @@ for file in $threads; do
     fi
 done
 forbid "compress, aggregate and control do not communicate" \
-    'crate::comm|Session' "$core/compress" "$core/aggregate" "$core/control"
+    '(crate|briquette_core)::comm|Session' "$core"/{compress,aggregate,control} "$core"/seam/{compressor,aggregator,controller}.rs \
+    "$zoo"/{aggregate,control}
 forbid "a message does not know compressors" 'crate::compress' "$core/message.rs" "$core/message" "$core/wire.rs" "$core/wire"
 forbid "only the core names algorithms: the glue holds none" \
     'impl.* (Compressor|Aggregator|Reducer|Controller|SyncStrategy) for' crates/briquette/src
-# What a program calls to start may.
+# What a program calls to start may, and the derive, at compile time.
 mapfile -t others < <(find crates/*/src datasets/src -name '*.rs' ! -path crates/briquette/src/pool.rs \
     ! -path crates/briquette-tcp/src/environment.rs ! -path crates/briquette-cli/src/allocator.rs \
-    ! -path crates/briquette-testkit/src/alone.rs)
+    ! -path crates/briquette-testkit/src/alone.rs ! -path crates/briquette-derive/src/lib.rs)
 forbid "libraries read no environment variables" 'env::var' "${others[@]}"
-forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette/src datasets/src examples/src
+forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette-{derive,device,sim}/src "$zoo" crates/briquette/src datasets/src examples/src
+
+python3 scripts/floors.py || failed=1
 
 if ! tree=$(cargo tree -p briquette-core --edges normal --prefix none --locked); then
     echo "broken: cargo cannot say what briquette-core depends on"

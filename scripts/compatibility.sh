@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 msrv=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-crates=(-p briquette-core -p briquette-tcp -p briquette -p briquette-cli)
+crates=(-p briquette-core -p briquette-sim -p briquette-zoo -p briquette-tcp -p briquette-device -p briquette -p briquette-cli)
 
 if rustc --version | grep -q "^rustc $msrv\."; then
     echo "Rust $msrv: this toolchain is it, everything above was built with it"

@@ -42,6 +42,8 @@ for path in sorted(path for path in files if path.endswith(".rs")):
         if not text or text.startswith("//") and not is_doc:
             continue
         row["tests" if in_tests else "docs" if is_doc else "code"] += 1
+        if text.startswith("#[described(") and not in_tests:
+            impls["Described"] = impls.get("Described", 0) + 1
         found = re.match(r"impl(<.*>)? (Stateful|Described|Reducer|SyncStrategy|Controller|Compressor) for ", text)
         if found and not in_tests:
             impls[found[2]] = impls.get(found[2], 0) + 1

@@ -33,7 +33,7 @@ job() {
 # met NAME RANKS: that every rank of the job met its own kind.
 met() {
     [ "$(grep -c "^$1: rank . of $2" "$work/$1")" -eq "$2" ] || fail "job $1: not every rank of $2 says whom it met"
-    ! grep -q 'another job' "$work/$1" || fail "job $1 met ranks of another one"
+    ! grep -q 'met ranks of another job' "$work/$1" || fail "job $1 met ranks of another one"
 }
 
 for round in $(seq "$rounds"); do
@@ -83,10 +83,10 @@ wait $two || failed+=(b)
 for name in a b; do
     [[ " ${failed[*]} " == *" $name "* ]] || met $name 3
 done
-! grep -q 'another job' "$work/a" "$work/b" || fail "two jobs on port $MASTER_PORT exchanged ranks"
+! grep -q 'met ranks of another job' "$work/a" "$work/b" || fail "two jobs on port $MASTER_PORT exchanged ranks"
 case ${#failed[@]} in
     0) ;;
-    1) grep -qE 'another world|Another program has this port' "$work/${failed[0]}" || fail "job ${failed[0]} does not say that the port is another's" ;;
-    *) grep -q 'another world' "$work/a" "$work/b" || fail "two jobs on port $MASTER_PORT failed, and not because of each other" ;;
+    1) grep -qE 'belongs to another job|Another program has this port' "$work/${failed[0]}" || fail "job ${failed[0]} does not say that the port is another's" ;;
+    *) grep -qE 'belongs to another job|Another program has this port' "$work/a" "$work/b" || fail "two jobs on port $MASTER_PORT failed, and not because of each other" ;;
 esac
 echo "two jobs on one port: ${#failed[@]} of 2 failed, and no rank met the other job"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mutation test: makes one meaningful mistake at a time in each algorithm of core (scripts/mutants.tsv), and fails unless a test notices.
-# All mutants are compiled into one copy of the sources, each behind a switch, so that the whole table needs one build.
+# Mutation test: makes one meaningful mistake at a time in each algorithm of core and of the zoo (scripts/mutants.tsv), and fails unless a
+# test notices. All mutants are compiled into one copy of the sources, each behind a switch, so that the whole table needs one build.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 table=$root/scripts/mutants.tsv
@@ -19,9 +19,9 @@ mutant survives, where a text is not found exactly once any more, and where a te
                    text, replacement and tests, are kept and not tried again
   --limit SECONDS  of one test run (120); a run that takes longer counts as killed
 
-The table has five columns, separated by tabs: algorithm, file in crates/briquette-core/src, exact text of one line that is no comment,
-replacement, tests. The text is an expression, or a statement that ends with a semicolon. Tests are lib:FILTER for unit tests, or
-NAME:FILTER for tests/NAME, separated by spaces; all of a FILTER's tests run.
+The table has five columns, separated by tabs: algorithm, file in crates/, exact text of one line that is no comment, replacement, tests.
+The text is an expression, or a statement that ends with a semicolon. Tests are lib:FILTER for unit tests, or NAME:FILTER for tests/NAME,
+separated by spaces; all of a FILTER's tests run. They are tests of the file's crate, unless another is named: briquette-core/all:FILTER.
 
 The copy is in mutants/ of CARGO_TARGET_DIR (target/), where dependencies are shared with other builds.
 EOF
@@ -44,7 +44,6 @@ done
 target=${CARGO_TARGET_DIR:-$root/target}
 work=$target/mutants
 copy=$work/sources
-source=crates/briquette-core/src
 
 rows=$(grep -vE '^(#|$)' "$table" | awk '{ print NR "\t" $0 }')
 [ -z "$only" ] || rows=$(grep -F -- "$only" <<<"$rows" || true)
@@ -64,7 +63,7 @@ count() {
 missing=0
 while IFS=$'\t' read -r number algorithm file text _; do
     found=0
-    [ ! -f "$root/$source/$file" ] || found=$(count "$root/$source/$file" "$text")
+    [ ! -f "$root/crates/$file" ] || found=$(count "$root/crates/$file" "$text")
     [ "$found" = 1 ] && continue
     echo "mutant $number ($algorithm): $file has this text $found times, not once: $text" >&2
     missing=1
@@ -84,19 +83,21 @@ git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' 
     [ -f "$name" ] && printf '%s\0' "$name"
 done | xargs -0 cp --parents -pt "$work/next"
 
-# Each mutant behind a switch: (if crate::mutant(7) { replacement } else { text }).
+# Each mutant behind a switch of core: (if crate::mutant(7) { replacement } else { text }).
 cd "$work/next"
 while IFS=$'\t' read -r number algorithm file text replacement tests; do
-    NUMBER=$number TEXT=$text REPLACEMENT=$replacement awk '
-        BEGIN { text = ENVIRON["TEXT"]; number = ENVIRON["NUMBER"]; replacement = ENVIRON["REPLACEMENT"]
-            both = "if crate::mutant(" number ") { " replacement " } else { " text " }"
+    core=::briquette_core
+    [ "${file%%/*}" != briquette-core ] || core=crate
+    SWITCH="$core::mutant($number)" TEXT=$text REPLACEMENT=$replacement awk '
+        BEGIN { text = ENVIRON["TEXT"]
+            both = "if " ENVIRON["SWITCH"] " { " ENVIRON["REPLACEMENT"] " } else { " text " }"
             if (text !~ /;$/) both = "(" both ")" }
         { at = /^ *\/\// || done ? 0 : index($0, text)
             if (at > 0) { done = 1; print substr($0, 1, at - 1) both substr($0, at + length(text)) } else print }
-    ' "$source/$file" >"$work/changed"
-    mv "$work/changed" "$source/$file"
+    ' "crates/$file" >"$work/changed"
+    mv "$work/changed" "crates/$file"
 done <<<"$rows"
-cat >>"$source/lib.rs" <<'EOF'
+cat >>crates/briquette-core/src/lib.rs <<'EOF'
 
 /// Returns whether this mutant is the one that is tried.
 #[doc(hidden)]
@@ -115,34 +116,49 @@ done
 done
 cd "$copy"
 
-targets=$(cut -f 6 <<<"$rows" | tr ' ' '\n' | sed 's/:.*//' | sort -u)
+# of FILE TESTS: the tests, each with its crate.
+of() {
+    local test
+    for test in $2; do
+        case ${test%%:*} in
+            */*) echo "$test" ;;
+            *) echo "${1%%/*}/$test" ;;
+        esac
+    done
+}
+
+targets=$(while IFS=$'\t' read -r _ _ file _ _ tests; do of "$file" "$tests"; done <<<"$rows" | sed 's/:.*//' | sort -u)
 arguments=()
-for name in $targets; do
+for name in $(sed 's/.*\///' <<<"$targets" | sort -u); do
     [ "$name" = lib ] && arguments+=(--lib) || arguments+=(--test "$name")
+done
+for name in $(sed 's/\/.*//' <<<"$targets" | sort -u); do
+    arguments+=(-p "$name")
 done
 echo "building $(wc -l <<<"$rows") mutants into one copy, for the tests $(tr '\n' ' ' <<<"$targets")"
 built=$work/built.json
 # Most of the time is the build: without optimization it takes a third.
-CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-0} CARGO_TARGET_DIR=$target cargo test -p briquette-core --locked --no-run \
+CARGO_PROFILE_DEV_OPT_LEVEL=${CARGO_PROFILE_DEV_OPT_LEVEL:-0} CARGO_TARGET_DIR=$target cargo test --locked --no-run \
     --message-format json "${arguments[@]}" >"$built"
 
-# executable NAME: what cargo built for a target.
+# executable CRATE NAME: what cargo built for a target.
 executable() {
-    local kind=test name=$1
-    [ "$1" = lib ] && kind=lib && name=briquette_core
-    grep -F '"profile":{' "$built" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$name\"" | grep -F '"test":true' |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
+    local kind=test name=$2
+    [ "$2" = lib ] && kind=lib && name=${1//-/_}
+    grep -F '"profile":{' "$built" | grep -F "/crates/$1#" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$name\"" |
+        grep -F '"test":true' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
 }
 
-# try NUMBER TESTS: 0 where all pass within the limit.
+# try NUMBER TESTS: 0 where all pass within the limit. Each test names its crate.
 try() {
     local test log=$work/log
     : >"$log"
     for test in $2; do
-        local program
-        program=$(executable "${test%%:*}")
+        local crate=${test%%/*} program
+        program=${test#*/}
+        program=$(executable "$crate" "${program%%:*}")
         [ -n "$program" ] || { echo "cargo built no tests ${test%%:*}" >&2; exit 2; }
-        (cd crates/briquette-core && BRIQUETTE_MUTANT=$1 timeout "$limit" "$program" "${test#*:}" >>"$log" 2>&1) || return 1
+        (cd "crates/$crate" && BRIQUETTE_MUTANT=$1 timeout "$limit" "$program" "${test#*:}" >>"$log" 2>&1) || return 1
     done
 }
 
@@ -159,12 +175,12 @@ known() { [ -n "$csv" ] && [ -f "$csv" ] && grep -F -m 1 -- "$(fields "$@")\"kil
 
 todo=
 while IFS=$'\t' read -r number algorithm file text replacement tests; do
-    known "$algorithm" "$file" "$text" "$replacement" "$tests" >/dev/null || todo+="$tests "
+    known "$algorithm" "$file" "$text" "$replacement" "$tests" >/dev/null || todo+="$(of "$file" "$tests") "
 done <<<"$rows"
 
 # Tests that fail without a mutant, or are none, would prove nothing.
 sound=1
-for tests in $(tr ' ' '\n' <<<"$todo" | sort -u); do
+for tests in $(tr -s ' ' '\n' <<<"$todo" | sort -u); do
     if ! try 0 "$tests"; then
         echo "tests $tests fail without a mutant:" >&2
         tail -20 "$work/log" >&2
@@ -187,7 +203,7 @@ while IFS=$'\t' read -r number algorithm file text replacement tests; do
         echo "$row" >>"$csv.part"
         continue
     fi
-    if try "$number" "$tests"; then
+    if try "$number" "$(of "$file" "$tests")"; then
         outcome=SURVIVED survived=$((survived + 1))
     else
         by=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$work/log" | head -1)

@@ -9,11 +9,11 @@ version=${1:-0.23.0-pre.1}
 
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-git ls-files -z Cargo.toml crates/briquette crates/briquette-core README.md | xargs -0 cp --parents -t "$copy"
+git ls-files -z Cargo.toml crates/briquette crates/briquette-core crates/briquette-derive crates/briquette-device crates/briquette-sim crates/briquette-tcp crates/briquette-zoo README.md | xargs -0 cp -P --parents -t "$copy"
 cd "$copy"
-sed -i -E "s/^(burn(-pack)? = \{ version = )\"[^\"]*\"/\1\"=$version\"/; s/^(default-)?members = .*/\1members = [\"crates\/briquette-core\", \"crates\/briquette\"]/; /^exclude = /d" Cargo.toml
+sed -i -E "s/^(burn(-pack)? = \{ version = )\"[^\"]*\"/\1\"=$version\"/; s/^(default-)?members = .*/\1members = [\"crates\/briquette-core\", \"crates\/briquette-derive\", \"crates\/briquette-device\", \"crates\/briquette-sim\", \"crates\/briquette-tcp\", \"crates\/briquette-zoo\", \"crates\/briquette\"]/; /^exclude = /d" Cargo.toml
 sed -i -E '/^(ndarray|tch) = /d; /^## .*Deprecated by Burn\.$/d' crates/briquette/Cargo.toml
 # Tests and their helpers are not asked for.
-sed -i -E '/^\[dev-dependencies\]/,/^\[/{/^\[dev-dependencies\]/d;/^[a-z]/d}' crates/briquette/Cargo.toml crates/briquette-core/Cargo.toml
+sed -i -E '/^\[dev-dependencies\]/,/^\[/{/^\[dev-dependencies\]/d;/^[a-z]/d}' crates/briquette{,-core,-device,-sim,-tcp,-zoo}/Cargo.toml
 RUSTFLAGS="${RUSTFLAGS:-} --allow unexpected_cfgs" cargo check --quiet -p briquette --no-default-features --features flex,train
 echo "briquette builds with Burn $version"

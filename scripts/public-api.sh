@@ -29,7 +29,7 @@ import collections, difflib, json, os, sys
 
 folder, mode = sys.argv[1:]
 FORMATS = range(56, 58)
-CRATES = ["briquette-core", "briquette-tcp", "briquette"]
+CRATES = ["briquette-core", "briquette-derive", "briquette-sim", "briquette-zoo", "briquette-tcp", "briquette-device", "briquette"]
 join = ", ".join
 
 class Crate:

@@ -145,7 +145,7 @@ torchrun() {
 met() {
     local job=$1 ranks=$2
     [ "$(cat "$work/$job"*.log | grep -c "$job: rank . of $ranks,")" -ge "$ranks" ] || fail "$job: not every rank of $ranks says whom it met"
-    ! grep -q 'another job' "$work/$job"*.log || fail "$job met ranks of another job"
+    ! grep -q 'met ranks of another job' "$work/$job"*.log || fail "$job met ranks of another job"
 }
 
 torchrun alone --standalone --nproc-per-node 3 --no-python "$MEET" alone || fail "--standalone"

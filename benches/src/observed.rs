@@ -11,7 +11,7 @@ use briquette::core::config::{Config, Exchange};
 use briquette::core::error::{ConfigError, ReduceError};
 use briquette::core::reduce::{Exchanged, Reducer, Round};
 use briquette::core::report::Report;
-use briquette::core::sync::{EveryStep, SyncStrategy};
+use briquette::core::sync::{SyncStrategy, every_step::EveryStep};
 use briquette::core::{Layout, Session};
 use briquette::strategy::BuildStrategy;
 use serde::{Deserialize, Serialize};
@@ -56,23 +56,23 @@ impl BuildStrategy for Observed {
         exchange.build_reducer(layout, world)?;
         let inner = Exchange { feedback: "none".parse()?, ..exchange.clone() }.build_reducer(layout, world)?;
         let feedback = exchange.feedback.get();
-        let remembers = feedback.requirement().keeps_residual();
+        let keeps_residual = feedback.requirement().keeps_residual();
         let windows = WINDOWS.map(|steps| Window { steps, sent: Vec::new(), added: Vec::new() });
         let signals = Arc::clone(&self.signals);
-        let observer = Observer { inner, remembers, sent: Vec::new(), left: Vec::new(), windows, signals };
+        let observer = Observer { inner, keeps_residual, sent: Vec::new(), left: Vec::new(), windows, signals };
         Ok(Box::new(EveryStep::new(feedback.wrap(Box::new(observer), exchange, layout)?)))
     }
-    fn remembers(&self) -> bool {
-        self.config.remembers()
+    fn keeps_state(&self) -> bool {
+        self.config.keeps_state()
     }
-    fn weighs_samples(&self) -> bool {
-        self.config.weighs_samples()
+    fn weights_by_samples(&self) -> bool {
+        self.config.weights_by_samples()
     }
 }
 
 struct Observer {
     inner: Box<dyn Reducer>,
-    remembers: bool,
+    keeps_residual: bool,
     sent: Vec<f32>,
     /// Residual after the previous exchange.
     left: Vec<f32>,
@@ -115,9 +115,9 @@ impl Observer {
         self.left.iter_mut().zip(unsent).for_each(|(left, unsent)| *left = unsent);
         let norm2 = |x: &[f32]| x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
         let gain = 1.0 - norm2(&self.left) / norm2(input);
-        let delay = if self.remembers { (norm2(&self.left) / norm2(&added)).sqrt() } else { 0.0 };
+        let delay = if self.keeps_residual { (norm2(&self.left) / norm2(&added)).sqrt() } else { 0.0 };
         let [cosine_10, cosine_30] = self.windows.each_mut().map(|window| window.add(step, sent, &added));
-        if !self.remembers {
+        if !self.keeps_residual {
             self.left.fill(0.0);
         }
         let signal = Signal { step, gain, delay, cosine_10, cosine_30 };

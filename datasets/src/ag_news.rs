@@ -64,7 +64,9 @@ fn quotes(row: &[u8]) -> Result<(), &'static str> {
     match (row.contains(&b'\n'), is_even) {
         (false, true) => Ok(()),
         (true, true) if !closes && row.split(|&byte| byte == b'\n').skip(1).all(|line| !line.starts_with(b"\"")) => {
-            Err("a quoted field goes on in the next line, which the format does not have: write the line break as \\n")
+            Err(
+                "a quoted field continues on the next line, which the format does not have: write the line break as \\n",
+            )
         }
         _ => Err("a quote is not closed in this line"),
     }

@@ -5,7 +5,7 @@
 //! ```
 
 use briquette::Compressed;
-use briquette::core::compress::TopK;
+use briquette::core::compress::top_k::TopK;
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};

@@ -96,7 +96,7 @@ fn train(session: Session, epochs: usize, directory: PathBuf) -> Result<(), Box<
     let training = ranks
         .training(&directory, train, valid)
         .metrics((AccuracyMetric::new(), loss))
-        .metric_train_numeric(ranks.metrics().wire_factor())
+        .metric_train_numeric(ranks.metrics().wire_ratio())
         .with_default_checkpointers()
         .early_stopping(stopping)
         .num_epochs(epochs)

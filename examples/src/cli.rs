@@ -84,6 +84,7 @@ fn command(Program { name, about, examples }: Program) -> Command {
 /// Reads the command line, prints the resolved settings, trains, and prints the summary; Ctrl-C leaves a checkpoint and
 /// exits with 130. Under a launcher (RANK and its companions are set) this process is one rank of a world over TCP.
 pub fn main(program: Program, defaults: Options, run: impl FnOnce(&Settings, &Control) -> Result<Summary>) -> ExitCode {
+    briquette::zoo::install();
     let control = Control::default();
     let caught = interrupt::catch(&control);
     let output = control.output.clone();

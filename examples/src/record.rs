@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::StepReport;
-use briquette::core::comm::Event;
 use briquette::core::{Layout, Slot, files};
+use briquette::sim::Event;
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +31,9 @@ pub struct StepRecord {
     #[serde(with = "float")]
     pub lr: f64,
     #[serde(default, with = "float::option")]
-    pub factor: Option<f64>,
+    pub ratio: Option<f64>,
     #[serde(with = "float")]
-    pub wire_factor: f64,
+    pub wire_ratio: f64,
     #[serde(default, with = "float::option")]
     pub gain: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
@@ -65,7 +65,7 @@ pub struct StepRecord {
     pub wait_seconds: f64,
     /// Encoding, exchanging and decoding in the background. Excluded from all seconds above except those of encoding and decoding.
     #[serde(default, with = "float")]
-    pub hidden_seconds: f64,
+    pub overlapped_seconds: f64,
     /// Origin of the seconds above.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
@@ -75,10 +75,10 @@ pub struct StepRecord {
     /// Seconds on the simulated clock since the run began; absent if time is not simulated.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
-    /// Reason of the controller for changing the factor.
+    /// Reason of the controller for changing the ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// State of the controller as text, recorded when it has changed the factor and at the interval of the slots' table.
+    /// State of the controller as text, recorded when it has changed the ratio and at the interval of the slots' table.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
     /// Records of all slots, at an interval of steps.
@@ -108,9 +108,9 @@ impl SecondsAre {
 pub struct SlotRecord {
     /// Path of the slot.
     pub path: String,
-    /// Nominal factor, if known.
+    /// Nominal ratio, if known.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
-    pub factor: Option<f64>,
+    pub ratio: Option<f64>,
     /// Share of its energy that was sent.
     #[serde(with = "float")]
     pub gain: f64,
@@ -139,12 +139,12 @@ impl StepRecord {
             epoch,
             loss: report.loss,
             lr,
-            factor: report.exchange.factor.map(|f| f.get()),
-            wire_factor: report.wire_factor(),
+            ratio: report.exchange.ratio.map(|ratio| ratio.get()),
+            wire_ratio: report.wire_ratio(),
             gain: report.exchange.gain,
             relative_error: report.exchange.relative_error(),
             delay: report.exchange.delay(),
-            residual_norm: report.exchange.waiting.map(|waiting| waiting.residual_norm()),
+            residual_norm: report.exchange.residual_energy.map(|waiting| waiting.residual_norm()),
             bytes_sent: report.traffic.sent,
             bytes_received: report.traffic.received,
             compute_seconds: report.compute_seconds,
@@ -155,7 +155,7 @@ impl StepRecord {
             encode_seconds: report.encode_seconds(),
             decode_seconds: report.decode_seconds(),
             wait_seconds: report.wait_seconds,
-            hidden_seconds: report.hidden_seconds(),
+            overlapped_seconds: report.overlapped_seconds(),
             drift: report.drift,
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
@@ -180,7 +180,7 @@ impl StepRecord {
         self.slots = (layout.slots().iter().zip(&report.exchange.slots).enumerate())
             .map(|(index, (slot, part))| SlotRecord {
                 path: slot.path().to_owned(),
-                factor: part.factor.map(|factor| factor.get()),
+                ratio: part.ratio.map(|ratio| ratio.get()),
                 gain: part.gain,
                 relative_error: Some(part.relative_error()),
                 residual_norm: part.left.map(f64::sqrt),

@@ -14,10 +14,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::core::comm::Network;
 use briquette::core::config::{
     AggregatorConfig, CompressorConfig, Config, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
 };
+use briquette::sim::Network;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 

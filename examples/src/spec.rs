@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use briquette::core::CompressionFactor;
-use briquette::core::comm::Paces;
+use briquette::core::CompressionRatio;
 use briquette::core::config::{ControllerConfig, ReducerConfig, Rule};
-use briquette::core::control::ScheduleConfig;
+use briquette::core::control::schedule::ScheduleConfig;
+use briquette::sim::Paces;
 use serde::{Deserialize, Serialize};
 
 /// on or off.
@@ -129,13 +129,13 @@ impl FromStr for ControllerSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub struct WarmUp {
-    from: CompressionFactor,
+    from: CompressionRatio,
     epochs: f64,
 }
 
 impl WarmUp {
     fn read(options: &str) -> Result<Self> {
-        let mut warm_up = WarmUp { from: CompressionFactor::new(4.0)?, epochs: 1.0 };
+        let mut warm_up = WarmUp { from: CompressionRatio::new(4.0)?, epochs: 1.0 };
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').with_context(|| format!("`{option}` is not KEY=VALUE"))?;
             match key {
@@ -150,7 +150,7 @@ impl WarmUp {
     }
 
     /// Returns the controller for epochs of this many steps.
-    pub fn controller(self, to: CompressionFactor, steps_per_epoch: u64) -> ControllerConfig {
+    pub fn controller(self, to: CompressionRatio, steps_per_epoch: u64) -> ControllerConfig {
         let steps = (self.epochs * steps_per_epoch as f64).round() as u64;
         let from = if self.from < to { self.from } else { to };
         ScheduleConfig { from, to: Some(to), steps: Some(steps), stages: None }.into()
@@ -285,12 +285,13 @@ mod tests {
         }
         let ControllerSpec::WarmUp(warm_up) = "schedule:from=2x,epochs=0.5".parse().unwrap() else { unreachable!() };
         assert_eq!(String::from(warm_up), "schedule:from=2x,epochs=0.5");
-        let to = CompressionFactor::new(10.0).unwrap();
+        let to = CompressionRatio::new(10.0).unwrap();
         assert_eq!(warm_up.controller(to, 80).to_string(), "schedule:2x,to=10x,steps=40");
     }
 
     #[test]
     fn unknown_values_list_the_valid_ones() {
+        briquette::zoo::install();
         let wrong = |e: anyhow::Error| format!("{e:#}");
         assert!(wrong("50ms".parse::<ClockSpec>().unwrap_err()).contains("fixed:50ms"));
         assert!(wrong("7:f16".parse::<RecordSpec>().unwrap_err()).contains("STEP:bf16"));
@@ -302,6 +303,7 @@ mod tests {
 
     #[test]
     fn a_controller_is_what_core_reads_but_for_warm_ups_over_epochs() {
+        briquette::zoo::install();
         let core = |text: &str| match text.parse().unwrap() {
             ControllerSpec::Core(controller) => controller,
             ControllerSpec::WarmUp(_) => panic!("{text}"),
@@ -315,6 +317,7 @@ mod tests {
 
     #[test]
     fn a_rule_names_a_compressor_or_a_reducer() {
+        briquette::zoo::install();
         let rules: RulesSpec = "*.bias=dense,fc.*=topk:10x+natural,conv.*=sparse-all-reduce:8x".parse().unwrap();
         let reducers: Vec<String> = rules.rules().iter().map(|rule| rule.reducer.to_string()).collect();
         assert_eq!(reducers, ["gather:dense", "gather:topk:10x+natural", "sparse-all-reduce:8x"]);

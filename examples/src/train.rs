@@ -16,11 +16,12 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use briquette::core::Key;
-use briquette::core::comm::{Compute, Local, Session, Simulated, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::optim::{
     CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
     GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
 };
+use briquette::sim::{Compute, SessionExt, Simulated};
 use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};

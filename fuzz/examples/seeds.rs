@@ -19,6 +19,7 @@ use briquette_fuzz::golden::{GOLDEN, content};
 use briquette_tcp::frame::{Header, Kind};
 
 fn main() -> io::Result<()> {
+    briquette_zoo::install();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let targets: Vec<PathBuf> = fs::read_dir(root.join("fuzz_targets"))?.flatten().map(|e| e.path()).collect();
     let target = |kind: u8| {

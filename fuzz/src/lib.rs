@@ -33,6 +33,7 @@ pub fn frugal(input: &[u8], check: impl Fn(&[u8])) {
 /// Reads a line with a compressor's text, then values of four bytes each. The first value sets how often the others are
 /// repeated, so that a short input can be a long vector; it is also the seed.
 pub fn compress(input: &[u8]) {
+    briquette_zoo::install();
     let Some(end) = input.iter().position(|&b| b == b'\n') else { return };
     let (text, rest) = (std::str::from_utf8(&input[..end]), &input[end + 1..]);
     let Some(config) = text.ok().and_then(|text| text.parse::<CompressorConfig>().ok()) else { return };

@@ -1,12 +1,13 @@
 //! For `scripts/count-edits.sh`: the mean by another name.
 
-use super::{Aggregator, Mean};
-use crate::config::Described;
+use super::{Aggregator, mean::Mean};
+use crate::settings::Described;
 use crate::{Message, error::AggregateError};
 
 /// The mean.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "other-mean", help = "the mean by another name")]
 pub struct OtherMean {
     /// Nothing depends on it.
     pub setting: usize,
@@ -21,8 +22,3 @@ impl Aggregator for OtherMean {
     }
 }
 
-impl Described for OtherMean {
-    const NAME: &'static str = "other-mean";
-    const SETTINGS: &'static str = "SETTING";
-    const HELP: &'static str = "the mean by another name";
-}

@@ -1,11 +1,12 @@
 //! For `scripts/count-edits.sh`: keeps the first half.
 
-use super::{ErrorBound, Compressor, Knobs, Spec};
-use crate::error::ConfigError;
-use crate::{CompressionFactor, Key, Message};
+use super::{Compressor, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// The first half of the values.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "first-half", help = "the first half of the values")]
 pub struct FirstHalf;
 
 impl Compressor for FirstHalf {
@@ -16,34 +17,19 @@ impl Compressor for FirstHalf {
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         ErrorBound::Contractive { delta: 0.0 }
     }
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::constant(2.0)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::constant(2.0)
     }
     fn selects(&self) -> bool {
         true
     }
 }
 
-impl std::fmt::Display for FirstHalf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("first-half")
+impl CompressorSettings for FirstHalf {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits { needs_feedback: true, is_exact: true, is_sparse: true, ..CompressorTraits::default() }
     }
-}
-
-impl Spec for FirstHalf {
-    const SYNTAX: &'static str = "first-half";
-    const HELP: &'static str = "the first half of the values";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = true;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        Ok((name == "first-half").then_some(FirstHalf))
-    }
-    fn is_exact(&self) -> bool {
-        true
-    }
-    fn representative() -> Self {
-        FirstHalf
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }

@@ -1,23 +1,18 @@
 //! For `scripts/count-edits.sh`: settings of a memory; what they build is there already.
 
-use super::ErrorFeedback;
+use super::error_feedback::ErrorFeedback;
 use crate::Layout;
-use crate::config::{FeedbackRequirement, Described, Exchange, FeedbackSettings};
+use crate::settings::{FeedbackRequirement, Described, Exchange, FeedbackSettings};
 use crate::error::ConfigError;
 use crate::reduce::Reducer;
 
 /// Error feedback.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "other-error", help = "error feedback by another name")]
 pub struct OtherError {
     /// Nothing depends on it.
     pub setting: usize,
-}
-
-impl Described for OtherError {
-    const NAME: &'static str = "other-error";
-    const SETTINGS: &'static str = "SETTING";
-    const HELP: &'static str = "error feedback by another name";
 }
 
 impl FeedbackSettings for OtherError {

@@ -1,21 +1,16 @@
 //! A dummy: takes every gradient, as asynchronous SGD does.
 
 use super::{Arrival, Policy, PolicySettings, Verdict};
-use crate::config::Described;
+use crate::settings::Described;
 use crate::error::ConfigError;
 
 /// Takes every gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "other-async", help = "every gradient, as async-sgd does")]
 pub struct OtherAsync {
     /// Changes nothing.
     pub other: usize,
-}
-
-impl Described for OtherAsync {
-    const NAME: &'static str = "other-async";
-    const SETTINGS: &'static str = "OTHER";
-    const HELP: &'static str = "every gradient, as async-sgd does";
 }
 
 impl PolicySettings for OtherAsync {

@@ -1,23 +1,18 @@
 //! For `scripts/count-edits.sh`: settings of a reducer; what they build is there already.
 
-use super::{Dense, Reducer};
+use super::{Reducer, dense::Dense};
 use crate::Layout;
 use crate::compress::ErrorBound;
-use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::ConfigError;
 
 /// An exact all-reduce.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "other-dense", help = "an exact all-reduce by another name")]
 pub struct OtherDense {
     /// Nothing depends on it.
     pub setting: usize,
-}
-
-impl Described for OtherDense {
-    const NAME: &'static str = "other-dense";
-    const SETTINGS: &'static str = "SETTING";
-    const HELP: &'static str = "an exact all-reduce by another name";
 }
 
 impl ReducerSettings for OtherDense {

@@ -1,22 +1,17 @@
 //! For `scripts/count-edits.sh`: settings of a strategy; what they build is there already.
 
-use super::{EveryStep, SyncStrategy};
+use super::{SyncStrategy, every_step::EveryStep};
 use crate::Layout;
-use crate::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
+use crate::settings::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
 
 /// Gradients, every step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "other-every-step", help = "gradients, every step, by another name")]
 pub struct OtherEveryStep {
     /// Nothing depends on it.
     pub setting: usize,
-}
-
-impl Described for OtherEveryStep {
-    const NAME: &'static str = "other-every-step";
-    const SETTINGS: &'static str = "SETTING";
-    const HELP: &'static str = "gradients, every step, by another name";
 }
 
 impl StrategySettings for OtherEveryStep {
@@ -26,8 +21,8 @@ impl StrategySettings for OtherEveryStep {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new(EveryStep::new(exchange.build_reducer(layout, world)?)))
     }
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
+    fn min_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.min_ranks()
     }
     fn exchanges(&self) -> Vec<Exchange> {
         vec![Exchange::default()]

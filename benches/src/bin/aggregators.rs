@@ -57,6 +57,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let ((machine, cores), date) = (machine(), day(std::time::SystemTime::now())?);
     let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
@@ -65,7 +66,7 @@ fn main() -> Result<()> {
         for compressor in &cli.compressors {
             for &ranks in &cli.ranks {
                 let config: AggregatorConfig = name.replace('F', &(ranks / 5).max(1).to_string()).parse()?;
-                if config.get().fewest_ranks() > ranks {
+                if config.get().min_ranks() > ranks {
                     continue;
                 }
                 eprintln!("{config} {compressor} {ranks}");

@@ -94,6 +94,7 @@ impl Case for Stacked {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let mut rows = Vec::new();
     for model in &cli.model {

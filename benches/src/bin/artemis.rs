@@ -92,6 +92,7 @@ fn descend(reducer: &str, arguments: &Arguments) -> Result<Vec<(u64, f64)>> {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let (machine, cores) = machine();
     let mut rows = Vec::new();

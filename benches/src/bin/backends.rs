@@ -49,6 +49,7 @@ struct Cli {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let mut rows = Vec::new();
     for &backend in &cli.backend {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use briquette::core::Key;
 use briquette::core::config::{AggregatorConfig, Feedback};
-use briquette::core::wrapper::Attack;
+use briquette::zoo::wrapper::byzantine::Attack;
 use briquette_benches::trainer::{day, each, machine};
 use briquette_datasets::{Augment, ImageKind, ImageSource};
 use briquette_examples::lr_schedule::LrSchedule;
@@ -116,9 +116,9 @@ impl Line {
             attack => format!("byzantine:({gather}),attack={},ranks={}", attack.parse::<Attack>()?, self.byzantine),
         };
         let feedback = match (self.feeds_back(), self.rank_momentum) {
-            (true, _) => Feedback::Error,
+            (true, _) => Feedback::error(),
             (false, true) => "rank-momentum:0.9".parse()?,
-            (false, false) => Feedback::None,
+            (false, false) => Feedback::none(),
         };
         let options = Options {
             dataset: Some("cifar10".into()),
@@ -171,6 +171,7 @@ impl Line {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = &Cli::parse();
     let done: Vec<Line> = match csv::Reader::from_path(&cli.csv) {
         Ok(mut reader) => reader.deserialize().collect::<Result<_, _>>().context("the CSV has other columns")?,
@@ -186,8 +187,8 @@ fn main() -> Result<()> {
         for &(ranks, byzantine) in &cli.worlds {
             for aggregator in &cli.aggregators {
                 let aggregator: AggregatorConfig = aggregator.replace('F', &byzantine.to_string()).parse()?;
-                if aggregator.get().fewest_ranks() > ranks {
-                    eprintln!("{aggregator} needs {} ranks, not {ranks}", aggregator.get().fewest_ranks());
+                if aggregator.get().min_ranks() > ranks {
+                    eprintln!("{aggregator} needs {} ranks, not {ranks}", aggregator.get().min_ranks());
                     continue;
                 }
                 let pairs = cli.compressors.iter().flat_map(|c| cli.attacks.iter().map(move |attack| (c, attack)));

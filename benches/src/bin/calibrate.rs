@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use briquette_benches::ranks::write_csv;
-use briquette_benches::tables::codecs::{exchange, layout, levels, measure};
+use briquette_benches::tables::codecs::{at_ratios, exchange, layout, measure};
 use briquette_benches::tables::results::Codec;
 use briquette_benches::tables::{Model, dq_sgd, gravac, never_slower};
 use briquette_benches::trainer::{day, machine};
@@ -25,6 +25,7 @@ struct Cli {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let ((machine, cores), date) = (machine(), day(SystemTime::now())?);
     let mut codecs: Vec<Codec> = Vec::new();
@@ -34,12 +35,12 @@ fn main() -> Result<()> {
         let tables = tables.iter().filter(|table| table.models.contains(&model));
         let mut seen = BTreeSet::new();
         for row in tables.flat_map(|table| (table.rows)(model)) {
-            for level in levels(&exchange(model, &row)?)? {
-                let reducer = level.reducer.to_string();
-                if !seen.insert((reducer.clone(), level.controller.to_string())) {
+            for fixed in at_ratios(&exchange(model, &row)?)? {
+                let reducer = fixed.reducer.to_string();
+                if !seen.insert((reducer.clone(), fixed.controller.to_string())) {
                     continue;
                 }
-                let (seconds, ratio) = measure(&level, &layout, cli.steps)?;
+                let (seconds, ratio) = measure(&fixed, &layout, cli.steps)?;
                 let same = |codec: &Codec| (codec.reducer.as_str(), codec.values) == (&reducer, layout.len());
                 if codecs.iter().any(|codec| same(codec) && codec.ratio == ratio) {
                     continue;
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
                     values: layout.len(),
                     seconds: seconds.all,
                     compress_seconds: seconds.compress,
-                    memory: level.feedback.to_string(),
+                    memory: fixed.feedback.to_string(),
                     machine: machine.clone(),
                     cores,
                     date: date.clone(),

@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, bail};
 use briquette::WallClock;
-use briquette::core::comm::{Compute, Network, Simulated, run_ranks};
+use briquette::core::comm::run_ranks;
 use briquette::core::config::Config;
 use briquette::core::error::CommError;
 use briquette::core::reduce::LastExchange;
 use briquette::core::step::Driver;
 use briquette::core::sync::Header;
 use briquette::core::{Key, Layout, Session};
+use briquette::sim::{Compute, Network, SessionExt, Simulated};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
 use briquette_benches::vectors::Source;
@@ -94,6 +95,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = &Arguments::parse();
     let rows = match Environment::read(|name| std::env::var(name).ok())? {
         Some(place) => {
@@ -177,7 +179,7 @@ fn rank(arguments: &Arguments, mut comm: Session, network: &str) -> Result<Vec<R
             network: network.into(),
             link: link.clone(),
             step,
-            ratio: report.factor.map_or(1.0, |factor| factor.get()),
+            ratio: report.ratio.map_or(1.0, |ratio| ratio.get()),
             step_ms: 1e3 * (end - begin),
             exchange_ms: 1e3 * exchange_seconds,
             compress_ms: 1e3 * compress_seconds,

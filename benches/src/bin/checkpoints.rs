@@ -77,6 +77,7 @@ struct Row {
 type Cycle = ([f64; 6], u64);
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let rows = measure(&arguments)?;
     show(&rows);

@@ -56,6 +56,7 @@ struct Line {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let families = if cli.family.is_empty() { Family::value_variants() } else { &cli.family[..] };
     let (mut all, mut held, mut count) = (Vec::<Row>::new(), 0, 0);

@@ -46,8 +46,8 @@ struct Row {
     threads: usize,
     compressor: String,
     class: String,
-    nominal_factor: f64,
-    wire_factor: f64,
+    ratio: f64,
+    wire_ratio: f64,
     gain: f64,
     relative_error: f64,
     encode_gigabytes_per_second: f64,
@@ -59,6 +59,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let (source, x) = match &arguments.file {
         Some(path) => (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), file::read(path)?.values),
@@ -68,7 +69,8 @@ fn main() -> Result<()> {
     let (machine, cores) = machine();
     let mut rows = Vec::new();
     let chosen = |config: &CompressorConfig| config.to_string().contains(&arguments.only);
-    for config in CompressorConfig::defaults().into_iter().filter(chosen) {
+    let coded = ["topk+minmax", "topk+dither"].map(|text| text.parse().expect("the text of a compressor"));
+    for config in CompressorConfig::defaults().into_iter().chain(coded).filter(chosen) {
         eprintln!("{config}");
         let measured = on_threads(arguments.threads.into(), || measure(&config, &x, Key::new(7), arguments.repeats))?;
         ensure!(measured.gain <= 1.0, "{config}: a gain of {}", measured.gain);
@@ -95,8 +97,8 @@ fn row(measured: Measured, (source, threads): (&str, usize), values: usize, (mac
         decode_to_memcpy: copying / measured.decode_seconds,
         compressor: measured.compressor,
         class: measured.class,
-        nominal_factor: measured.nominal_factor,
-        wire_factor: measured.wire_factor,
+        ratio: measured.ratio,
+        wire_ratio: measured.wire_ratio,
         gain: measured.gain,
         relative_error: measured.relative_error,
         machine: machine.to_owned(),
@@ -122,7 +124,7 @@ fn table(rows: &[Row]) -> Table {
         table.add_row([
             row.compressor.clone(),
             row.class.clone(),
-            format!("{:.1}x", row.wire_factor),
+            format!("{:.1}x", row.wire_ratio),
             format!("{:.4}", row.gain),
             format!("{:.4}", row.relative_error),
             format!("{:.2} GB/s", row.encode_gigabytes_per_second),

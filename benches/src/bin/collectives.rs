@@ -67,6 +67,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     match Environment::read(|name| std::env::var(name).ok())? {
         Some(environment) => rank(&arguments, &environment),

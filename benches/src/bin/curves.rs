@@ -44,6 +44,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 type Curve = (String, Vec<f64>);
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let curves = cli.run.iter().map(|(name, run)| Ok((name.clone(), losses(run)?))).collect::<Result<Vec<Curve>>>()?;
     let steps = curves.iter().map(|(_, losses)| losses.len()).min().unwrap_or_default();

@@ -106,6 +106,7 @@ impl Which {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = &Cli::parse();
     // Seed by seed, so that an early look compares all rows.
     let rows = cli.table.rows().iter().filter(|(name, _)| name.contains(&cli.only));
@@ -149,7 +150,7 @@ struct Line {
     standard_error: f64,
     bytes_sent: f64,
     /// Bytes of the dense ring divided by the bytes sent.
-    wire_factor: f64,
+    wire_ratio: f64,
     simulated_seconds: f64,
     machine: String,
     cores: usize,
@@ -167,7 +168,7 @@ impl Line {
                 true => format!("{:+.2}", 100.0 * self.difference_to_dense),
                 false => format!("{:+.2} ± {:.2}", 100.0 * self.difference_to_dense, 100.0 * self.standard_error),
             },
-            format!("{:.1}x", self.wire_factor),
+            format!("{:.1}x", self.wire_ratio),
             format!("{:.1} s", self.simulated_seconds),
         ]
     }
@@ -179,7 +180,7 @@ fn print(cli: &Cli) -> Result<()> {
     let (machine, cores) = trainer::machine();
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN);
-    table.set_header(["row", "seeds", "test accuracy", "to dense, points", "wire factor", "simulated time"]);
+    table.set_header(["row", "seeds", "test accuracy", "to dense, points", "wire ratio", "simulated time"]);
     let mut csv = cli.csv.as_ref().map(csv::Writer::from_path).transpose()?;
     for (name, flags) in cli.table.rows() {
         let mut all = summaries(cli, (name, flags));
@@ -196,7 +197,7 @@ fn print(cli: &Cli) -> Result<()> {
             difference_to_dense: difference.mean,
             standard_error: difference.error,
             bytes_sent: mean(|s| s.bytes_sent as f64),
-            wire_factor: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
+            wire_ratio: mean(|s| s.bytes_dense as f64 / s.bytes_sent as f64),
             simulated_seconds: mean(|s| s.simulated_seconds.unwrap_or(f64::NAN)),
             machine: machine.clone(),
             cores,

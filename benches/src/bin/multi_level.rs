@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use briquette::core::compress::Compressor;
 use briquette::core::config::CompressorConfig;
-use briquette::core::{CompressionFactor, Key, Message};
+use briquette::core::{CompressionRatio, Key, Message};
 use briquette_benches::ranks::write_csv;
 use briquette_benches::trainer::machine;
 use briquette_benches::vectors::Source;
@@ -25,12 +25,12 @@ struct Arguments {
     /// Source of the values
     #[arg(long, value_enum, default_value_t = Source::Laplace)]
     source: Source,
-    /// The safe factor
+    /// The safe ratio
     #[arg(long, default_value = "10x")]
-    safe: CompressionFactor,
-    /// Bolder factors, each a row
+    safe: CompressionRatio,
+    /// Bolder ratios, each a row
     #[arg(long, value_delimiter = ',', default_value = "20x,1000x")]
-    bold: Vec<CompressionFactor>,
+    bold: Vec<CompressionRatio>,
     /// Timed runs of each; the median counts
     #[arg(long, default_value_t = 11)]
     repeats: usize,
@@ -64,6 +64,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let mut rows = Vec::new();
     println!(
@@ -86,13 +87,13 @@ fn main() -> Result<()> {
     write_csv(arguments.csv.as_deref(), &rows)
 }
 
-fn tune(compressor: &mut Box<dyn Compressor>, factor: CompressionFactor) -> Result<()> {
-    compressor.knob().context("a compressor without a knob")?.tune(factor);
+fn tune(compressor: &mut Box<dyn Compressor>, ratio: CompressionRatio) -> Result<()> {
+    compressor.knob().context("a compressor without a knob")?.tune(ratio);
     Ok(())
 }
 
 /// Times both ways in turn, so that other load on the machine affects both.
-fn row(arguments: &Arguments, name: &'static str, bold: CompressionFactor, x: &[f32]) -> Result<Row> {
+fn row(arguments: &Arguments, name: &'static str, bold: CompressionRatio, x: &[f32]) -> Result<Row> {
     let (key, mut compressor) = (Key::new(7), name.parse::<CompressorConfig>()?.build());
     let [mut safe, mut direct, mut refined] = [(); 3].map(|()| Message::default());
     let (mut directly, mut multi_level) = (Vec::new(), Vec::new());

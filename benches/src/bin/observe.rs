@@ -16,6 +16,7 @@ use briquette_examples::train::{Control, train};
 use burn::tensor::{Device, Tensor};
 
 fn main() -> ExitCode {
+    briquette::zoo::install();
     let about = "A trainer that writes candidates for a signal of what compression costs to signals.csv in --out";
     let example = "Example:
   observe --dataset cifar10 --data cifar-10-batches-bin --model resnet8 --lr 0.2 --compressor topk:10x";

@@ -94,6 +94,7 @@ fn steps() -> Vec<(&'static str, ModuleOptimizer)> {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let device = Device::flex();
     let start = Parameters::new(cli.side, &device.clone().autodiff());

@@ -41,6 +41,7 @@ const WAYS: [&str; 4] = ["plain", "dense", "top-k 100x", "auto"];
 const BATCH: usize = 16;
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     match (cli.width, &cli.way) {
         (Some(width), Some(way)) => one_way(Wide { width, batch: BATCH }, way, cli.steps),

@@ -47,6 +47,7 @@ struct Line {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = &Cli::parse();
     let ((machine, cores), date) = (trainer::machine(), trainer::day(SystemTime::now())?);
     let mut csv = csv::Writer::from_path(&cli.csv)?;

@@ -59,7 +59,7 @@ struct Cli {
 enum Which {
     /// Number of the first third of training that best predicts the accuracy lost
     Signals,
-    /// Static levels and controllers on four networks
+    /// Static ratios and controllers on four networks
     NeverSlower,
     /// Mean bits and accuracy of quantizers
     DqSgd,
@@ -90,6 +90,7 @@ impl Which {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let table = cli.table.table();
     let models = if cli.models.is_empty() { Model::ALL.to_vec() } else { cli.models.clone() };

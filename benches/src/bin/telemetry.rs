@@ -74,6 +74,7 @@ struct Row {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let mut rows = measure("resnet8", RESNET8, &arguments)?;
     rows.extend(measure("bilstm", BILSTM, &arguments)?);

@@ -55,6 +55,7 @@ struct Cli {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let cli = Cli::parse();
     let tasks = if cli.tasks.is_empty() { Task::ALL.to_vec() } else { cli.tasks.clone() };
     let kept = Kept::new(cli.out.clone(), cli.so_far);

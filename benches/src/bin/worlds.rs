@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use briquette::core::comm::{Local, all_reduce_traffic};
-use briquette::core::compress::{Compressor, TopK};
+use briquette::core::compress::{Compressor, top_k::TopK};
 use briquette::core::config::{Exchange, ReducerConfig};
 use briquette::core::error::ReduceError;
-use briquette::core::reduce::sparse_all_reduce::{HEADER, count};
-use briquette::core::reduce::{AgreedStep, PowerSgdConfig, Round, SharedRandomKConfig, SparseAllReduceConfig};
-use briquette::core::{CompressionFactor, Key, Layout, Message};
+use briquette::core::reduce::{AgreedStep, Round, power_sgd::PowerSgdConfig, shared_random_k::SharedRandomKConfig};
+use briquette::core::{CompressionRatio, Key, Layout, Message};
+use briquette::zoo::reduce::sparse_all_reduce::{HEADER, SparseAllReduceConfig, count};
 use briquette_benches::trainer::machine;
 use briquette_cli::file;
 use clap::Parser;
@@ -29,7 +29,7 @@ struct Arguments {
     file: PathBuf,
     /// Compression ratio of the sparse reducers
     #[arg(long, default_value = "100x")]
-    factor: CompressionFactor,
+    ratio: CompressionRatio,
     /// PowerSGD's rank
     #[arg(long, default_value_t = 2)]
     rank: usize,
@@ -75,7 +75,7 @@ struct Row {
 struct Setup {
     values: Vec<f32>,
     layout: Layout,
-    factor: CompressionFactor,
+    ratio: CompressionRatio,
     rank: usize,
 }
 
@@ -95,10 +95,10 @@ impl Kind {
 impl Setup {
     fn reducer(&self, kind: Kind) -> ReducerConfig {
         match kind {
-            Kind::Dense => ReducerConfig::Dense,
-            Kind::Gather => ReducerConfig::gather(TopK::factor(self.factor).into()),
-            Kind::SharedRandomK => SharedRandomKConfig { factor: self.factor, scaled: false }.into(),
-            Kind::SparseAllReduce => SparseAllReduceConfig { factor: self.factor }.into(),
+            Kind::Dense => ReducerConfig::dense(),
+            Kind::Gather => ReducerConfig::gather(TopK::ratio(self.ratio).into()),
+            Kind::SharedRandomK => SharedRandomKConfig { ratio: self.ratio, scaled: false }.into(),
+            Kind::SparseAllReduce => SparseAllReduceConfig { ratio: self.ratio }.into(),
             Kind::PowerSgd => PowerSgdConfig { rank: self.rank }.into(),
         }
     }
@@ -113,7 +113,7 @@ impl Setup {
 
     fn selection(&self, rank: usize) -> Message {
         let mut message = Message::default();
-        TopK::factor(self.factor).compress_into(&self.gradient(rank), Key::new(0), &mut message);
+        TopK::ratio(self.ratio).compress_into(&self.gradient(rank), Key::new(0), &mut message);
         message
     }
 
@@ -147,7 +147,7 @@ impl Setup {
         };
         Ok(match kind {
             Kind::Dense => ring(&[len]),
-            Kind::SharedRandomK => ring(&[self.factor.keep(len)]),
+            Kind::SharedRandomK => ring(&[self.ratio.keep(len)]),
             Kind::PowerSgd => ring(&self.factors()),
             Kind::Gather => {
                 let others = world as u64 - 1;
@@ -156,7 +156,7 @@ impl Setup {
                 selections.iter().map(|message| (payload(message), header)).collect()
             }
             Kind::SparseAllReduce => {
-                let ranks = count(selections, self.factor)?;
+                let ranks = count(selections, self.ratio)?;
                 ranks.iter().map(|bytes| (bytes.payload() as u64, bytes.headers as u64)).collect()
             }
         })
@@ -177,11 +177,12 @@ impl Setup {
 }
 
 fn main() -> Result<()> {
+    briquette::zoo::install();
     let arguments = Arguments::parse();
     let vector = file::read(&arguments.file)?;
     let layout = Layout::new(vector.tensors);
     let name = arguments.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let setup = Setup { values: vector.values, layout, factor: arguments.factor, rank: arguments.rank };
+    let setup = Setup { values: vector.values, layout, ratio: arguments.ratio, rank: arguments.rank };
     let mut rows = Vec::new();
     for world in WORLDS {
         eprintln!("{world} ranks");

@@ -2,7 +2,8 @@
 //! that are checked against the measurements.
 
 use anyhow::{Result, ensure};
-use briquette::core::comm::{Network, all_reduce_traffic};
+use briquette::core::comm::all_reduce_traffic;
+use briquette::sim::Network;
 
 use super::world::{Descent, Ended, noise};
 use super::{Claim, Family, Row, mean};

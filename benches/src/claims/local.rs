@@ -1,7 +1,7 @@
 //! Periodic averaging: Local SGD, PRSGD, SlowMo, DiLoCo, and exchanges that overlap with local steps.
 
 use anyhow::Result;
-use briquette::core::comm::Network;
+use briquette::sim::Network;
 
 use super::world::{Descent, Gradient, noise};
 use super::{Claim, Family, Row, lowest, mean, slope};

@@ -231,6 +231,7 @@ mod tests {
     /// Covers the claims that take seconds; the table covers the others.
     #[test]
     fn claims_that_are_quickly_tried_hold() {
+        briquette::zoo::install();
         let quick = [
             (Family::Local, "bias"),
             (Family::Gossip, "mean"),

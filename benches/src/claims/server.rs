@@ -1,7 +1,7 @@
 //! Asynchronous training with a server: backup workers, Picky SGD, asynchronous Local SGD, SYNTHESIS.
 
 use anyhow::{Context, Result};
-use briquette::core::compress::{Compressor, Dense};
+use briquette::core::compress::{Compressor, dense::Dense};
 use briquette::core::config::ServerConfig;
 use briquette::core::error::WireError;
 use briquette::core::server::{Contribution, Reply, Server, Task};

@@ -4,8 +4,9 @@ use anyhow::Result;
 use briquette::core::comm::{Local, Session};
 use briquette::core::config::{CompressorConfig, Exchange};
 use briquette::core::error::ReduceError;
-use briquette::core::reduce::{AgreedStep, Reducer, Round, SmoothConfig};
-use briquette::core::{CompressionFactor, Key, Layout, Message};
+use briquette::core::reduce::{AgreedStep, Reducer, Round};
+use briquette::core::{CompressionRatio, Key, Layout, Message};
+use briquette::zoo::reduce::smooth::Smooth;
 
 use super::world::noise;
 use super::{Claim, Family, Row, mean};
@@ -35,7 +36,7 @@ const DIANA_PLUS: &str = "DIANA+, by smoothness";
 const LEN: usize = 100;
 const RANKS: usize = 4;
 /// One in this many values is sent.
-const FACTOR: f64 = 20.0;
+const RATIO: f64 = 20.0;
 /// Target relative to the loss at the start.
 const TARGET: f64 = 1e-4;
 /// Maximum steps of a run.
@@ -52,9 +53,9 @@ fn predicted() -> f64 {
     let (mut low, mut high) = (0.0, 100.0);
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
-        if sent(middle) > LEN as f64 / FACTOR { low = middle } else { high = middle }
+        if sent(middle) > LEN as f64 / RATIO { low = middle } else { high = middle }
     }
-    (1.0 + (FACTOR - 1.0) / RANKS as f64) / (1.0 + high / RANKS as f64)
+    (1.0 + (RATIO - 1.0) / RANKS as f64) / (1.0 + high / RANKS as f64)
 }
 
 /// Steps to the target at the best of rates that differ by a factor of √2; full gradients, the same loss on every rank.
@@ -184,14 +185,14 @@ fn block_steps(compressor: &str, ranks: usize, (rate, limit): (f64, u64), seed: 
 
 fn build(setting: &str) -> Result<Box<dyn Reducer>> {
     let exchange = |feedback: &str| -> Result<Box<dyn Reducer>> {
-        let reducer = format!("gather:randk:{FACTOR}x:scaled").parse()?;
+        let reducer = format!("gather:randk:{RATIO}x:scaled").parse()?;
         let exchange = Exchange { reducer, feedback: feedback.parse()?, ..Exchange::default() };
         Ok(exchange.build_reducer(&Layout::flat(LEN), RANKS)?)
     };
     let smooth = |alpha: Option<f32>| -> Result<Box<dyn Reducer>> {
-        let importance = Some(CompressionFactor::new(FACTOR)?);
+        let importance = Some(CompressionRatio::new(RATIO)?);
         let diagonal = (0..LEN).map(|i| curvature(i) as f32).collect();
-        Ok(Box::new(SmoothConfig { importance, alpha, ..SmoothConfig::default() }.given(&[diagonal])?))
+        Ok(Box::new(Smooth { importance, alpha, ..Smooth::default() }.given(&[diagonal])?))
     };
     match setting {
         DCGD => exchange("none"),

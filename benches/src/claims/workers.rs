@@ -1,7 +1,7 @@
 //! Workers of a server: QSVRG, and asynchronous LSGD.
 
 use anyhow::{Context, Result};
-use briquette::core::compress::{Compressor, Dense};
+use briquette::core::compress::{Compressor, dense::Dense};
 use briquette::core::config::{CompressorConfig, ServerConfig};
 use briquette::core::error::WireError;
 use briquette::core::server::{Contribution, Reply, Server, Task};

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use briquette::core::comm::{Compute, Event, Local, Network, Paces, Session, Simulated, run_ranks};
-use briquette::core::compress::Dense;
+use briquette::core::comm::{Local, Session, run_ranks};
+use briquette::core::compress::dense::Dense;
 use briquette::core::config::{Config, ServerConfig};
 use briquette::core::error::{CommError, ReduceError, SyncError};
 use briquette::core::server::{Batch, Computed, Server, Trainer, Uplink, serve, work};
 use briquette::core::step::Driver;
 use briquette::core::sync::{Header, Momenta};
 use briquette::core::{Key, Layout};
+use briquette::sim::{Compute, Event, Network, Paces, SessionExt, Simulated};
 use rand_distr::{Distribution, StandardNormal};
 
 /// Gradient of a rank at a step: rank, step, point, and output.
@@ -138,7 +139,7 @@ impl Descent<'_> {
         driver.strategy_mut().settle(comm)?;
         let mut view = x.clone();
         driver.strategy().view(&mut view);
-        let places = comm.places();
+        let places = comm.machine_map();
         let left = |event: &Event| match event {
             Event::Sent(to, bytes) if !places.machine().contains(to) => *bytes as u64,
             _ => 0,

@@ -1,19 +1,20 @@
 //! Encode and decode times of every row's exchange in a world of four, by the CPU clock of each rank's thread.
 //!
 //! Computation inside the session's calls counts too: a ring encodes and adds there. The network is unlimited, so it
-//! adds nothing to these times. Under a controller each of its levels is measured separately, without the controller's
+//! adds nothing to these times. Under a controller each of its ratios is measured separately, without the controller's
 //! own measurements.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use briquette::DistributedOptimizer;
-use briquette::core::comm::{Clock, Compute, Local, Network, Simulated, run_ranks};
-use briquette::core::config::{Config, ControllerConfig, Exchange};
-use briquette::core::control::ScheduleConfig;
+use briquette::core::comm::{Clock, Local, run_ranks};
+use briquette::core::config::{Config, Exchange};
+use briquette::core::control::schedule::ScheduleConfig;
 use briquette::core::reduce::{AgreedStep, Reducer, Round};
 use briquette::core::report::Report;
-use briquette::core::{CompressionFactor, Key, Layout, Session};
+use briquette::core::{CompressionRatio, Key, Layout, Session};
+use briquette::sim::{Compute, Network, Simulated};
 use briquette_cli::measure::median;
 use briquette_examples::models::{ImageModelKind, TextConfig, TextModelKind};
 use briquette_examples::settings::Options;
@@ -62,28 +63,28 @@ struct Flags {
 }
 
 /// Ratios measured for a controller that may select them.
-const LEVELS: [f64; 9] = [1.0, 2.0, 4.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
+const RATIOS: [f64; 9] = [1.0, 2.0, 4.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
 /// Bit widths measured for quantizers.
 const BITS: [u8; 7] = [2, 3, 4, 5, 6, 7, 8];
 
-/// Returns the row's exchange at each of its levels, without the controller.
+/// Returns the row's exchange at each of its ratios, without the controller.
 ///
 /// # Errors
-/// If a level cannot be set.
-pub fn levels(exchange: &Exchange) -> Result<Vec<Exchange>> {
-    if exchange.controller == ControllerConfig::None {
+/// If a ratio cannot be set.
+pub fn at_ratios(exchange: &Exchange) -> Result<Vec<Exchange>> {
+    if exchange.controller.is_none() {
         return Ok(vec![exchange.clone()]);
     }
     let [least, most] = exchange.controller.get().ratios();
     let quantizes = exchange.reducer.to_string().contains("qsgd");
-    let of_bits = |bits: u8| CompressionFactor::of_bits(bits);
-    let all: Vec<CompressionFactor> = match quantizes {
+    let of_bits = |bits: u8| CompressionRatio::of_bits(bits);
+    let all: Vec<CompressionRatio> = match quantizes {
         true => BITS.into_iter().map(of_bits).collect(),
-        false => LEVELS.into_iter().map(CompressionFactor::new).collect::<Result<_, _>>()?,
+        false => RATIOS.into_iter().map(CompressionRatio::new).collect::<Result<_, _>>()?,
     };
     let within = all.into_iter().filter(|ratio| (least..=most).contains(ratio));
-    let level = |factor| Exchange { controller: ScheduleConfig::constant(factor).into(), ..exchange.clone() };
-    Ok(within.map(level).collect())
+    let at = |ratio| Exchange { controller: ScheduleConfig::constant(ratio).into(), ..exchange.clone() };
+    Ok(within.map(at).collect())
 }
 
 /// Returns the slots of a model.
@@ -156,7 +157,7 @@ fn rank(
         reducer.report(&mut report);
         seconds.push((all, report.seconds.map_or(0.0, |seconds| seconds.compress)));
     }
-    Ok((seconds.split_off(WARM_UP), report.factor.map_or(1.0, |factor| factor.get())))
+    Ok((seconds.split_off(WARM_UP), report.ratio.map_or(1.0, |ratio| ratio.get())))
 }
 
 #[cfg(test)]
@@ -165,15 +166,16 @@ mod tests {
     use crate::tables::{dq_sgd, gravac, never_slower};
 
     #[test]
-    fn every_row_has_levels_that_can_be_measured() {
+    fn every_row_has_ratios_that_can_be_measured() {
+        briquette::zoo::install();
         let layout = Layout::new([("embedding.weight", vec![40, 50]), ("b", vec![33])]);
         for table in [never_slower::TABLE, dq_sgd::TABLE, gravac::TABLE] {
             for &model in table.models {
                 for row in (table.rows)(model) {
-                    let levels = levels(&exchange(model, &row).unwrap()).unwrap();
-                    assert!(!levels.is_empty(), "{}", row.name);
-                    for level in levels {
-                        let (seconds, ratio) = measure(&level, &layout, 2).unwrap();
+                    let fixed = at_ratios(&exchange(model, &row).unwrap()).unwrap();
+                    assert!(!fixed.is_empty(), "{}", row.name);
+                    for fixed in fixed {
+                        let (seconds, ratio) = measure(&fixed, &layout, 2).unwrap();
                         assert!(seconds.all > 0.0 && seconds.compress <= seconds.all && ratio >= 1.0, "{}", row.name);
                     }
                 }

@@ -1,4 +1,4 @@
-//! Never-slower table: static levels and controllers on four networks.
+//! Never-slower table: static ratios and controllers on four networks.
 
 use super::{Model, Row, Table};
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use briquette::core::CompressionFactor;
-use briquette::core::comm::{CompressSeconds, Compute, Network, replay};
+use briquette::core::CompressionRatio;
 use briquette::core::error::ConfigError;
+use briquette::sim::{CompressSeconds, Compute, Network, replay};
 use briquette_examples::record::{StepRecord, Summary, read_frames};
 
 use super::codecs::exchange;
@@ -57,7 +57,7 @@ impl Outcome {
 
     /// Returns the nominal ratio of each step.
     pub fn ratios(&self) -> impl Iterator<Item = f64> {
-        self.steps.iter().map(|step| step.factor.unwrap_or(1.0))
+        self.steps.iter().map(|step| step.ratio.unwrap_or(1.0))
     }
 
     /// Returns the gradient's norm at tenths of the run, if the controller's reasons state it: `0: 2.31e0, 24: 1.87e0`.
@@ -162,14 +162,15 @@ impl Codecs {
     /// # Errors
     /// If the row's flags, or measured seconds, are invalid.
     pub fn mean(&self, job: &Job, outcome: &Outcome) -> Result<Option<f64>> {
-        let reducer = exchange(job.model, &job.row)?.reducer.to_string();
-        let of_row = self.0.iter().filter(|codec| codec.reducer == reducer && codec.values == job.model.values());
+        let reducer = exchange(job.model, &job.row)?.reducer;
+        let is_measured = |codec: &&Codec| codec.reducer.parse().as_ref() == Ok(&reducer);
+        let of_row = self.0.iter().filter(|codec| codec.values == job.model.values()).filter(is_measured);
         let points: Vec<_> = of_row.map(|codec| (codec.ratio, codec.seconds)).collect();
         if points.is_empty() {
             return Ok(None);
         }
         let seconds = CompressSeconds::new(&points)?;
-        let each = outcome.ratios().map(|ratio| Ok(seconds.at(CompressionFactor::new(ratio)?)));
+        let each = outcome.ratios().map(|ratio| Ok(seconds.at(CompressionRatio::new(ratio)?)));
         let sum: f64 = each.sum::<Result<f64, ConfigError>>()?;
         Ok(Some(sum / outcome.steps.len() as f64))
     }
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn evaluations_are_read_from_the_trainer_s_lines() {
-        let line = "epoch   2  step    156  test accuracy 0.5012  test loss 1.4  factor 10.0  wire factor 8.1";
+        let line = "epoch   2  step    156  test accuracy 0.5012  test loss 1.4  ratio 10.0  wire ratio 8.1";
         assert_eq!(evaluation(line), Some((156, 0.5012)));
         assert_eq!(evaluation("10000 training and 10000 test images"), None);
     }

@@ -70,7 +70,7 @@ pub struct Run {
     loss_to_dense: f64,
     /// `√(1 − gain)`, averaged over the steps.
     relative_error: f64,
-    wire_factor: f64,
+    wire_ratio: f64,
     revision: String,
     machine: String,
     cores: usize,
@@ -130,7 +130,7 @@ fn run(job: &Job, outcome: &Outcome, dense: &Outcome) -> Result<Run> {
         loss_slope: slope(&losses(outcome)),
         loss_to_dense: mean(losses(outcome)) - mean(losses(dense)),
         relative_error: mean(signals.iter().map(|signal| (1.0 - signal.gain).max(0.0).sqrt())),
-        wire_factor: summary.bytes_dense as f64 / summary.bytes_sent as f64,
+        wire_ratio: summary.bytes_dense as f64 / summary.bytes_sent as f64,
         revision: summary.git_revision.clone(),
         machine,
         cores,

@@ -22,7 +22,7 @@ pub struct Run {
     test_accuracy: f64,
     bytes_sent: u64,
     /// Bytes of the dense ring divided by the bytes sent.
-    wire_factor: f64,
+    wire_ratio: f64,
     /// Mean bits per value, by the ratios in force.
     nominal_bits: f64,
     /// Bits sent per value to each other rank.
@@ -55,7 +55,7 @@ struct Line {
     test_accuracy: f64,
     to_dense: f64,
     standard_error: f64,
-    wire_factor: f64,
+    wire_ratio: f64,
     nominal_bits: f64,
     simulated_seconds: f64,
     /// Ratio to the seconds of the fastest static row that loses at most [`LOSS`].
@@ -117,7 +117,7 @@ fn run(
         network,
         test_accuracy: summary.final_test_accuracy,
         bytes_sent: summary.bytes_sent,
-        wire_factor: summary.bytes_dense as f64 / summary.bytes_sent as f64,
+        wire_ratio: summary.bytes_dense as f64 / summary.bytes_sent as f64,
         nominal_bits: outcome.bits(),
         sent_bits: 8.0 * summary.bytes_sent as f64 / receivers,
         shares: outcome.shares(),
@@ -165,7 +165,7 @@ pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> 
             line.test_accuracy,
             100.0 * line.to_dense,
             100.0 * line.standard_error,
-            line.wire_factor,
+            line.wire_ratio,
             line.nominal_bits,
             line.simulated_seconds,
             line.times_best_static,
@@ -216,7 +216,7 @@ fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Lin
             test_accuracy: mean(&runs, |run| run.test_accuracy),
             to_dense: difference.mean,
             standard_error: difference.error,
-            wire_factor: mean(&runs, |run| run.wire_factor),
+            wire_ratio: mean(&runs, |run| run.wire_ratio),
             nominal_bits: mean(&runs, |run| run.nominal_bits),
             simulated_seconds: seconds(name),
             times_best_static: seconds(name) / fastest,

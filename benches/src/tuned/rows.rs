@@ -112,7 +112,7 @@ const SCALED: &[f64] = &[0.1, 0.2];
 /// First rates for SGD without momentum.
 const PLAIN: &[f64] = &[0.8, 1.6];
 
-/// Compressors and reducers: sparsifiers at 10x, those without a factor as they are.
+/// Compressors and reducers: sparsifiers at 10x, those without a ratio as they are.
 pub(super) const COMPRESSORS: &[Row] = &[
     // With the seeds of the table the better of this rate and of what the search's one seed finds: no row is compared with less.
     row("dense", "--reducer dense", &[0.05]),

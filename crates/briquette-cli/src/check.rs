@@ -1,10 +1,12 @@
-//! `briquette check`: whether the settings of an exchange can be combined, before a run begins.
+//! `briquette check`: checks, before a run, that the settings of an exchange can be combined.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use briquette_core::config::combine::{self, InnerOptimizer};
-use briquette_core::config::{Choice, Config, Parts, ServerConfig};
+use briquette_core::config::{
+    Choice, Config, Parts, ServerConfig,
+    combine::{self, InnerOptimizer},
+};
 use briquette_core::error::ConfigError;
 use briquette_core::files;
 use clap::Args;
@@ -235,6 +237,7 @@ mod tests {
 
     #[test]
     fn optimizers_are_read_by_name() {
+        briquette_zoo::install();
         assert_eq!(optimizer("sgd-momentum").unwrap(), InnerOptimizer::HeavyBall { momentum: 0.9 });
         assert_eq!(optimizer("sgd-momentum:0.5").unwrap(), InnerOptimizer::HeavyBall { momentum: 0.5 });
         assert!(optimizer("sgd-momentum:1").is_err() && optimizer("sgd:0.9").is_err());

@@ -104,6 +104,7 @@ struct Codec {
 }
 
 fn main() -> ExitCode {
+    briquette_zoo::install();
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -202,8 +203,8 @@ fn table(rows: &[Measured], dense_bytes: f64) -> Table {
     table.set_header([
         "compressor",
         "class here",
-        "nominal",
-        "wire factor",
+        "ratio",
+        "wire ratio",
         "gain",
         "rel. error",
         "encode",
@@ -215,8 +216,8 @@ fn table(rows: &[Measured], dense_bytes: f64) -> Table {
         table.add_row([
             row.compressor.clone(),
             row.class.clone(),
-            format!("{:.1}x", row.nominal_factor),
-            format!("{:.1}x", row.wire_factor),
+            format!("{:.1}x", row.ratio),
+            format!("{:.1}x", row.wire_ratio),
             format!("{:.4}", row.gain),
             format!("{:.4}", row.relative_error),
             speed(row.encode_seconds),

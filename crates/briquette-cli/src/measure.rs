@@ -16,9 +16,9 @@ pub struct Measured {
     /// Compressor class that it declares for this vector.
     pub class: String,
     /// Dense size divided by compressed size, as the compressor counts it.
-    pub nominal_factor: f64,
+    pub ratio: f64,
     /// Dense bytes divided by the bytes of the whole message.
-    pub wire_factor: f64,
+    pub wire_ratio: f64,
     /// Bytes of the whole message.
     pub bytes: usize,
     /// `1 − ‖x − C(x)‖²/‖x‖²`; 1 for a zero vector.
@@ -73,8 +73,8 @@ pub fn measure(config: &CompressorConfig, x: &[f32], key: Key, repeats: usize) -
     Measured {
         compressor: config.to_string(),
         class: class_text(compressor.error_bound(x)),
-        nominal_factor: compressor.nominal().get(),
-        wire_factor: 4.0 * x.len() as f64 / message.encoded_len() as f64,
+        ratio: compressor.nominal().get(),
+        wire_ratio: 4.0 * x.len() as f64 / message.encoded_len() as f64,
         bytes: message.encoded_len(),
         gain: 1.0 - share,
         relative_error: share.sqrt(),
@@ -120,10 +120,10 @@ mod tests {
         // The larger half of 3, −4, 1, 0: kept 25 of 26.
         let x = [3.0, -4.0, 1.0, 0.0];
         let measured = measure(&"topk:2x".parse().unwrap(), &x, Key::new(0), 3);
-        assert_eq!((measured.nominal_factor, measured.gain), (2.0, 1.0 - 1.0 / 26.0));
+        assert_eq!((measured.ratio, measured.gain), (2.0, 1.0 - 1.0 / 26.0));
         assert!((measured.relative_error - (1.0_f64 / 26.0).sqrt()).abs() < 1e-12);
         assert_eq!(measured.bytes, 17 + 1 + 8);
-        assert_eq!(measured.wire_factor, 16.0 / 26.0);
+        assert_eq!(measured.wire_ratio, 16.0 / 26.0);
         let zero = measure(&"sign".parse().unwrap(), &[0.0; 4], Key::new(0), 1);
         assert_eq!((zero.gain, zero.relative_error), (1.0, 0.0));
     }

@@ -27,6 +27,7 @@ const WORLDS: [usize; 2] = [2, 4];
 const TURNS: u64 = 15;
 
 fn main() {
+    briquette_zoo::install();
     // An embedding, LSTM matrices, and what is no matrix: a text classifier of 1.5 million values.
     let layout = Layout::new([
         ("embedding", vec![20_002, 64]),

@@ -12,7 +12,8 @@ mod elias;
 mod pack;
 
 pub(crate) use elias::{Elias, elias_decode};
-pub(crate) use pack::{Which, for_ones, pack, pack_signs, pack_where, packed_len, unpack};
+pub(crate) use pack::pack_signs;
+pub use pack::{Which, for_ones, pack, pack_where, packed_len, unpack};
 
 use crate::error::WireError;
 

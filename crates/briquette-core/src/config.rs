@@ -1,9 +1,9 @@
 //! Configuration values: in code, in TOML, and on a command line.
 //!
-//! [`Config`] combines the settings of all algorithms and builds them. [`build`](Config::build) refuses every
-//! setting that cannot work for the model and the world, before any communication; [`combine::check`] also knows the optimizer. The settings of an algorithm are defined in its own file and listed in its
-//! family. The list gives them a text (`name:first,key=value`), a TOML form (that text, or a table with the `kind`), and a place in
-//! [`representatives`], over which the laws iterate.
+//! [`Config`] combines the settings of all parts of an exchange and builds them. Before any communication, [`build`](Config::build) refuses every
+//! setting that cannot work for the model and the world; [`combine::check`] also considers the optimizer. The settings of an algorithm are defined in
+//! the algorithm's file and listed in its family. From this list they get a text (`name:first,key=value`), a TOML form (that text, or a table with
+//! the name as `kind`), and an entry in [`representatives`], the configurations with which the laws are tested.
 //!
 //! ```
 //! use briquette_core::{Layout, config::Config};
@@ -11,7 +11,7 @@
 //!     strategy = "every-step"
 //!     feedback = "error"
 //!     reducer = "gather:topk:0.01:q8"
-//!     controller = { kind = "gravac", epsilon = 0.4 }
+//!     controller = { kind = "cost-aware", max = "50x" }
 //! "#)?;
 //! config.build(&Layout::flat(1000), 4)?;
 //! assert_eq!(toml::from_str::<Config>("strategy = 'local-sgd:8'")?, Config::local_sgd(8));
@@ -22,49 +22,42 @@ mod build;
 pub mod catalogue;
 mod class;
 pub mod combine;
-mod exchange;
-mod family;
-mod guest;
+mod groups;
 mod keys;
 mod lists;
 pub mod parts;
 mod representatives;
-mod rules;
 mod run;
-mod settings;
-mod spec;
 mod text;
 
+pub use crate::ratio::share;
+pub use crate::settings::{
+    AggregatorConfig, AggregatorSettings, Algorithm, CompressorConfig, CompressorKind, CompressorSettings,
+    CompressorTraits, ControllerConfig, ControllerSettings, Described, DownlinkResidual, Entry, Exchange, Family,
+    Feedback, FeedbackRequirement, FeedbackSettings, ReducerConfig, ReducerSettings, ReducerTraits, Rule, Sends,
+    SlotPattern, StrategyConfig, StrategySettings, StrategyTraits,
+};
 pub use catalogue::Catalogue;
-pub(crate) use class::{probes, worse};
-pub use combine::{Sends, StrategyTraits};
-pub use exchange::Exchange;
-pub use family::Described;
-pub use guest::Guest;
-pub use lists::{AggregatorConfig, ControllerConfig, Feedback, ReducerConfig, ServerConfig, StrategyConfig};
+pub use lists::ServerConfig;
 pub use parts::{Choice, Parts};
 pub use representatives::{exchanges, representatives};
-pub use rules::{Rule, SlotPattern};
-pub use settings::{
-    AggregatorSettings, ControllerSettings, DownlinkResidual, FeedbackRequirement, FeedbackSettings, ReducerSettings,
-    ReducerTraits, StrategySettings,
-};
-pub use spec::{CompressorConfig, CompressorKind};
 
 use serde::Serialize;
 
-use crate::control::{AutoConfig, GraVacConfig};
+use crate::control::auto::Auto;
 use crate::error::ConfigError;
-use crate::reduce::LadderConfig;
-use crate::sync::{LocalSgdConfig, SyncStrategy};
-use crate::wrapper::{InnerMomentumConfig, Momentum};
-use crate::{CompressionFactor, Layout};
+use crate::reduce::ladder::LadderConfig;
+use crate::seam::SyncStrategy;
+use crate::sync::periodic::LocalSgd;
+use crate::wrapper::{
+    by_optimizer::ByOptimizer, inner_momentum::InnerMomentumConfig, momentum_correction::MomentumCorrectionConfig,
+};
+use crate::{CompressionRatio, Layout};
 
 /// The complete configuration: the strategy, and the exchange. In TOML, `strategy` stands next to the keys of the [exchange](Exchange).
 ///
-/// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. If some keys are given, the others are chosen by the
-/// [same rules](parts): naming one part changes another only if the two are incompatible. In code, [`Parts`] follows the same rules. An [`Exchange`] names all of its
-/// parts.
+/// **Defaults.** `Config::default()` and an empty table are [`Config::auto`]. If some keys are given, the others follow from [rules](parts): a given
+/// part changes another only if the two are incompatible. In code, [`Parts`] follows the same rules. An [`Exchange`] in code states all of its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// The strategy: decides when ranks exchange, and whether they exchange gradients or parameters.
@@ -83,36 +76,36 @@ impl Default for Config {
 impl Config {
     /// Exchanges gradients at every step.
     pub fn every_step(exchange: Exchange) -> Self {
-        Config { strategy: StrategyConfig::EveryStep, exchange }
+        Config { strategy: StrategyConfig::every_step(), exchange }
     }
 
     /// Local SGD: averages parameters after every `period` steps.
     pub fn local_sgd(period: u64) -> Self {
         Config {
-            strategy: LocalSgdConfig { period: Some(period), ..LocalSgdConfig::default() }.into(),
+            strategy: LocalSgd { period: Some(period), ..LocalSgd::default() }.into(),
             exchange: Exchange::default(),
         }
     }
 
-    /// The exact mean of gradients at every step, without compression.
+    /// Exchanges the exact mean of gradients at every step, without compression.
     pub fn dense() -> Self {
         Config::every_step(Exchange::default())
     }
 
-    /// Top-k: the largest `fraction` of the values at every step, with error feedback.
+    /// Top-k: sends the `fraction` of the values that are largest in magnitude, at every step, with error feedback.
     ///
     /// # Errors
     /// [`ConfigError`] when `fraction` is outside (0, 1].
     pub fn top_k(fraction: f64) -> Result<Self, ConfigError> {
         Ok(Config::every_step(Exchange {
             reducer: ReducerConfig::gather(format!("topk:{fraction}").parse()?),
-            feedback: Feedback::Error,
+            feedback: Feedback::error(),
             ..Exchange::default()
         }))
     }
 
-    /// Top-k with 8-bit values: the largest `fraction` of the values at every step, with error feedback. It sends about three times
-    /// fewer bytes than [`top_k`](Self::top_k), for Adam and any other optimizer.
+    /// Top-k with 8-bit values and error feedback: sends the `fraction` of the values that are largest in magnitude, at every step.
+    /// It sends about three times fewer bytes than [`top_k`](Self::top_k). It is for Adam and any other optimizer.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -123,12 +116,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] when `fraction` is outside (0, 1].
     pub fn top_k_q8(fraction: f64) -> Result<Self, ConfigError> {
-        let compressor = CompressorConfig::top_k_q8(CompressionFactor::new(1.0 / fraction)?);
+        let compressor = CompressorConfig::top_k_q8(CompressionRatio::new(1.0 / fraction)?);
         Ok(Config::top_k(fraction)?.with_reducer(ReducerConfig::gather(compressor)))
     }
 
-    /// Top-k with 8-bit values and momentum correction (`momentum` in [0, 1)): the largest `fraction` of the values at every step. It
-    /// is for SGD. The optimizer's own momentum must then be off, and weight decay is applied before the exchange.
+    /// Top-k with 8-bit values and momentum correction, for SGD: sends the `fraction` of the values that are largest in magnitude, at
+    /// every step. `momentum` is in [0, 1). The optimizer's own momentum must be off, and weight decay must be applied before the
+    /// exchange.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -140,7 +134,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] when `fraction` is outside (0, 1].
     pub fn top_k_momentum(fraction: f64, momentum: f32) -> Result<Self, ConfigError> {
-        let feedback = Feedback::Momentum(Momentum { momentum, ..Momentum::default() });
+        let feedback = Feedback::from(MomentumCorrectionConfig { momentum, ..MomentumCorrectionConfig::default() });
         Ok(Config::top_k_q8(fraction)?.with_feedback(feedback))
     }
 
@@ -192,32 +186,22 @@ impl Config {
         self
     }
 
-    /// Top-k with 8-bit values, controlled by GraVAC, with error feedback. It works with any inner optimizer.
-    pub fn gravac(settings: GraVacConfig) -> Self {
-        Config::every_step(Exchange {
-            reducer: ReducerConfig::gather(CompressorConfig::top_k_q8(settings.min)),
-            feedback: Feedback::Error,
-            controller: settings.into(),
-            ..Exchange::default()
-        })
-    }
-
     /// Chooses the compression ratio at run time from measured step times and the training loss: from dense through 16 and 8 bits to
-    /// one value in 100. The residual is kept in the way that [suits the optimizer](Feedback::ByOptimizer), so it works with any.
+    /// one value in 100. It works with any optimizer, because the way to keep the residual [depends on the optimizer](ByOptimizer).
     ///
     /// Needs a session with a clock. Without one it sends dense.
     pub fn auto() -> Self {
         Config::every_step(Exchange {
             reducer: LadderConfig::default().into(),
-            feedback: Feedback::ByOptimizer,
-            controller: AutoConfig::default().into(),
+            feedback: Feedback::by_optimizer(),
+            controller: Auto::default().into(),
             ..Exchange::default()
         })
     }
 
-    /// Chooses a feedback that was left [open](Feedback::ByOptimizer), for an optimizer that is SGD with heavy-ball momentum
-    /// `momentum` in (0, 1), or for any other optimizer (`None`). Under a strategy whose optimizer does not step with averages of
-    /// gradients, the choice is error feedback.
+    /// Chooses the feedback if the configuration left it [open](ByOptimizer). `momentum` in (0, 1) is that of SGD with heavy-ball
+    /// momentum; `None` is any other optimizer. If the optimizer does not step with averaged gradients under this strategy, the
+    /// choice is error feedback.
     ///
     /// ```
     /// use briquette_core::config::Config;
@@ -227,34 +211,34 @@ impl Config {
     /// ```
     #[must_use]
     pub fn for_optimizer(mut self, momentum: Option<f32>) -> Self {
-        if self.exchange.feedback == Feedback::ByOptimizer {
+        if self.exchange.feedback.is::<ByOptimizer>() {
             let momentum = momentum.filter(|_| self.steps_with_averages());
             let inner = momentum.map(|momentum| InnerMomentumConfig { momentum }.into());
-            self.exchange.feedback = inner.unwrap_or(Feedback::Error);
+            self.exchange.feedback = inner.unwrap_or_else(Feedback::error);
         }
         self
     }
 
-    /// Returns whether every optimizer step uses an average of gradients, and nothing else is exchanged.
+    /// Returns whether every optimizer step uses an averaged gradient, and nothing else is exchanged.
     pub fn steps_with_averages(&self) -> bool {
         self.strategy.get().steps_with_averages()
     }
 
-    /// Returns whether an average may have values for slots in which no rank has a gradient. The values come from a residual, or from
-    /// the gradients of an earlier step.
-    pub fn remembers(&self) -> bool {
-        self.strategy.get().remembers() || self.exchange.feedback.get().requirement().remembers()
+    /// Returns whether an average may have values in slots for which no rank has a gradient. Such values come from a residual, or
+    /// from the gradients of an earlier step.
+    pub fn keeps_state(&self) -> bool {
+        self.strategy.get().keeps_state() || self.exchange.feedback.get().requirement().keeps_state()
     }
 
-    /// Returns whether a rank's vector is weighted by its number of samples. If not, every rank has the same weight: see
-    /// [`Aggregator::is_mean`](crate::aggregate::Aggregator::is_mean).
-    pub fn weighs_samples(&self) -> bool {
+    /// Returns whether a rank's vector is weighted by its number of samples. Otherwise every rank has the same weight:
+    /// see [`Aggregator::is_mean`](crate::seam::Aggregator::is_mean).
+    pub fn weights_by_samples(&self) -> bool {
         self.exchange.aggregator.get().is_mean()
     }
 
     /// Returns the minimum number of ranks.
-    pub fn fewest_ranks(&self) -> usize {
-        self.strategy.get().fewest_ranks(&self.exchange)
+    pub fn min_ranks(&self) -> usize {
+        self.strategy.get().min_ranks(&self.exchange)
     }
 
     /// Returns the number of channels used for background exchanges. The transport must provide them.
@@ -262,7 +246,7 @@ impl Config {
         self.strategy.get().channels().max(usize::from(self.exchange.during_backward))
     }
 
-    /// Builds the strategy for a module and a world.
+    /// Builds the strategy for a model's layout and a world size.
     ///
     /// # Errors
     /// [`ConfigError`] for every setting that cannot work, before any communication.

@@ -3,14 +3,15 @@
 mod aggregate;
 mod comm;
 mod conflict;
+mod device;
 mod sync;
 
 use std::fmt;
 
 pub use aggregate::AggregateError;
 pub use comm::CommError;
-pub use conflict::Conflict;
-pub(crate) use conflict::world_of;
+pub use conflict::{Conflict, world_of};
+pub use device::DeviceError;
 pub use sync::SyncError;
 
 /// Implements `Debug` for an error as readable text, since `?` in `main` prints `Debug`: its `Display` text, then each cause that this
@@ -99,7 +100,7 @@ pub enum WireError {
     },
 }
 
-/// A reduction failed; this rank's state is as it was before the call.
+/// A reduction failed. This rank's state is the same as before the call.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReduceError {
@@ -109,7 +110,7 @@ pub enum ReduceError {
     /// A contribution could not be decoded or combined.
     #[error(transparent)]
     Aggregate(#[from] AggregateError),
-    /// Adding the residual to the gradient gave a value that is not finite. Nothing was exchanged.
+    /// The sum of the residual and the gradient is not finite. Nothing was exchanged.
     #[error(
         "rank {rank}: the sum of gradient and residual is not finite in `{slot}`. Lower the learning rate, or \
          clip gradients"
@@ -120,7 +121,15 @@ pub enum ReduceError {
         /// The slot's path.
         slot: String,
     },
-    /// The learning rate is unknown, and error feedback inside the learning rate needs it.
+    /// The device that holds this rank's vector failed.
+    #[error("rank {rank}: {source}")]
+    Device {
+        /// The rank.
+        rank: usize,
+        /// The failure.
+        source: DeviceError,
+    },
+    /// Error feedback inside the learning rate needs the learning rate, which was not recorded.
     #[error(
         "step {step}: the exchange needs the learning rate, and none was recorded. `DistributedOptimizer::step` records it; \
          with a `Synchronizer` call `record_learning_rate` before the exchange"
@@ -129,7 +138,7 @@ pub enum ReduceError {
         /// The optimizer step.
         step: u64,
     },
-    /// This rank has recorded no loss, and the strategy compares the losses of the ranks.
+    /// This rank has recorded no loss, but the strategy compares the losses of the ranks.
     #[error(
         "step {step}: rank {rank} recorded no loss, which the choice of a leader requires: call `record_loss` before the step"
     )]
@@ -139,7 +148,7 @@ pub enum ReduceError {
         /// The rank.
         rank: usize,
     },
-    /// The learning rate is outside the range in which a residual can be stored in its units.
+    /// The learning rate is outside the range in which a residual can be stored in units of the learning rate.
     #[error(
         "step {step}: the learning rate is {rate}, error feedback inside it requires 0 or a value from 1e-30 to 1e30"
     )]
@@ -228,7 +237,8 @@ impl ConfigError {
         Conflict::new(left, right, why, instead).into()
     }
 
-    pub(crate) fn text(what: &'static str, text: impl Into<String>, why: impl fmt::Display) -> Self {
+    /// Returns the error of a text that is not one of `what`, with the reason.
+    pub fn text(what: &'static str, text: impl Into<String>, why: impl fmt::Display) -> Self {
         ConfigError::Text { what, text: text.into(), why: why.to_string() }
     }
 
@@ -271,7 +281,8 @@ pub enum StateError {
 }
 
 impl StateError {
-    pub(crate) fn mismatch(name: &str, expected: &str, got: impl std::fmt::Debug) -> Self {
+    /// Returns the error of an entry that is not as `expected`.
+    pub fn mismatch(name: &str, expected: &str, got: impl std::fmt::Debug) -> Self {
         StateError::Mismatch { name: name.into(), expected: expected.into(), got: format!("{got:?}") }
     }
 }

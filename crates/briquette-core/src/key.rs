@@ -46,7 +46,7 @@ impl RngCore for KeyRng {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
-/// Domain tags, which keep `step(1)` and `bucket(1)` apart.
+/// Kinds of a key's parts. They keep `step(1)` and `bucket(1)` different.
 #[derive(Clone, Copy)]
 enum Domain {
     Seed = 1,
@@ -58,7 +58,7 @@ enum Domain {
 }
 
 impl Key {
-    /// Returns the root key of a run.
+    /// Returns the root key of a run with this seed.
     pub fn new(seed: u64) -> Self {
         Key(0x6272_6971_7565_7474).fold(Domain::Seed, seed)
     }
@@ -112,7 +112,7 @@ impl Key {
         Lanes(state)
     }
 
-    /// Returns 64 random bits for one position, for rare and small draws.
+    /// Returns 64 random bits for one position. For draws that are rare and small.
     pub fn word(self, index: usize) -> u64 {
         self.fold(Domain::Block, index as u64).0
     }

@@ -1,7 +1,7 @@
 //! Layout of the parameter tensors in the flat vector.
 //!
-//! Parameters are identified by their path in the module and their order, because only those are equal on every rank. A
-//! framework's parameter ID is not.
+//! Parameters are identified by their path in the module and their order, because these are equal on every rank. A
+//! framework's parameter ids are not.
 //!
 //! ```
 //! use briquette_core::Layout;
@@ -45,13 +45,13 @@ impl Slot {
         self.start..self.start + self.len
     }
 
-    /// Returns the same slot for a vector that begins at `offset` of this one (a bucket).
+    /// Returns the same slot for the part of this vector (a bucket) that begins at `offset`.
     pub fn rebased(&self, offset: usize) -> Slot {
         Slot { start: self.start - offset, ..self.clone() }
     }
 
-    /// Returns whether no rank has a gradient for this slot in the step of the exchange. Error feedback then adds
-    /// nothing in this slot, and keeps its state.
+    /// Returns whether no rank has a gradient for this slot at the step of the exchange. Error feedback then does not
+    /// send its residual of this slot, and keeps it.
     pub fn is_absent(&self) -> bool {
         self.absent
     }
@@ -64,7 +64,7 @@ impl Slot {
     }
 }
 
-/// The slots of a model's trainable parameters, in traversal order.
+/// The slots of a model's trainable parameters, in the order of the module's traversal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
     slots: Vec<Slot>,
@@ -72,7 +72,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Places the tensors one after another.
+    /// Creates the layout of these tensors, one after another.
     pub fn new<P: Into<String>>(tensors: impl IntoIterator<Item = (P, Vec<usize>)>) -> Self {
         let mut layout = Layout::default();
         for (path, shape) in tensors {
@@ -88,13 +88,13 @@ impl Layout {
         Layout::new([("x", vec![len])])
     }
 
-    /// Returns the slots in order; their ranges tile `0..len()`.
+    /// Returns the slots in order. Their ranges cover `0..len()` without gaps.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Returns all slots, with those where `present` is false marked as [absent](Slot::is_absent); `None` if all are
-    /// present.
+    /// Returns all slots, and marks those whose entry in `present` is false as [absent](Slot::is_absent). `None` if all
+    /// are present.
     ///
     /// ```
     /// use briquette_core::Layout;
@@ -131,7 +131,7 @@ impl Layout {
     }
 }
 
-/// The slots of a step, some of which have a gradient on no rank; see [`Layout::absent`].
+/// The slots of a step in which some slots have a gradient on no rank; see [`Layout::absent`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AbsentSlots {
@@ -149,24 +149,24 @@ impl AbsentSlots {
 }
 
 /// Returns the slots, marked as absent where `is_absent` holds for their index.
-pub(crate) fn with_absent(slots: &[Slot], is_absent: impl Fn(usize) -> bool) -> Vec<Slot> {
+pub fn with_absent(slots: &[Slot], is_absent: impl Fn(usize) -> bool) -> Vec<Slot> {
     slots.iter().enumerate().map(|(index, slot)| Slot { absent: is_absent(index), ..slot.clone() }).collect()
 }
 
 /// Returns the ranges of the slots that are marked as absent.
-pub(crate) fn absent(slots: &[Slot]) -> Vec<Range<usize>> {
+pub fn absent(slots: &[Slot]) -> Vec<Range<usize>> {
     slots.iter().filter(|slot| slot.absent).map(Slot::range).collect()
 }
 
 /// Returns the parts of the ordered ranges `places` inside `range`, relative to its start.
-pub(crate) fn inside(places: &[Range<usize>], range: &Range<usize>) -> Vec<Range<usize>> {
+pub fn inside(places: &[Range<usize>], range: &Range<usize>) -> Vec<Range<usize>> {
     let cut = |place: &Range<usize>| place.start.max(range.start)..place.end.min(range.end);
     let cut = places.iter().map(cut).filter(|place| !place.is_empty());
     cut.map(|place| place.start - range.start..place.end - range.start).collect()
 }
 
 /// Returns these ranges shifted by `by`.
-pub(crate) fn moved(places: &[Range<usize>], by: usize) -> Vec<Range<usize>> {
+pub fn moved(places: &[Range<usize>], by: usize) -> Vec<Range<usize>> {
     places.iter().map(|place| place.start + by..place.end + by).collect()
 }
 

@@ -1,8 +1,9 @@
 //! Gradient compression, reducers, controllers and synchronization strategies for data-parallel training.
 //!
-//! Every rank has a gradient, and all ranks need the mean. This crate computes an agreed average of flat `f32` vectors.
-//! It moves fewer bytes than the vectors have, and keeps the part that was not sent as the residual. It depends on no
-//! framework, no sockets, no clock and no globals. The `briquette` crate integrates it with Burn.
+//! Every rank has a gradient, and all ranks need the mean. This crate averages flat `f32` vectors over the ranks: every
+//! rank obtains the same result. It sends fewer bytes than the vectors have, and keeps the part that was not sent (the
+//! *residual*) for the next step. It depends on no framework, no sockets, no clock and no globals. The `briquette`
+//! crate integrates it with Burn.
 //!
 //! ```text
 //! flat vector → wrappers → compressor → message → session → aggregate → average
@@ -13,51 +14,56 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`] | settings as values, text and TOML; [`Config::build`](config::Config::build) builds all the components below |
-//! | [`step`] | the protocol of a step: header, exchange, commit |
-//! | [`sync`] | synchronization strategies: the exchange schedule, of gradients or parameters; the step header that all ranks agree on first |
+//! | [`step`] | the protocol of a training step: agree on a header, exchange, commit |
+//! | [`sync`] | synchronization strategies: when ranks exchange gradients or parameters; the *step header*, which ranks agree on before an exchange |
 //! | [`wrapper`] | wrappers around reducers: error feedback, momentum correction, ratio control, buckets, metering |
-//! | [`reduce`] | reducers: take a vector, return the agreed average and this rank's `sent` part |
+//! | [`reduce`] | reducers: take this rank's vector, return the average over ranks and `sent`, this rank's vector as the others received it |
 //! | [`compress`], [`Message`] | compressors: take a vector, return a self-describing message |
 //! | [`aggregate`] | aggregators: combine the messages of all ranks into one vector |
-//! | [`control`] | controllers: take agreed observations, return a compression ratio |
-//! | [`comm`] | byte frames between ranks: threads, a simulated network, a test double |
+//! | [`control`] | controllers: take measurements that all ranks agree on, return a compression ratio |
+//! | [`comm`] | sessions: collectives over byte frames, on any transport; ranks as threads, for tests and single machines |
+//! | [`server`] | asynchronous training with a parameter server, in place of a strategy |
 //! | [`state`], [`report`], [`error`] | saved state, metrics of an exchange, errors |
 //! | [`shards`] | sharded sampling: assigns samples to ranks and steps |
-//! | [`Layout`], [`Key`] | positions of the tensors in the flat vector; keyed randomness, a function of its position |
+//! | [`Layout`], [`Key`] | positions of the tensors in the flat vector; random numbers that depend only on seed, step, bucket and rank |
 //!
 //! # Design
 //!
-//! - A [`Reducer`](reduce::Reducer) owns its communication. An all-gather of messages, an all-reduce of shared coordinates
-//!   and PowerSGD's two all-reduces are all reducers; a compressor never communicates.
-//! - A reducer reports what it `sent`, so error feedback is a wrapper, written once.
-//! - A [`Controller`](control::Controller) observes only numbers that all ranks agree on, so its replicas make the same
-//!   decisions.
-//! - State follows compute → communicate → commit: an error leaves the state unchanged.
+//! - A [`Reducer`](reduce::Reducer) owns its communication; a compressor never communicates. Reducers are, for example, an
+//!   all-gather of messages, an all-reduce of shared coordinates, and PowerSGD's two all-reduces.
+//! - A reducer reports what it `sent`. Error feedback is therefore written once, as a wrapper around any reducer.
+//! - A [`Controller`](control::Controller) observes only numbers that all ranks agree on, so its copies on all ranks make
+//!   the same decisions.
+//! - An exchange first computes and communicates. It changes state only when it commits: an error leaves the state
+//!   unchanged.
 //!
 //! # The laws
 //!
-//! All algorithms are tested against these laws, in `tests/laws`, over [`config::representatives`]:
+//! All algorithms are tested against ten laws, in `tests/laws`, with the settings in [`config::representatives`]:
 //!
-//! 1. Replicas declared equal have the same bits on every rank.
-//! 2. The mean over ranks of what they `sent` is the average that they receive.
+//! 1. Parameters that a strategy declares equal have the same bits on every rank.
+//! 2. The mean over ranks of the `sent` vectors equals the average that every rank receives.
 //! 3. Input + residual = sent + new residual.
 //! 4. A failure leaves the state unchanged.
-//! 5. A resumed run is bit-identical.
+//! 5. A resumed run is bit-identical to an uninterrupted one.
 //! 6. `decode(encode(m)) = m`, and no bytes make the decoder panic.
 //! 7. The error of a compressor stays within the bound that it declares.
 //! 8. The reported traffic equals the transport's count.
-//! 9. Same observations, same decision.
+//! 9. Equal observations lead to equal decisions.
 //! 10. A non-finite value is rejected on every rank.
 //!
 //! # A complete exchange
 //!
-//! Two ranks with two parameters send one value each. The residual is added to the next step's gradient.
+//! Two ranks with two parameters send one value each. Each rank adds its residual to its next gradient.
 //!
 //! ```
 //! use briquette_core::error::ReduceError;
-//! use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
+//! use briquette_core::reduce::{AgreedStep, gather::Gather, Reducer, Round};
 //! use briquette_core::{Key, Layout};
-//! use briquette_core::{aggregate::Mean, comm::Local, compress::TopK, wrapper::ErrorFeedback};
+//! use briquette_core::aggregate::mean::Mean;
+//! use briquette_core::comm::Local;
+//! use briquette_core::compress::top_k::TopK;
+//! use briquette_core::wrapper::error_feedback::ErrorFeedback;
 //!
 //! let top_k = TopK::fraction(0.5)?;
 //! let ranks = Local::run(2, |mut comm| {
@@ -91,27 +97,33 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// For the derive macro of settings, whose code names this crate.
+extern crate self as briquette_core;
+
 pub mod aggregate;
 mod binary16;
-mod bits;
+pub mod bits;
 pub mod comm;
 pub mod compress;
 pub mod config;
 pub mod control;
 pub mod error;
-mod factor;
 pub mod files;
 mod key;
 #[cfg(feature = "testing")]
 pub mod laws;
-mod layout;
+pub mod layout;
 pub mod manifest;
-mod math;
-mod message;
+pub mod math;
+pub mod message;
 mod parallel;
+mod ratio;
 pub mod reduce;
 pub mod report;
+mod scope;
+mod seam;
 pub mod server;
+mod settings;
 pub mod shards;
 pub mod state;
 pub mod step;
@@ -123,8 +135,8 @@ mod wire;
 pub mod wrapper;
 
 pub use comm::{Frame, Session};
-pub use factor::CompressionFactor;
 pub use key::{BLOCK, Key, KeyRng};
 pub use layout::{AbsentSlots, Layout, Slot};
 pub use message::Message;
+pub use ratio::CompressionRatio;
 pub use traffic::Traffic;

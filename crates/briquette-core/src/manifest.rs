@@ -1,4 +1,4 @@
-//! Checkpoint manifest, `manifest.json`: a checkpoint with a manifest is complete.
+//! Checkpoint manifest, `manifest.json`. A checkpoint that has one is complete.
 //!
 //! ```
 //! use briquette_core::manifest::Manifest;

@@ -2,7 +2,16 @@
 //! length alone. The result does not depend on the number of threads.
 
 use crate::parallel::{self, Part, SEGMENT};
-use crate::reduce::SentStatistics;
+
+/// Contribution sent for a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SentStatistics {
+    /// `‖x‖² − ‖x − sent‖²`.
+    pub energy: f64,
+    /// Number of values sent as something other than 0.
+    pub values: usize,
+}
 
 const LANES: usize = 8;
 /// Exponent bits: all set in NaN and infinities, and in no other number.
@@ -63,30 +72,30 @@ fn highest(x: &[f32]) -> u32 {
 }
 
 /// Returns `‖x‖²` in f64.
-pub(crate) fn norm2(x: &[f32]) -> f64 {
+pub fn norm2(x: &[f32]) -> f64 {
     parallel::sum(x, squares)
 }
 
 /// Returns `‖x‖₁` in f64.
-pub(crate) fn norm1(x: &[f32]) -> f64 {
+pub fn norm1(x: &[f32]) -> f64 {
     parallel::sum(x, magnitudes)
 }
 
 /// Returns the sum in f64.
-pub(crate) fn total(x: &[f32]) -> f64 {
+pub fn total(x: &[f32]) -> f64 {
     parallel::sum(x, plain)
 }
 
 /// Returns the largest magnitude; 0 for the empty vector. It compares integers, which have the same order and
 /// vectorize.
-pub(crate) fn largest(x: &[f32]) -> f32 {
+pub fn largest(x: &[f32]) -> f32 {
     let segments = x.len().div_ceil(SEGMENT);
     let bits = parallel::fold(0..segments, Part(x, SEGMENT), &|_, x| highest(x.0), &u32::max);
     f32::from_bits(bits.unwrap_or(0))
 }
 
 /// Returns `‖x − y‖²` in f64.
-pub(crate) fn distance2(x: &[f32], y: &[f32]) -> f64 {
+pub fn distance2(x: &[f32], y: &[f32]) -> f64 {
     let work = (Part(x, SEGMENT), Part(&y[..x.len()], SEGMENT));
     let segments = x.len().div_ceil(SEGMENT);
     parallel::fold(0..segments, work, &|_, (x, y)| distances(x.0, y.0), &|a, b| a + b).unwrap_or(0.0)
@@ -111,7 +120,7 @@ fn add_scaled_segment(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f6
 
 /// Computes `out = weight·x + y`, and returns `‖out‖²` and `‖y‖²`. A sum is finite if all values of its vector are,
 /// because no sum of squares of f32 values overflows f64.
-pub(crate) fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f64; 2] {
+pub fn add_scaled(x: &[f32], weight: f32, y: &[f32], out: &mut [f32]) -> [f64; 2] {
     let segments = out.len().div_ceil(SEGMENT);
     let work = ((Part(x, SEGMENT), Part(y, SEGMENT)), Part(out, SEGMENT));
     type Pair<'a> = (Part<&'a [f32]>, Part<&'a [f32]>);
@@ -135,14 +144,14 @@ fn keep_unsent_segment(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
 }
 
 /// Computes `fed = (fed − sent)·rate`, and returns its `‖fed‖²`: finite if all values are.
-pub(crate) fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
+pub fn keep_unsent(fed: &mut [f32], sent: &[f32], rate: f32) -> f64 {
     let (segments, work) = (fed.len().div_ceil(SEGMENT), (Part(fed, SEGMENT), Part(sent, SEGMENT)));
     let each = |_, (fed, sent): (Part<&mut [f32]>, Part<&[f32]>)| keep_unsent_segment(fed.0, sent.0, rate);
     parallel::fold(0..segments, work, &each, &|a, b| a + b).unwrap_or(0.0)
 }
 
 /// Copies `out = x`, and returns `‖x‖²`. The second read of a segment hits the cache.
-pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
+pub fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
     let work = (Part(x, SEGMENT), Part(out, SEGMENT));
     let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
         out.0.copy_from_slice(x.0);
@@ -152,7 +161,7 @@ pub(crate) fn copy_and_norm2(x: &[f32], out: &mut [f32]) -> f64 {
 }
 
 /// Computes `x ← weight·x`, and returns whether all of it is finite. The check of a segment hits the cache.
-pub(crate) fn scale(x: &mut [f32], weight: f32) -> bool {
+pub fn scale(x: &mut [f32], weight: f32) -> bool {
     let (segments, work) = (x.len().div_ceil(SEGMENT), Part(x, SEGMENT));
     let each = |_, x: Part<&mut [f32]>| {
         x.0.iter_mut().for_each(|v| *v *= weight);
@@ -162,7 +171,7 @@ pub(crate) fn scale(x: &mut [f32], weight: f32) -> bool {
 }
 
 /// Copies `out = x`, and returns whether all of it is finite.
-pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
+pub fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
     let work = (Part(x, SEGMENT), Part(out, SEGMENT));
     let each = |_, (x, out): (Part<&[f32]>, Part<&mut [f32]>)| {
         out.0.copy_from_slice(x.0);
@@ -174,7 +183,7 @@ pub(crate) fn copy_finite(x: &[f32], out: &mut [f32]) -> bool {
 /// Computes `x ← x − sent`, adds the sent energy and count to `kept`, and returns whether the remainder is finite. For
 /// blocks in the first-level cache: two loops, each of which vectorizes.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn subtract_sent(x: &mut [f32], sent: &[f32], kept: &mut SentStatistics) -> bool {
+pub fn subtract_sent(x: &mut [f32], sent: &[f32], kept: &mut SentStatistics) -> bool {
     let mut energies = [0.0_f64; LANES];
     let ((chunks, rest), (chunks_sent, rest_sent)) = (x.as_chunks::<LANES>(), sent.as_chunks::<LANES>());
     // x² − (x − c)² = c·(2x − c)
@@ -199,7 +208,7 @@ pub(crate) fn subtract_sent(x: &mut [f32], sent: &[f32], kept: &mut SentStatisti
 }
 
 /// Returns `‖x‖²`, `‖x − sent‖²` and the number of nonzero values of `sent`, in one pass over both.
-pub(crate) fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
+pub fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
     let work = (Part(x, SEGMENT), Part(&sent[..x.len()], SEGMENT));
     let each = |_, (x, sent): (Part<&[f32]>, Part<&[f32]>)| {
         let count = sent.0.iter().map(|v| u32::from(*v != 0.0)).sum::<u32>();
@@ -210,17 +219,8 @@ pub(crate) fn compare(x: &[f32], sent: &[f32]) -> (f64, f64, usize) {
 }
 
 /// Returns whether no value is NaN or infinite. Without branches or early exit, it runs at memory bandwidth.
-pub(crate) fn all_finite(x: &[f32]) -> bool {
+pub fn all_finite(x: &[f32]) -> bool {
     x.iter().fold(0, |bad, v| bad | u32::from(v.to_bits() & EXPONENT == EXPONENT)) == 0
-}
-
-/// Returns the mean and its standard deviation, for tests of random draws.
-#[cfg(test)]
-pub(crate) fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
-    let n = samples.len() as f64;
-    let mean = samples.iter().sum::<f64>() / n;
-    let variance = samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    (mean, (variance / n).sqrt())
 }
 
 #[cfg(test)]

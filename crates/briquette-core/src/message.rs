@@ -4,7 +4,8 @@
 //! message and its encoded, sent and decoded copy are therefore equal, and so is everything computed from them.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, TopK}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, top_k::TopK};
 //! let mut message = Message::default();
 //! TopK::fraction(0.5)?.compress_into(&[3.0, -4.0, 1.0, 0.0], Key::new(0), &mut message);
 //! let mut sum = [1.0; 4];
@@ -21,13 +22,14 @@ mod subtract_sent;
 mod write;
 
 pub(crate) use codes::{Codes, PREFIX};
-pub(crate) use payload::{Coding, Grid, Payload, Values, bucket_count, for_buckets, power_of_two};
+pub use payload::{Coding, Grid};
+pub(crate) use payload::{Payload, Values, bucket_count, for_buckets, power_of_two};
 
 use crate::error::WireError;
 use crate::math::{all_finite, distance2, norm2};
 
 /// Number of values decoded at a time, into a buffer on the stack.
-pub(crate) const BLOCK: usize = 1024;
+pub const BLOCK: usize = 1024;
 /// Number of kept values that share a range in the [`ValueKind::Q8`] form.
 pub(crate) const Q8_BLOCK: usize = 256;
 /// The longest vector that a message can represent; split longer ones into buckets.
@@ -93,18 +95,27 @@ impl Message {
         }
     }
 
-    /// Returns the kept coordinates of a sparse message, in ascending order; `None` for the other shapes.
-    pub(crate) fn sparse_indices(&self) -> Option<&[u32]> {
+    /// Returns the kept coordinates and their values, of a sparse message with f32 values.
+    pub fn sparse_f32(&self) -> Option<(&[u32], &[f32])> {
         match &self.payload {
-            Payload::Sparse { indices, .. } => Some(indices),
+            Payload::Sparse { indices, values: Values::F32(values) } => Some((indices, values)),
             _ => None,
         }
     }
 
-    /// Returns indices and values of a sparse message that holds its values in f32.
-    pub(crate) fn sparse_f32(&self) -> Option<(&[u32], &[f32])> {
+    /// Makes this a sparse message of a vector of `len` values, and returns its coordinates and values to fill: as many of one as of
+    /// the other, coordinates in ascending order.
+    pub fn start_sparse_f32(&mut self, len: usize) -> (&mut Vec<u32>, &mut Vec<f32>) {
+        match self.sparse(len, ValueKind::F32) {
+            (indices, Values::F32(values)) => (indices, values),
+            _ => unreachable!("asked for f32 values"),
+        }
+    }
+
+    /// Returns the kept coordinates of a sparse message, in ascending order; `None` for the other shapes.
+    pub fn sparse_indices(&self) -> Option<&[u32]> {
         match &self.payload {
-            Payload::Sparse { indices, values: Values::F32(values) } => Some((indices, values)),
+            Payload::Sparse { indices, .. } => Some(indices),
             _ => None,
         }
     }

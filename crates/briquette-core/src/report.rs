@@ -1,21 +1,21 @@
 //! Metrics of the last exchange.
 
-use crate::{CompressionFactor, Traffic};
+use crate::{CompressionRatio, Traffic};
 
-/// A report that the wrappers of a strategy fill after an exchange, each with its own measurements.
+/// Report that the wrappers of a strategy fill after an exchange, each with its own measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The nominal compression factor in force; 1 when dense.
-    pub factor: Option<CompressionFactor>,
-    /// The carrier of the exchange, where several carriers have the same ratio: `int8 ring`.
+    /// The nominal compression ratio in force; 1 when dense.
+    pub ratio: Option<CompressionRatio>,
+    /// The format of the exchange, if several formats have the same ratio: `int8 ring`.
     pub carrier: Option<&'static str>,
-    /// The controller's reason for changing the factor, if it just did.
+    /// The controller's reason for changing the ratio, if it just did.
     pub reason: Option<String>,
     /// Set if the caller requests [`state`](Report::state).
     pub with_state: bool,
-    /// The controller's state in words, for people. Present only if requested and if the controller describes its
-    /// state.
+    /// The controller's state in words, for people. Present only if it was requested, and if the controller describes
+    /// its state.
     pub state: Option<String>,
     /// Share of this rank's vector (with its residual) that was sent: `1 − ‖x − sent‖²/‖x‖²`.
     pub gain: Option<f64>,
@@ -27,8 +27,8 @@ pub struct Report {
     pub dense_seconds: Option<f64>,
     /// Bytes that the exchange moved through this rank.
     pub traffic: Option<Traffic>,
-    /// Energy that entered the residual and that remains in it, where there is a residual.
-    pub waiting: Option<Waiting>,
+    /// Energies (squared norms) that entered the residual and that remain in it, if there is a residual.
+    pub residual_energy: Option<ResidualEnergy>,
     /// Ranks whose contributions were excluded because they were not finite or not readable, ascending. Filled only by
     /// an aggregator other than the mean.
     pub excluded: Vec<usize>,
@@ -37,7 +37,7 @@ pub struct Report {
     pub measured: Measured,
 }
 
-/// Up to [`MOST`](Self::MOST) numbers that the step header sums over ranks; usually empty.
+/// Up to [`MOST`](Self::MOST) measurements for a controller, which the step header sums over ranks; usually none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measured {
     numbers: [f64; Measured::MOST],
@@ -77,19 +77,19 @@ impl Report {
         self.gain.map(relative_error)
     }
 
-    /// Returns the effective delay in steps, where there is a residual: see [`Waiting::delay`].
+    /// Returns the effective delay in steps, where there is a residual: see [`ResidualEnergy::delay`].
     pub fn delay(&self) -> Option<f64> {
-        self.waiting.as_ref().and_then(Waiting::delay)
+        self.residual_energy.as_ref().and_then(ResidualEnergy::delay)
     }
 
-    /// Lets the reducer of the slots `members` report on these slots alone. A slot without a factor gets this report's
-    /// own factor.
+    /// Lets the reducer of the slots `members` report on these slots alone. A slot without a ratio gets this report's
+    /// own ratio.
     pub(crate) fn narrowed(&mut self, members: impl Iterator<Item = usize> + Clone, report: impl FnOnce(&mut Report)) {
         let mut whole = std::mem::take(&mut self.slots);
         self.slots.extend(members.clone().filter_map(|member| whole.get(member)));
         report(self);
         for (member, part) in members.zip(&self.slots) {
-            whole[member] = SlotReport { factor: part.factor.or(self.factor), ..*part };
+            whole[member] = SlotReport { ratio: part.ratio.or(self.ratio), ..*part };
         }
         self.slots = whole;
     }
@@ -108,8 +108,8 @@ impl Report {
     }
 
     /// Adds the residual's energies: in total, and the energy left in each slot.
-    pub(crate) fn put_waiting(&mut self, waiting: Waiting, left: &[f64]) {
-        self.waiting = Some(waiting);
+    pub(crate) fn put_residual_energy(&mut self, residual_energy: ResidualEnergy, left: &[f64]) {
+        self.residual_energy = Some(residual_energy);
         self.slots.iter_mut().zip(left).for_each(|(slot, left)| slot.left = Some(*left));
     }
 }
@@ -119,28 +119,28 @@ fn relative_error(gain: f64) -> f64 {
     (1.0 - gain).max(0.0).sqrt()
 }
 
-/// Energies (`‖x‖²`) of a residual after an exchange. They add up over ranks.
+/// Energies (squared norms, `‖x‖²`) of a residual after an exchange. The energies of several ranks can be added.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Waiting {
+pub struct ResidualEnergy {
     /// Energy of this step's addition: the gradient, or under momentum correction the velocity.
     pub entered: f64,
     /// Energy of the residual.
     pub left: f64,
 }
 
-impl Waiting {
+impl ResidualEnergy {
     /// Returns `‖residual‖`, in the units of a gradient.
     pub fn residual_norm(&self) -> f64 {
         self.left.sqrt()
     }
 
-    /// Returns the **effective delay** `‖residual‖ / ‖gradient‖`: the residual in units of one step's gradient. 0 if
-    /// all was sent; `None` if nothing entered or the numbers are not finite.
+    /// Returns the **effective delay** `‖residual‖ / ‖gradient‖`: the length of the residual in units of one step's
+    /// gradient. 0 if everything was sent; `None` if nothing entered or the numbers are not finite.
     ///
     /// ```
-    /// use briquette_core::report::Waiting;
-    /// assert_eq!(Waiting { entered: 4.0, left: 36.0 }.delay(), Some(3.0));
-    /// assert_eq!(Waiting { entered: 0.0, left: 36.0 }.delay(), None);
+    /// use briquette_core::report::ResidualEnergy;
+    /// assert_eq!(ResidualEnergy { entered: 4.0, left: 36.0 }.delay(), Some(3.0));
+    /// assert_eq!(ResidualEnergy { entered: 0.0, left: 36.0 }.delay(), None);
     /// ```
     pub fn delay(&self) -> Option<f64> {
         Some((self.left / self.entered).sqrt()).filter(|delay| delay.is_finite())
@@ -153,10 +153,10 @@ impl Waiting {
 pub struct SlotReport {
     /// Share of the slot's energy that was sent.
     pub gain: f64,
-    /// Number of values sent as something other than 0.
+    /// Number of values that were sent as something other than 0.
     pub kept: usize,
-    /// The slot's nominal factor in force, where known.
-    pub factor: Option<CompressionFactor>,
+    /// The slot's nominal ratio in force, where known.
+    pub ratio: Option<CompressionRatio>,
     /// `‖residual‖²` of the slot, where there is a residual.
     pub left: Option<f64>,
 }
@@ -179,18 +179,23 @@ impl SlotReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ExchangeSeconds {
-    /// Compute time for probing, encoding and decoding that no exchange overlapped.
+    /// Seconds of probing, encoding and decoding that did not overlap with communication.
     pub compress: f64,
-    /// Part of `compress` before anything was sent: probing and encoding. Under buckets, before the first bucket was
-    /// sent.
+    /// Part of `compress` before anything was sent: probing and encoding. With buckets, the time before the first
+    /// bucket was sent.
     pub encode: f64,
     /// Time spent waiting for other ranks and moving bytes.
     pub exchange: f64,
-    /// Part of all these that overlapped with other work of the rank: it did not lengthen the step.
-    pub hidden: f64,
+    /// Part of all these that overlapped with other work of the rank, and therefore did not lengthen the step.
+    pub overlapped: f64,
 }
 
 impl ExchangeSeconds {
+    /// Returns the times of an exchange that only waits and moves bytes.
+    pub fn exchanging(seconds: f64) -> Self {
+        ExchangeSeconds { exchange: seconds, ..ExchangeSeconds::default() }
+    }
+
     /// Returns the part of `compress` after something was sent: decoding, and the encoding of later buckets.
     pub fn decode(&self) -> f64 {
         self.compress - self.encode

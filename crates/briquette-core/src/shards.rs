@@ -17,12 +17,12 @@ use rand::RngCore;
 use crate::Key;
 use crate::error::{ConfigError, world_of};
 
-/// Assignment of samples to ranks; a value of this type is always valid.
+/// Assignment of samples to ranks.
 ///
 /// With [`Shards::new`], every epoch is one shuffled list of all samples. Step `s` uses the next `world * batch`
-/// samples, and rank `r` the `r`-th part of these. So in every step, three ranks with batch `B` see exactly the samples
-/// that one process with batch `3 B` sees. A last step with fewer samples is divided as evenly as possible. A rank may
-/// get no samples in it, and still takes part in the step.
+/// samples, and rank `r` the `r`-th part of these. In every step, three ranks with batch size `B` therefore process
+/// exactly the samples that one process with batch size `3 B` would. A last step with fewer samples is divided as
+/// evenly as possible. A rank may get no samples in it, and still takes part in the step.
 ///
 /// With [`Shards::with_own`], each rank keeps its own samples for the whole run instead.
 #[derive(Debug, Clone, PartialEq)]

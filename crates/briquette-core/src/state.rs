@@ -1,4 +1,5 @@
-//! State that a resumed run needs (residuals, momenta, controllers): staging during an exchange, saving, loading.
+//! State that a resumed run needs (residuals, momenta, controllers): how it is staged during an exchange, saved and
+//! loaded.
 //!
 //! A [`State`] is a flat map from names (`residual`, `controller/level`) to values. It does not access files: the Burn
 //! integration writes it as safetensors. Nested wrappers prefix their names, so that two wrappers of one kind do not
@@ -86,8 +87,8 @@ pub enum Place {
 /// Conversion of a rank-local vector when a run resumes with another world size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnResize {
-    /// Every rank gets the mean over the ranks that saved. The update is a mean over ranks, so it would have received
-    /// exactly this.
+    /// Every rank gets the mean over the ranks that saved. The update is a mean over ranks, and this vector's mean over ranks
+    /// does not change.
     Spread,
     /// The vector is dropped: it is empty, as before the first exchange.
     Drop,
@@ -211,7 +212,7 @@ impl State {
 
     /// Returns a vector that is empty before its first exchange. Its length must equal that of `here`, unless one of
     /// the two is empty.
-    pub(crate) fn memory(&self, name: &str, here: &[f32]) -> Result<Vec<f32>, StateError> {
+    pub fn memory(&self, name: &str, here: &[f32]) -> Result<Vec<f32>, StateError> {
         let len = self.f32s(name, None)?.len();
         let expected = if len == 0 || here.is_empty() { len } else { here.len() };
         self.f32s(name, Some(expected)).map(<[f32]>::to_vec)

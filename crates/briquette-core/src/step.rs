@@ -1,7 +1,7 @@
 //! Step driver: the protocol of a training step around a [`SyncStrategy`].
 //!
 //! The optimizer, the model and the data belong to a framework. The driver implements everything else of a step. The
-//! framework's glue, the laws (feature `testing`) and the benches call the same functions.
+//! Burn integration, the laws (feature `testing`) and the benchmarks call the same functions.
 //!
 //! ```text
 //! exchange_gradient    header ─► weigh ─► after_backward ─► hold ─┐
@@ -10,14 +10,14 @@
 //! end_step
 //! ```
 //!
-//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* keeps the state of slots for which no rank has a gradient. Parameters
-//! have a header of their own only if no gradients were exchanged in this step.
+//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* discards the state that the strategy has staged for slots (parameter
+//! tensors) for which no rank has a gradient at this step. A parameter exchange uses the header of the step's gradient exchange, and has its
+//! own only if there was none.
 //!
-//! A gradient that is exchanged [during the backward pass](Lent::exchange) has a second header at the end of the exchange, before
-//! the commit.
+//! A gradient exchange that runs [during the backward pass](LentStrategy::exchange) has a second header at its end, before the commit.
 //!
-//! After an error, the strategy has discarded its staged state. Parameters are unchanged; a gradient may already be multiplied by
-//! its weight. If only some ranks know of the error, the driver aborts the session, so that no rank waits.
+//! After an error, the strategy has discarded its staged state. Parameters are unchanged; a gradient may already be multiplied by its weight.
+//! If only some ranks detect the error, the driver aborts the session, so that no rank blocks.
 //!
 //! ```
 //! use briquette_core::{Key, Layout, comm::Local, config::Config, error::CommError, step::Driver, sync::Header};
@@ -36,14 +36,16 @@
 //! ```
 
 mod arriving;
+mod gradient;
 
-pub use arriving::{Arrived, ArrivingGradient, Lent};
+pub use arriving::{ArrivingGradient, EarlyExchange, LentStrategy};
+pub use gradient::Gradient;
 
 use crate::comm::Session;
 use crate::error::SyncError;
-use crate::reduce::{AgreedStep, LastExchange};
 use crate::report::Report;
-use crate::sync::{Agreement, Agrees, Context, Header, Momenta, Placeholder, Plan, StopFlags, SyncStrategy};
+use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, SyncStrategy};
+use crate::sync::{Agreement, Header, Placeholder, StopFlags};
 use crate::{Key, Layout, Traffic};
 
 /// Drives one rank's strategy from step to step; see the [module](self).
@@ -53,20 +55,22 @@ pub struct Driver {
     /// The layout's slots, then tensors that are checked and not exchanged.
     names: Layout,
     key: Key,
-    weighs_samples: bool,
-    remembers: bool,
+    weights_by_samples: bool,
+    keeps_state: bool,
     step: u64,
     /// Agreement of the last exchange, and this rank's part of it.
     last: (Option<AgreedStep>, Option<LastExchange>),
     /// Agreement of a step between its gradient exchange and its parameter exchange.
     open: Option<Agreement>,
+    /// The host's part of an average on a device.
+    average: Vec<f32>,
 }
 
 /// Result of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Exchanged {
-    /// The agreement of the ranks; where [no rank agrees](Agrees::NoRank), this rank's own values.
+    /// The agreement of the ranks, or this rank's own values where [no rank agrees](Agrees::NoRank).
     pub agreed_step: AgreedStep,
     /// Stop requests of any rank.
     pub stop: StopFlags,
@@ -94,11 +98,12 @@ impl Driver {
             layout: Layout::default(),
             names: Layout::default(),
             key,
-            weighs_samples: true,
-            remembers: true,
+            weights_by_samples: true,
+            keeps_state: true,
             step: 0,
             last: (None, None),
             open: None,
+            average: Vec::new(),
         }
     }
 
@@ -107,19 +112,21 @@ impl Driver {
         (self.strategy, self.names, self.layout, self.open) = (strategy, layout.clone(), layout, None);
     }
 
-    /// Sets the names of all tensors that [`Header::bad_slot`] counts: the layout's slots, then tensors that are checked and not exchanged.
+    /// Sets the names of all tensors whose index may be in [`Header::bad_slot`]: the layout's slots, then tensors that are checked and not
+    /// exchanged.
     pub fn set_names(&mut self, names: Layout) {
         self.names = names;
     }
 
     /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which turns the mean over ranks into the mean over samples.
-    pub fn set_weighs_samples(&mut self, weighs_samples: bool) {
-        self.weighs_samples = weighs_samples;
+    pub fn set_weights_by_samples(&mut self, weights_by_samples: bool) {
+        self.weights_by_samples = weights_by_samples;
     }
 
-    /// Sets whether an average may have values in slots for which no rank has a gradient (the default); if not, these become 0.
-    pub fn set_remembers(&mut self, remembers: bool) {
-        self.remembers = remembers;
+    /// Sets whether an average may have values in slots for which no rank has a gradient (the default). If not, these values
+    /// are set to 0.
+    pub fn set_keeps_state(&mut self, keeps_state: bool) {
+        self.keeps_state = keeps_state;
     }
 
     /// Returns the number of completed steps.
@@ -175,15 +182,15 @@ impl Driver {
     }
 
     /// Agrees on the step header and exchanges `gradient`, at a step whose [plan](Self::plan) has gradients. `present` has an
-    /// entry for each slot: before the call, whether this rank has a gradient for it; afterwards, whether any rank has. The
-    /// driver fills in the header's step and previous exchange.
+    /// entry for each slot. On input it states whether this rank has a gradient for the slot; on output, whether any rank
+    /// has. The driver fills in the step of `header`, and the statistics of the previous exchange.
     ///
     /// # Errors
-    /// [`SyncError`]; the strategy is unchanged, and the gradient is at most weighted.
-    pub fn exchange_gradient(
+    /// [`SyncError`]; the strategy is unchanged, and the gradient is unchanged or multiplied by its weight.
+    pub fn exchange_gradient<'g>(
         &mut self,
         header: Header,
-        gradient: &mut Vec<f32>,
+        gradient: impl Into<Gradient<'g>>,
         present: &mut [bool],
         comm: &mut Session,
     ) -> Result<Exchanged, SyncError> {
@@ -191,7 +198,7 @@ impl Driver {
         let rate = header.learning_rate;
         let result = self.agree(header, present, plan, comm).and_then(|(agreement, header)| {
             let now = with_rate(agreement.clone(), rate);
-            self.gradient(plan, &now, gradient, present, comm)?;
+            self.gradient(plan, &now, gradient.into(), present, comm)?;
             self.open = plan.parameters.then_some(agreement);
             Ok(exchanged(now, Momenta::Keep, header))
         });
@@ -199,7 +206,7 @@ impl Driver {
     }
 
     /// Exchanges `parameters` after the optimizer's step, at a step whose [plan](Self::plan) has parameters. Uses the header of
-    /// the gradient exchange, or agrees on a new one if there was none.
+    /// the step's gradient exchange, or agrees on a new one if there was none.
     ///
     /// # Errors
     /// [`SyncError`]; the parameters and the strategy are unchanged.
@@ -211,7 +218,7 @@ impl Driver {
     ) -> Result<Exchanged, SyncError> {
         let (plan, rate) = (self.plan(), header.learning_rate);
         let agreed = match self.open.take() {
-            // Agreed before the optimizer's step, whose result only this rank knows.
+            // The header was agreed before the optimizer's step, so only this rank knows the result of that step.
             Some(agreement) => {
                 let checked = Header { step: self.step, ..header }.check_slot(comm.rank(), self.names.slots());
                 checked.map(|()| (agreement, HeaderCost::default())).inspect_err(|error| comm.abort(&error.to_string()))
@@ -229,8 +236,9 @@ impl Driver {
         self.settled(plan, result, comm)
     }
 
-    /// Takes a whole step of an optimizer on flat vectors, with a gradient for every slot. `optimize` receives the parameters
-    /// and the gradient that the optimizer steps with. Returns how to treat the optimizer's momenta.
+    /// Runs a whole step of an optimizer on flat vectors, with a gradient for every slot. `optimize` receives the parameters
+    /// and the gradient to step with: the average, if the plan exchanges gradients. Returns the required treatment of the
+    /// optimizer's momenta.
     ///
     /// # Errors
     /// [`SyncError`] of either exchange.
@@ -244,7 +252,7 @@ impl Driver {
         let (plan, traffic, mut momenta) = (self.plan(), comm.traffic(), Momenta::Keep);
         comm.begin_step(self.step);
         if plan.gradients {
-            self.exchange_gradient(header, gradient, &mut vec![true; self.layout.slots().len()], comm)?;
+            self.exchange_gradient(header, &mut *gradient, &mut vec![true; self.layout.slots().len()], comm)?;
         }
         if plan.optimizes {
             optimize(parameters, gradient);
@@ -259,7 +267,8 @@ impl Driver {
         Ok(momenta)
     }
 
-    /// Agrees on the header of a step that exchanges no vector, as [`exchange_gradient`](Self::exchange_gradient) does, without calling the strategy.
+    /// Agrees on the header of a step that exchanges no vector. Does not call the strategy; otherwise like
+    /// [`exchange_gradient`](Self::exchange_gradient).
     ///
     /// # Errors
     /// As for `exchange_gradient`.
@@ -285,7 +294,7 @@ impl Driver {
         self.step += 1;
     }
 
-    /// Records the agreement if all ranks made it. Rank-local values are not an agreement.
+    /// Records the agreement if all ranks took part in it. Rank-local values are not an agreement.
     fn record(&mut self, agreed_step: AgreedStep, plan: Plan) {
         self.last.0 = Some(agreed_step).filter(|_| plan.agrees == Agrees::World);
     }
@@ -303,7 +312,7 @@ impl Driver {
         let (start, before_header) = (comm.now(), comm.traffic());
         let agreement = plan.agrees.agree(&mine, before.as_ref(), self.names.slots(), present, comm);
         let agreement = agreement.inspect_err(|error| {
-            // Without a header of all ranks, only this rank knows of the error.
+            // Without a header from all ranks, only this rank detects the error.
             if plan.agrees != Agrees::World {
                 comm.abort(&error.to_string());
             }
@@ -315,21 +324,21 @@ impl Driver {
         &mut self,
         plan: Plan,
         agreement: &Agreement,
-        gradient: &mut Vec<f32>,
+        mut gradient: Gradient<'_>,
         present: &[bool],
         comm: &mut Session,
     ) -> Result<(), SyncError> {
-        // Values that only some ranks know may differ between them.
+        // Where not all ranks agree, `present` may differ between ranks.
         let absent = if plan.agrees == Agrees::World { self.layout.absent(present) } else { None };
         let slots = absent.as_ref().map_or(self.layout.slots(), |absent| &absent.slots);
         let cx = Context { slots, ..context(self.key, &self.layout, agreement) };
-        if agreement.weight != 1.0 && self.weighs_samples {
-            gradient.iter_mut().for_each(|value| *value *= agreement.weight);
+        if agreement.weight != 1.0 && self.weights_by_samples {
+            gradient.scale(agreement.weight, &cx, comm)?;
         }
-        self.strategy.after_backward(gradient, &cx, comm)?;
+        gradient.exchange(&mut *self.strategy, &mut self.average, &cx, comm)?;
         let is_held = absent.as_ref().is_some_and(|absent| self.strategy.hold(&absent.ranges));
-        if is_held || !self.remembers {
-            self.clear(gradient, present);
+        if is_held || !self.keeps_state {
+            gradient.clear(self.layout.slots(), present, &cx, comm)?;
         }
         if !plan.parameters {
             self.strategy.commit();
@@ -338,13 +347,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets absent slots to 0: sign compression cannot represent 0, so a slot that no rank had would otherwise not stay absent.
-    fn clear(&self, average: &mut [f32], present: &[bool]) {
-        let absent = self.layout.slots().iter().zip(present).filter(|(_, present)| !**present);
-        absent.for_each(|(slot, _)| average[slot.range()].fill(0.0));
-    }
-
-    /// Handles an error: discards staged state and, if other ranks do not find the same error, aborts the session.
+    /// Handles an error: discards staged state and, if other ranks do not detect the same error, aborts the session.
     fn settled(
         &mut self,
         plan: Plan,
@@ -369,7 +372,7 @@ fn context<'a>(key: Key, layout: &'a Layout, agreement: &'a Agreement) -> Contex
     Context { key, slots: layout.slots(), agreed_step: &agreement.agreed_step, ranks: &agreement.ranks }
 }
 
-/// With this rank's own learning rate, if ranks need not agree on one.
+/// Adds this rank's own learning rate, if ranks need not agree on one.
 fn with_rate(mut agreement: Agreement, learning_rate: Option<f64>) -> Agreement {
     agreement.agreed_step.learning_rate = agreement.agreed_step.learning_rate.or(learning_rate);
     agreement

@@ -94,7 +94,8 @@ impl Message {
     /// is written to `spare`.
     ///
     /// ```
-    /// use briquette_core::{Key, Message, compress::{Compressor, Half, HalfKind}};
+    /// use briquette_core::{Key, Message};
+    /// use briquette_core::compress::{Compressor, half::Half, HalfKind};
     /// let (mut message, mut read, mut frame) = (Message::default(), Message::default(), Vec::new());
     /// Half::new(HalfKind::Bf16).compress_into(&[1.0, -2.0], Key::new(0), &mut message);
     /// frame.extend_from_slice(message.to_frame(&mut Vec::new())?);
@@ -119,7 +120,7 @@ impl Message {
     ///
     /// # Errors
     /// As for [`to_frame`](Message::to_frame).
-    pub(crate) fn append_frame(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+    pub fn append_frame(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
         // The length is written afterwards: computing it in advance is half of the work.
         let start = out.len() + PREFIX;
         out.extend_from_slice(&[0; PREFIX]);

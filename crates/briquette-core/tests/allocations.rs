@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use briquette_core::comm::{Local, Session, run_ranks};
 use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
-use briquette_core::control::GraVacConfig;
 use briquette_core::error::{CommError, SyncError};
-use briquette_core::reduce::Sketch;
-use briquette_core::reduce::{PowerSgdConfig, SharedRandomKConfig, SparseAllReduceConfig};
+use briquette_core::reduce::{power_sgd::PowerSgdConfig, shared_random_k::SharedRandomKConfig};
 use briquette_core::step::Driver;
 use briquette_core::sync::Header;
-use briquette_core::wrapper::{DianaConfig, InnerMomentumConfig, Momentum};
-use briquette_core::{CompressionFactor, Key, Layout};
+use briquette_core::wrapper::{inner_momentum::InnerMomentumConfig, momentum_correction::MomentumCorrectionConfig};
+use briquette_core::{CompressionRatio, Key, Layout};
+use briquette_zoo::control::gravac::GraVacConfig;
+use briquette_zoo::reduce::{sketched_sgd::SketchedSgdConfig, sparse_all_reduce::SparseAllReduceConfig};
+use briquette_zoo::wrapper::shifted::{Diana, Ef21};
 
 struct Counting;
 
@@ -111,7 +112,7 @@ fn run(config: &Config, world: usize) -> Memory {
             }
             let header = Header { samples: 1, loss: Some(1.0), learning_rate: Some(0.1), ..Header::default() };
             if driver.plan().gradients {
-                driver.exchange_gradient(header, &mut vector, &mut [true; 2], &mut comm)?;
+                driver.exchange_gradient(header, &mut *vector, &mut [true; 2], &mut comm)?;
             } else {
                 driver.exchange_parameters(header, &mut vector, &mut comm)?;
             }
@@ -178,9 +179,10 @@ impl Row {
 }
 
 fn table() -> Vec<Row> {
-    let momentum = Feedback::Momentum(Momentum { clip: Some(1.0), ..Momentum::default() });
-    let factor = |x| CompressionFactor::new(x).expect("at least 1");
-    let gravac = GraVacConfig { min: factor(20.0), max: factor(200.0), window: 2, ..GraVacConfig::default() };
+    briquette_zoo::install();
+    let momentum = Feedback::from(MomentumCorrectionConfig { clip: Some(1.0), ..MomentumCorrectionConfig::default() });
+    let ratio = |x| CompressionRatio::new(x).expect("at least 1");
+    let gravac = GraVacConfig { min: ratio(20.0), max: ratio(200.0), window: 2, ..GraVacConfig::default() };
     let adaptive = |feedback| {
         Config::every_step(Exchange {
             reducer: gather("topk:20x:q8"),
@@ -189,15 +191,15 @@ fn table() -> Vec<Row> {
             ..Exchange::default()
         })
     };
-    let random = SharedRandomKConfig { factor: factor(100.0), scaled: false }.into();
-    let sparse = SparseAllReduceConfig { factor: factor(100.0) }.into();
+    let random = SharedRandomKConfig { ratio: ratio(100.0), scaled: false }.into();
+    let sparse = SparseAllReduceConfig { ratio: ratio(100.0) }.into();
     // One row, because hashing is slow without optimization.
-    let sketch = Sketch { factor: factor(1000.0), rows: 1, width: 50.0, ..Sketch::default() };
+    let sketch = SketchedSgdConfig { ratio: ratio(1000.0), rows: 1, width: 50.0, ..SketchedSgdConfig::default() };
     let row = |name, config, vectors, message, ring| Row { name, config, vectors, message, ring };
     let per_slot = ReducerConfig::gather_per_slot("topk:0.01".parse().expect("a compressor"));
     let bucketed = |reducer| {
         let bucket_values = Some(1 << 10);
-        Config::every_step(Exchange { reducer, feedback: Feedback::Error, bucket_values, ..Exchange::default() })
+        Config::every_step(Exchange { reducer, feedback: Feedback::error(), bucket_values, ..Exchange::default() })
     };
     let strategy = |text: &str| Config { strategy: text.parse().expect("a strategy"), ..Config::dense() };
     let inner = InnerMomentumConfig::default().into();
@@ -213,34 +215,34 @@ fn table() -> Vec<Row> {
         // The input, current and next, and the vectors of the exchange.
         row("a step late", strategy("delayed"), 4.0, 0.002, true),
         row("local SGD", Config::local_sgd(1), 1.0, 0.001, true),
-        row("half", exchange(gather("f16"), Feedback::None), 2.0, 0.51, false),
-        row("scaled sign, error feedback", exchange(gather("sign"), Feedback::Error), 3.0, 0.033, false),
-        row("top-k per slot, error feedback", exchange(per_slot, Feedback::Error), 3.0, 0.02, false),
+        row("half", exchange(gather("f16"), Feedback::none()), 2.0, 0.51, false),
+        row("scaled sign, error feedback", exchange(gather("sign"), Feedback::error()), 3.0, 0.033, false),
+        row("top-k per slot, error feedback", exchange(per_slot, Feedback::error()), 3.0, 0.02, false),
         row("top-k in buckets, error feedback", bucketed(gather("topk:0.01")), 3.0, 0.02, false),
-        row("dense", exchange(ReducerConfig::Dense, Feedback::None), 1.0, 0.001, true),
-        row("top-k, error feedback", exchange(gather("topk:0.01"), Feedback::Error), 3.0, 0.02, false),
-        row("top-k of 8 bits, error feedback", exchange(gather("topk:0.01:q8"), Feedback::Error), 3.0, 0.02, false),
+        row("dense", exchange(ReducerConfig::dense(), Feedback::none()), 1.0, 0.001, true),
+        row("top-k, error feedback", exchange(gather("topk:0.01"), Feedback::error()), 3.0, 0.02, false),
+        row("top-k of 8 bits, error feedback", exchange(gather("topk:0.01:q8"), Feedback::error()), 3.0, 0.02, false),
         row(
             "threshold top-k, error feedback",
-            exchange(gather("threshold-topk:0.01"), Feedback::Error),
+            exchange(gather("threshold-topk:0.01"), Feedback::error()),
             3.0,
             0.026,
             false,
         ),
-        row("redsync, error feedback", exchange(gather("redsync:0.01"), Feedback::Error), 3.0, 0.04, false),
-        row("sidco, error feedback", exchange(gather("sidco:0.01"), Feedback::Error), 3.0, 0.024, false),
-        row("random-k", exchange(gather("randk:0.01:scaled"), Feedback::None), 2.0, 0.02, false),
-        row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum), 6.0, 0.02, false),
+        row("redsync, error feedback", exchange(gather("redsync:0.01"), Feedback::error()), 3.0, 0.04, false),
+        row("sidco, error feedback", exchange(gather("sidco:0.01"), Feedback::error()), 3.0, 0.024, false),
+        row("random-k", exchange(gather("randk:0.01:scaled"), Feedback::none()), 2.0, 0.02, false),
+        row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum.clone()), 6.0, 0.02, false),
         row("top-k, beside an optimizer's momentum", exchange(gather("topk:0.01"), inner), 8.0, 0.02, false),
-        row("GraVAC, error feedback", adaptive(Feedback::Error), 3.0, 0.1, true),
+        row("GraVAC, error feedback", adaptive(Feedback::error()), 3.0, 0.1, true),
         row("GraVAC, momentum correction", adaptive(momentum), 6.0, 0.1, true),
-        row("QSGD", exchange(gather("qsgd:4"), Feedback::None), 2.0, 0.13, false),
-        row("PowerSGD", exchange(PowerSgdConfig { rank: 2 }.into(), Feedback::Error), 4.0, 0.01, false),
-        row("DIANA, QSGD", exchange(gather("qsgd:4"), DianaConfig { alpha: None }.into()), 5.0, 0.13, false),
-        row("EF21, top-k", exchange(gather("topk:0.01"), Feedback::Ef21), 5.0, 0.02, false),
-        row("sketched SGD", exchange(sketch.into(), Feedback::Error), 4.0, 0.03, true),
-        row("sparse all-reduce", exchange(sparse, Feedback::Error), 4.0, 0.04, false),
-        row("shared random-k", exchange(random, Feedback::Error), 4.0, 0.02, false),
+        row("QSGD", exchange(gather("qsgd:4"), Feedback::none()), 2.0, 0.13, false),
+        row("PowerSGD", exchange(PowerSgdConfig { rank: 2 }.into(), Feedback::error()), 4.0, 0.01, false),
+        row("DIANA, QSGD", exchange(gather("qsgd:4"), Diana { alpha: None }.into()), 5.0, 0.13, false),
+        row("EF21, top-k", exchange(gather("topk:0.01"), Ef21.into()), 5.0, 0.02, false),
+        row("sketched SGD", exchange(sketch.into(), Feedback::error()), 4.0, 0.03, true),
+        row("sparse all-reduce", exchange(sparse, Feedback::error()), 4.0, 0.04, false),
+        row("shared random-k", exchange(random, Feedback::error()), 4.0, 0.02, false),
     ]
 }
 

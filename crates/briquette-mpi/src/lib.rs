@@ -1,7 +1,7 @@
 //! MPI transport: ranks are MPI processes.
 //!
-//! [`Mpi`] is a [`Transport`] over the system's MPI. With it a training program runs in environments in which MPI
-//! starts processes and knows the network, such as clusters with InfiniBand. Nothing else in Briquette changes.
+//! [`Mpi`] is a [`Transport`] over the system's MPI. With it, a training program runs in environments in which MPI
+//! starts processes and configures the network, such as clusters with InfiniBand. Nothing else in the program changes.
 //!
 //! ```no_run
 //! use briquette_core::Session;
@@ -31,36 +31,37 @@
 //! Under MPI the launcher assigns the ranks; no address or port is configured.
 //!
 //! # Use of MPI
-//! Frames travel as MPI messages, between buffers that this crate owns until MPI has released them. **All** collectives
-//! are the core's, and none is MPI's own:
-//! - an all-reduce must give the same bits on every transport, and MPI leaves the order of a sum to the library;
-//! - MPI's broadcast and all-gather need lengths that are known beforehand, and copies; and their bytes are not those
-//!   that [`traffic`](briquette_core::Session::traffic) promises to count;
-//! - MPI's barrier would be usable, but a collective, once begun, cannot be cancelled: a world that is stopped in the
-//!   middle of one could not be shut down. Messages can be received and discarded.
+//! Frames are sent as MPI messages, in buffers that this crate owns until MPI has released them. **All** collectives
+//! are core's, and none is MPI's:
+//! - An all-reduce must give the same bits on every transport, but MPI leaves the order of a sum to the library.
+//! - MPI's broadcast and all-gather need lengths that are known in advance, and copies. Their bytes also differ from
+//!   those that [`traffic`](briquette_core::Session::traffic) promises to count.
+//! - MPI's barrier would be usable, but a collective that has begun cannot be cancelled: a world that is stopped during
+//!   one could not be shut down. Messages, in contrast, can be received and discarded.
 //!
 //! # Waiting
-//! MPI's own waits have no timeout, so this crate polls: at first continuously, then yielding to other threads, then
-//! sleeping briefly, so that more ranks than cores work. MPI transfers bytes only during calls to it: a rank that
-//! computes for long delays the ranks that wait for its large frames.
+//! MPI's own waits have no timeout, so this crate polls. It polls continuously at first, then yields to other threads,
+//! then sleeps briefly between polls, so that there may be more ranks than cores. MPI transfers bytes only during calls
+//! to it: a rank that computes for long delays the ranks that wait for its large frames.
 //!
-//! Sends are synchronous in MPI's sense: a frame counts against the queue of 16 per rank until the other side has begun
-//! to receive it. Frames of 2 GiB and more are refused, since MPI counts with 32 bits.
+//! Sends are synchronous in MPI's sense: a frame counts against the queue of 16 frames per rank until the other side
+//! has begun to receive it. Frames of 2 GiB and more are refused, because MPI's counts have 32 bits.
 //!
 //! # How a job ends
-//! Every message ends with the sender's operation, step and bucket, at most 272 bytes. Ranks in different calls end with an
-//! error that names both calls.
+//! Every message ends with the sender's operation, step and bucket, at most 272 bytes. If two ranks are in different calls,
+//! both get an error that names both calls.
 //!
 //! An abort is sent as a message to every rank, with the rank, its operation and the reason (its first 2 kB). It ends
-//! calls that wait there as well as later ones. If two ranks abort at the same time, each keeps its own reason.
+//! pending and later calls on each rank. If two ranks abort at the same time, each keeps its own reason.
 //!
-//! Dropping an [`Mpi`] announces that this rank left and receives messages in transit until all ranks have left. It
-//! then finalizes MPI, which returns when all processes do. A stopped world in which some rank has not left by the
-//! deadline cannot be finalized: `MPI_Abort` ends the job. If a process ends without dropping its `Mpi`, by
-//! `std::process::exit` or a signal, only the launcher can detect it; `mpirun` and `srun` then end the job. Return
-//! errors from `main` and drop the `Mpi`, rather than calling `exit`.
+//! Dropping an [`Mpi`] announces that this rank leaves, and receives messages in transit until all ranks have left. It
+//! then finalizes MPI, which returns when all processes do so. If the world has stopped and some rank has not left by
+//! the deadline, MPI cannot be finalized, and `MPI_Abort` ends the job. If a process ends without dropping its `Mpi`,
+//! by `std::process::exit` or a signal, only the launcher can detect it; `mpirun` and `srun` then end the job. Return
+//! errors from `main` and drop the `Mpi` instead of calling `exit`.
 //!
-//! Errors inside MPI itself end the job at once: that is MPI's default, and libraries cannot continue after one.
+//! Errors inside MPI itself end the job at once. This is MPI's default, and libraries cannot continue after such an
+//! error.
 
 use briquette_core::Frame;
 use briquette_core::comm::{AbortCause, Call, Clock, Scope, Session, Transport};

@@ -23,8 +23,8 @@ use crate::settings::Settings;
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Concurrent handshakes; further connections wait in the system's accept queue.
 const AT_ONCE: usize = 128;
-/// Time limit of a handshake while others wait for its slot. A rank sends its whole introduction at once, so a silent
-/// connection is not a rank.
+/// Time limit of a handshake while other callers wait for its slot. A rank sends its whole introduction at once, so a
+/// silent connection is not a rank.
 const CROWDED: Duration = Duration::from_secs(1);
 
 /// Authenticated callers and their addresses.
@@ -32,7 +32,7 @@ pub(crate) type Calls = mpsc::Receiver<Call>;
 /// A caller, or the error that prevents accepting further connections: this rank has too many open files.
 type Call = io::Result<(Caller<Secure>, SocketAddr)>;
 
-/// Accepts connections until they are no longer wanted.
+/// Accepts connections until the receiver of the callers is dropped.
 pub(crate) fn accept(listeners: Vec<TcpListener>, settings: Arc<Settings>) -> Calls {
     let (sender, calls) = mpsc::channel(AT_ONCE);
     let (pending, handshakes, refused) = (VecDeque::new(), JoinSet::new(), RefusedPeers::default());
@@ -47,7 +47,7 @@ struct Acceptor {
     pending: VecDeque<PendingHandshake>,
     handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, String>)>,
     refused: RefusedPeers,
-    /// Time since which no connection could be accepted although no handshake holds a descriptor.
+    /// Time since which no connection could be accepted although no handshake uses a file descriptor.
     exhausted: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl Acceptor {
                         self.exhausted = None;
                         self.start_handshake(socket, from);
                     }
-                    // Out of descriptors, most likely: others may be closed meanwhile.
+                    // Most likely there are no free file descriptors. Dropping a handshake frees one.
                     Err(_) if oldest.elapsed() >= CROWDED => self.drop_oldest(),
                     Err(error) => {
                         self.report(error);
@@ -90,13 +90,13 @@ impl Acceptor {
         }
     }
 
-    /// Reports an error of `accept`. Unauthenticated peers must not end the run, so exhausted descriptors are this
-    /// rank's own error only while no handshake holds one.
+    /// Reports an error of `accept`. Unauthenticated peers must not end the run. Exhausted file descriptors are
+    /// therefore this rank's own error only while no handshake uses one.
     fn report(&mut self, error: io::Error) {
         if !are_exhausted(&error) || !self.pending.is_empty() {
             self.exhausted = None;
         } else if self.exhausted.get_or_insert_with(Instant::now).elapsed() >= CROWDED {
-            // If there is no room for it, it is reported the next time.
+            // If the channel is full, the error is reported the next time.
             drop(self.sender.try_send(Err(error)));
         }
     }
@@ -150,7 +150,7 @@ struct RefusedPeers(HashMap<(IpAddr, String), usize>);
 
 impl RefusedPeers {
     fn record(&mut self, from: IpAddr, problem: &str) {
-        // Bounded: a thousand addresses do not deserve a line each, and the caller chooses the bytes of a reason.
+        // Bounded, because there may be thousands of addresses, and the caller chooses the bytes of a reason.
         let reasons = self.0.keys().filter(|(address, _)| *address == from).count();
         let is_full = self.0.len() >= 1000 || reasons >= REASONS;
         let known = self.0.get_mut(&(from, problem.to_owned()));

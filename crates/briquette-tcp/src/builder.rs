@@ -1,4 +1,4 @@
-//! Settings with which a rank joins its process group, and the join itself.
+//! Builder of a rank's endpoint: its settings, and the rendezvous with the other ranks.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,10 +26,12 @@ use crate::tcp::{Channel, Parts, Tcp, join_within};
 use crate::token::{BLANK, Token};
 use crate::world;
 
-/// Time that a rank that could not join waits for its control thread to end: a name lookup may still be in progress.
+/// Time for which a rank that could not join waits for its control thread to end. A name lookup may still be in
+/// progress.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// Settings of a rank. All but the rank, the world size and rank 0's address have defaults.
+/// Settings with which a rank joins its process group. All but the rank, the world size and rank 0's address have
+/// defaults.
 #[must_use = "call `join`"]
 pub struct TcpBuilder {
     settings: Settings,
@@ -49,8 +51,8 @@ impl std::fmt::Debug for TcpBuilder {
 }
 
 impl TcpBuilder {
-    /// Creates the settings of rank `rank` of `world`, where rank 0 accepts connections at `master`, `host:port`. With
-    /// port 0, the port follows from the [world's name](TcpBuilder::world_name).
+    /// Creates the settings of rank `rank` of `world` ranks. `master`, as `host:port`, is the address at which rank 0
+    /// accepts connections. With port 0, the port is derived from the [world's name](TcpBuilder::world_name).
     pub fn new(rank: usize, world: usize, master: impl Into<String>) -> TcpBuilder {
         TcpBuilder {
             settings: Settings::new(rank, world, master.into()),
@@ -112,8 +114,8 @@ impl TcpBuilder {
     }
 
     /// Sets the world's name, which separates its ranks from those of other worlds: both sides of every connection must
-    /// have the same name, or neither may have one. If rank 0's port is 0, rank 0 listens on the first free port of a
-    /// few that follow from the name, and the other ranks try the same ports.
+    /// have the same name, or neither may have one. If rank 0's port is 0, a few ports are derived from the name. Rank
+    /// 0 listens on the first free one, and the other ranks try the same ports.
     ///
     /// ```
     /// use briquette_core::comm::run_ranks;
@@ -136,9 +138,9 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets the ports on which this rank accepts connections, unless [`listen`](TcpBuilder::listen) gives an address.
-    /// By default, any free port. A firewall must admit the other ranks to these ports and to rank 0's. The range needs
-    /// one port per rank on the machine; a wider range leaves room for other jobs.
+    /// Sets the ports on which this rank accepts connections, unless [`listen`](TcpBuilder::listen) sets an address. By
+    /// default it uses any free port. A firewall must admit the other ranks to these ports and to rank 0's. The range
+    /// needs one port per rank on the machine; a wider range leaves room for other jobs.
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> TcpBuilder {
         self.settings.ports = Some(ports);
         self
@@ -150,10 +152,10 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets the address at which this rank accepts connections, `host:port`. By default, rank 0 listens at all
-    /// addresses of its name, and the others at any port of the interface that leads to rank 0. There is one exception.
-    /// If rank 0's name resolves to loopback on its own machine (Debian's 127.0.1.1), there is a token, and ranks may
-    /// be on other machines, then the ranks of that machine listen at all of its addresses.
+    /// Sets the address at which this rank accepts connections, as `host:port`. By default, rank 0 listens at all
+    /// addresses of its name, and every other rank at any port of the interface that leads to rank 0. There is one
+    /// exception: rank 0's name may resolve to loopback on its own machine (Debian's 127.0.1.1). If there is a token
+    /// and ranks may be on other machines, the ranks of rank 0's machine then listen at all of its addresses.
     pub fn listen(mut self, address: impl Into<String>) -> TcpBuilder {
         self.settings.listen = Some(address.into());
         self
@@ -172,8 +174,9 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets a cancellation flag. Once it is set, this rank stops waiting for the others: [`join`](TcpBuilder::join)
-    /// returns [`JoinError::Cancelled`] within 0.5 s, and the ranks that have joined fail with the reason.
+    /// Sets a cancellation flag. Once the flag is true, this rank stops waiting for the others:
+    /// [`join`](TcpBuilder::join) returns [`JoinError::Cancelled`] within 0.5 s, and the ranks that have joined fail
+    /// with the reason.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> TcpBuilder {
         self.settings.cancel = Some(cancel);
         self
@@ -218,15 +221,15 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets the machine number, which ranks on the same machine share, for
-    /// [`Session::places`](briquette_core::Session::places). By default it is this rank's own number, which places
-    /// every rank on a separate machine.
+    /// Sets the number of this rank's machine, for [`Session::machine_map`](briquette_core::Session::machine_map). Ranks on one
+    /// machine have the same number. By default it is this rank's own number, which places every rank on a separate
+    /// machine.
     pub fn machine(mut self, machine: usize) -> TcpBuilder {
         self.settings.machine = machine;
         self
     }
 
-    /// Sets the clock behind [`now`](briquette_core::Session::now); without one the time is always 0.
+    /// Sets the clock that [`now`](briquette_core::Session::now) reads. Without a clock the time is always 0.
     pub fn clock(mut self, clock: Arc<dyn Clock + Sync>) -> TcpBuilder {
         self.clock = Some(clock);
         self
@@ -234,8 +237,8 @@ impl TcpBuilder {
 
     /// Joins the process group and returns once all ranks have joined.
     ///
-    /// Starts one thread, which responds for this rank while it computes. The data sockets are driven by the thread
-    /// that calls the session.
+    /// Starts one control thread, which keeps this rank responsive while it computes. The thread that calls the session
+    /// drives the data sockets.
     ///
     /// # Errors
     /// [`JoinError`] states what is missing, where, and how to fix it.
@@ -277,7 +280,7 @@ impl TcpBuilder {
         let (streams, shared) = match joined.recv().map_err(|_| gone()).and_then(|result| result) {
             Ok(joined) => joined,
             Err(error) => {
-                // Nothing of a failed attempt may remain when another begins: no thread, no port.
+                // A failed attempt must leave nothing behind for the next one: no thread, no port.
                 let is_hurried = matches!(error, JoinError::Cancelled { .. });
                 join_within(control, if is_hurried { LOOK } else { ENDING });
                 return Err(error);

@@ -1,4 +1,4 @@
-//! Outgoing connections to other ranks: resolving their addresses, connecting, and the caller's side of the handshake.
+//! Outgoing connections to other ranks: address resolution, connecting, and the caller's side of the handshake.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,15 +21,14 @@ use crate::world;
 /// Connect timeout of one address; a name may have others.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Time for which a rank 0 that hangs up during the handshake is called again. A relay whose rank is not there yet
-/// accepts and drops connections, and so does a network with transient failures; a rank that refuses this one refuses
-/// it every time.
+/// Time for which rank 0 is called again although it hangs up during the handshake. A relay whose rank is not there yet
+/// accepts and drops connections, and a network may fail transiently. A rank that refuses this one does so every time.
 const HANGING_UP: Duration = Duration::from_secs(2);
 
 /// Pause between the first attempt and the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Returns the pause between later attempts. It stays shorter than the time for which an interrupted rank 0 still gives the reason.
+/// Returns the pause between later attempts. It is shorter than the time for which an interrupted rank 0 still reports the reason.
 fn longer(pause: Duration) -> Duration {
     (2 * pause).min(Duration::from_millis(200))
 }
@@ -37,10 +36,11 @@ fn longer(pause: Duration) -> Duration {
 /// Time without success after which a rank logs the rank or address it is waiting for.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// Time for which a rank that already accepts connections may fail to answer. After that, the network is blocking this rank.
+/// Time for which a rank that already accepts connections may fail to answer. After it, the network is assumed to block this
+/// rank.
 const LINKING: Duration = Duration::from_secs(15);
 
-/// A rank 0 that has answered.
+/// Rank 0, after it has answered.
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) stream: Secure,
@@ -54,7 +54,7 @@ pub(crate) struct Master {
 #[derive(Debug)]
 struct OwnListener {
     socket: TcpListener,
-    /// Set if its address was given and does not follow from the route to rank 0.
+    /// Set if the address was given, rather than determined by the route to rank 0.
     is_given: bool,
 }
 
@@ -79,7 +79,7 @@ enum Setback {
     Elsewhere(JoinError),
     /// Too many files are open. Unrelated callers may hold some of them, for at most the duration of a handshake.
     Exhausted(JoinError),
-    /// Another attempt would fail, too.
+    /// Another attempt would also fail.
     Final(JoinError),
 }
 
@@ -87,7 +87,7 @@ enum Setback {
 pub(crate) async fn call_master(settings: &Settings, deadline: Instant) -> Result<Master, JoinError> {
     let begin = Instant::now();
     let (mut pause, mut exhausted) = (FIRST_PAUSE, None::<Instant>);
-    // A given address is tried first: if it is not available, calling a rank is useless.
+    // A given address is bound first: if it is not available, calling rank 0 is useless.
     let mut listener = settings.take_listener()?.map(OwnListener::at_given_address);
     if let (None, Some(address)) = (&listener, &settings.listen) {
         listener = Some(OwnListener::at_given_address(listen::at_given_address(settings, address, deadline).await?));
@@ -152,7 +152,7 @@ async fn any_master(
     Err(Setback::Silence(causes.join("; ")))
 }
 
-/// Calls rank 0 once at this address. A listener created for the call is kept for the next.
+/// Calls rank 0 once at this address. A listener created for this call is kept for the next.
 async fn attempt(
     settings: &Settings,
     listener: &mut Option<OwnListener>,
@@ -191,7 +191,8 @@ async fn attempt(
         Ok(Err(HandshakeError::Io(error))) if may_hang_up && error.kind() != io::ErrorKind::InvalidData => {
             Setback::Silence(format!("{address}: {}", reason(error.into())))
         }
-        // The refusal comes from a rank of this world. A wrong proof without a refusal does not: any program may send one.
+        // The proof shows that the refusal comes from a rank of this world. A wrong proof shows nothing, because any
+        // program may send one.
         Ok(Err(error @ HandshakeError::Refused(_))) => Setback::Final(refused(error)),
         Ok(Err(error)) => Setback::Elsewhere(refused(error)),
         Err(_) => Setback::Silence(format!("{address}: {}", slow())),
@@ -258,7 +259,7 @@ pub(crate) async fn call_rank(
                 format!("the address cannot be resolved: {error}")
             }
         };
-        // It accepts connections, since it is on the roster.
+        // The rank is on the roster, so it accepts connections.
         let is_in_vain = unanswered.is_some_and(|since| since.elapsed() + pause >= LINKING);
         if is_in_vain || Instant::now() + pause >= deadline {
             return Err(failed(whole(cause, before, deadline)));
@@ -271,13 +272,13 @@ pub(crate) async fn call_rank(
     }
 }
 
-/// Returns the cause of the last attempt, or of the one before if the deadline cut the last one off.
+/// Returns the cause of the last attempt, or that of the previous attempt if the deadline interrupted the last one.
 fn whole(cause: String, before: Option<String>, deadline: Instant) -> String {
     before.filter(|_| Instant::now() >= deadline).unwrap_or(cause)
 }
 
-/// Returns whether no attempt found a free descriptor for as long as a handshake may take: then the descriptors are not
-/// held by transient callers. `since` is the time of the first failure.
+/// Returns whether no attempt has found a free file descriptor for as long as a handshake may take. If so, transient
+/// callers do not hold the descriptors. `since` is the time of the first failure.
 fn has_lasted(since: &mut Option<Instant>) -> bool {
     since.get_or_insert_with(Instant::now).elapsed() >= HANDSHAKE
 }
@@ -304,8 +305,9 @@ async fn connect(settings: &Settings, address: &str, until: Instant) -> Result<(
     let mut causes = Vec::new();
     for place in resolve(address, until).await.map_err(named)? {
         let cause = match timeout_at(until.min(Instant::now() + CONNECT), TcpStream::connect(place)).await {
-            // The system may draw a local port without a listener as the call's source port, in which case the call answers itself.
-            Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "nobody listens there".to_owned(),
+            // Without a listener, the system may choose the called port as the call's own source port. The call then connects to
+            // itself.
+            Ok(Ok(socket)) if socket.local_addr().ok() == Some(place) => "no process listens there".to_owned(),
             Ok(Ok(socket)) => return Ok((socket, place)),
             Ok(Err(error)) if are_exhausted(&error) => return Err(full(&error)),
             Ok(Err(error)) => error.to_string(),
@@ -327,7 +329,8 @@ fn reason(error: HandshakeError) -> String {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                 format!("it hung up in the middle of the handshake ({error}); its log says why")
             }
-            // TLS 1.3: a listener that rejects the caller's certificate reports it after its own part is done.
+            // In TLS 1.3, the error of a listener that rejects the caller's certificate arrives after the caller's part
+            // is done.
             io::ErrorKind::InvalidData => explained(error).to_string(),
             _ => error.to_string(),
         },

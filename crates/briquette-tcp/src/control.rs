@@ -1,8 +1,9 @@
 //! Control thread: sends heartbeats, and reports ranks that stop or are lost.
 //!
 //! Rank 0 has a control line to every other rank. A rank that is computing, swapping or being debugged still sends
-//! heartbeats: it is slow, and the deadline decides. A rank whose heartbeats stop, or whose line breaks without a
-//! goodbye, is dead, and rank 0 reports it to all. If rank 0 itself is dead, every rank detects it directly.
+//! heartbeats: it counts as slow, and the timeout decides. A rank whose heartbeats stop, or whose line breaks without a
+//! goodbye, counts as dead, and rank 0 reports it to all ranks. If rank 0 itself is dead, every rank detects it
+//! directly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub(crate) async fn watch(
             },
             (from, event) = lines.next() => heed(&mut lines, &shared, from, event).await,
             _ = ticks.tick() => {
-                // A rank that was asleep itself cannot judge the others.
+                // A rank that was suspended itself cannot judge the heartbeats of others.
                 let asleep = last_tick.elapsed() > pulse.lost_after / 2;
                 last_tick = Instant::now();
                 beat(&mut lines, &shared).await;

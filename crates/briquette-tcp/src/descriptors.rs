@@ -1,7 +1,7 @@
 //! Check of the open-file limit against the number of connections that a world needs.
 //!
-//! Without it, a rank that cannot open a connection would wait for its timeout, and the other ranks with it: they only
-//! see that it does not call.
+//! Without this check, a rank that cannot open a connection would wait for its timeout. The other ranks would wait too,
+//! because they only observe that it does not call.
 
 use std::fs;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) fn exhausted(rank: usize, world: usize, cause: String) -> JoinError {
 fn error(rank: usize, world: usize, channels: usize, cause: String) -> JoinError {
     let needed = missing(rank, world, channels) + BESIDES;
     let usage = usage().map_or(String::new(), |(open, limit)| format!("; {open} are open, and the limit is {limit}"));
-    // Generous, and a number that people use.
+    // A generous limit, rounded up to a power of two.
     let advice = (4 * (needed + 64)).next_power_of_two();
     JoinError::Descriptors { rank, world, cause, needed, usage, advice }
 }

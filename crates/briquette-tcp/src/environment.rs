@@ -1,4 +1,4 @@
-//! Environment variables set by launchers: torchrun's names, read once into a typed struct.
+//! Launcher environment variables, under torchrun's names, read once into a typed struct.
 
 mod job;
 
@@ -27,8 +27,8 @@ pub mod names {
     pub const GROUP_RANK: &str = "GROUP_RANK";
     /// Name or address of rank 0.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
-    /// Port on which rank 0 listens. If torchrun's agent holds that port (`TORCHELASTIC_USE_AGENT_STORE`), or `mpirun`
-    /// or `srun` set none, rank 0 uses a port that follows from the world's name.
+    /// Port on which rank 0 listens. It is derived from the world's name if torchrun's agent uses this port
+    /// (`TORCHELASTIC_USE_AGENT_STORE`), or if `mpirun` or `srun` set none.
     pub const MASTER_PORT: &str = "MASTER_PORT";
     /// Secret that all ranks share.
     pub const TOKEN: &str = "BRIQUETTE_TOKEN";
@@ -50,7 +50,7 @@ pub mod names {
     pub const RESTART: &str = "BRIQUETTE_RESTART";
 }
 
-/// A process's place in a world, as set by its launcher (`briquette launch`, `torchrun`, a scheduler's script).
+/// Place of a process in a world, as set by its launcher (`briquette launch`, `torchrun`, a scheduler's script).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Environment {
     /// This process's rank.
@@ -65,7 +65,7 @@ pub struct Environment {
     pub node: Option<usize>,
     /// Rank 0's name or address.
     pub master: String,
-    /// Rank 0's port; `None` if it follows from [`world_name`](Self::world_name).
+    /// Rank 0's port; `None` if it is derived from [`world_name`](Self::world_name).
     pub port: Option<u16>,
     /// World name, which differs between worlds.
     pub world_name: Option<String>,
@@ -81,8 +81,8 @@ pub struct Environment {
     pub token_file: Option<PathBuf>,
     /// Directory of certificates.
     pub tls: Option<PathBuf>,
-    /// Unique id of this launch, by which a restarted program recognizes its own earlier run. With several machines
-    /// each launcher has its own id: use rank 0's.
+    /// Unique id of this launch, by which a restarted program recognizes its own earlier run. If there are several
+    /// machines, each launcher has its own id: use rank 0's.
     pub launch: Option<String>,
     /// Number of times the world was restarted.
     pub restart: u32,
@@ -142,7 +142,7 @@ pub enum EnvironmentError {
         /// The variable.
         name: &'static str,
     },
-    /// `mpirun` and `srun` do not set an address of rank 0.
+    /// `mpirun` or `srun` did not set an address of rank 0.
     #[error(
         "MASTER_ADDR is not set, and the ranks that {launcher} started are not all on this machine: set it to the name or \
          address of rank 0's machine on every rank (`mpirun -x MASTER_ADDR=host1` with Open MPI, `mpirun -genv MASTER_ADDR \
@@ -183,10 +183,10 @@ pub enum EnvironmentError {
 }
 
 impl Environment {
-    /// Returns this process's place as set in its environment; `None` if no launcher started it as a rank. For a
-    /// process that `mpirun` or `srun` started without torchrun's names, the place comes from their variables:
-    /// `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions. The world's name and, without
-    /// `MASTER_PORT`, rank 0's port are derived from the job id.
+    /// Returns this process's place as set in its environment, or `None` if no launcher started it as a rank. If
+    /// `mpirun` or `srun` started it without torchrun's variables, the place comes from their own:
+    /// `OMPI_COMM_WORLD_RANK`, `PMI_RANK` or `SLURM_PROCID` and their companions. The world's name is then derived from
+    /// the job id, and so is rank 0's port unless `MASTER_PORT` is set.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -250,8 +250,8 @@ impl Environment {
         }))
     }
 
-    /// Returns a number that the ranks of a machine share: the machine's own, or else the first rank of the machine,
-    /// since ranks of a machine are consecutive.
+    /// Returns a number that is equal on all ranks of a machine: the machine's number if set, or else the first rank of
+    /// the machine. The latter assumes that the ranks of a machine are consecutive.
     pub fn machine(&self) -> usize {
         self.node.unwrap_or_else(|| self.rank.saturating_sub(self.local_rank))
     }
@@ -294,7 +294,7 @@ fn master(given: &impl Fn(&str) -> Option<String>) -> Result<String, Environment
 /// Rank 0's port as set; `None` if it is derived from the world's name.
 fn port(given: impl Fn(&str) -> Option<String>, is_named: bool) -> Result<Option<u16>, EnvironmentError> {
     let name = names::MASTER_PORT;
-    // The agent listens there itself.
+    // Torchrun's agent listens there.
     let is_taken = given("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|used| used.eq_ignore_ascii_case("true"));
     match given(name) {
         None if is_named => Ok(None),

@@ -1,4 +1,4 @@
-//! Errors of process-group initialization.
+//! Errors of process-group initialization (rendezvous).
 
 use std::path::PathBuf;
 
@@ -96,8 +96,8 @@ pub enum JoinError {
         /// Value at the other rank.
         theirs: String,
     },
-    /// Another rank failed to join, which stopped this one.
-    #[error("the world did not come about: {reason}")]
+    /// Another rank failed to join, which stopped this rank too.
+    #[error("process group failed to initialize: {reason}")]
     Stopped {
         /// Reason given by that rank.
         reason: String,
@@ -151,8 +151,8 @@ pub enum JoinError {
 }
 
 impl JoinError {
-    /// Returns whether another attempt with the same settings on the same machines would fail in the same way: invalid
-    /// settings, unusable files, ranks that do not belong together, system limits.
+    /// Returns whether another attempt with the same settings on the same machines would fail in the same way. Such
+    /// errors are invalid settings, unusable files, ranks of different worlds, and system limits.
     pub fn is_permanent(&self) -> bool {
         match self {
             JoinError::Settings(_) | JoinError::File { .. } => true,

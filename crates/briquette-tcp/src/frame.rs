@@ -21,7 +21,7 @@ briquette_core::debug_by_display!(FrameError);
 
 /// Length of a header in bytes.
 pub const HEADER: usize = 68;
-/// Protocol version, which both sides must share.
+/// Protocol version. Both sides must have the same.
 pub(crate) const VERSION: u8 = 2;
 /// Bytes for the name of an operation; the names in this library are shorter.
 const OPERATION: usize = 32;
@@ -51,7 +51,7 @@ pub struct Header {
     pub checksum: u32,
 }
 
-/// Operation of a sender, shortened to fit into a header.
+/// Operation, step and bucket of a sender, shortened to fit into a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     operation: [u8; OPERATION],
@@ -89,10 +89,10 @@ impl std::fmt::Display for Tag {
 #[non_exhaustive]
 pub enum FrameError {
     /// The bytes do not begin with the magic number and version of a header.
-    #[error("what came is not a frame of this library (it begins with {0:02x?})")]
+    #[error("received data is not a Briquette frame (it begins with {0:02x?})")]
     Magic([u8; 3]),
     /// The header's own checksum is wrong.
-    #[error("a frame's header came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
+    #[error("a frame header is damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
     Damaged {
         /// Checksum in the header.
         expected: u32,
@@ -100,10 +100,10 @@ pub enum FrameError {
         got: u32,
     },
     /// The frame kind is unknown.
-    #[error("a frame of unknown kind {0}")]
+    #[error("unknown frame kind {0}")]
     Kind(u8),
     /// The length exceeds the limit of this side.
-    #[error("a frame of {len} bytes; this side takes {limit} at most")]
+    #[error("a frame of {len} bytes exceeds the limit of {limit} bytes")]
     Long {
         /// Length in the header.
         len: usize,
@@ -111,7 +111,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// The sequence number does not follow that of the frame before.
-    #[error("frame {got} came where frame {expected} was due")]
+    #[error("received frame {got}, expected frame {expected}")]
     Number {
         /// Expected number.
         expected: u64,
@@ -119,7 +119,7 @@ pub enum FrameError {
         got: u64,
     },
     /// The bytes differ from those that were sent.
-    #[error("frame {number} came damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
+    #[error("frame {number} is damaged (CRC-32 {got:#010x}, expected {expected:#010x})")]
     Checksum {
         /// Number of the frame.
         number: u64,

@@ -13,7 +13,7 @@ use crate::reader::{End, Limits, Reader};
 use crate::token::{PROOF, Token};
 use crate::world::TAG;
 
-/// Bytes that a frame may reserve before its data arrive.
+/// Bytes that a frame may reserve before its data arrives.
 pub const AHEAD: usize = crate::reader::STEP;
 /// Token of all handshakes here.
 pub const SECRET: &str = "a secret that no input holds";

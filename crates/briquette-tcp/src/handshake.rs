@@ -7,16 +7,17 @@
 //! listener answer       (JSON, 4 bytes of length before it) + proof("listener", tag, both random numbers, introduction, answer)
 //! ```
 //!
-//! The tag is a digest of the [world's name](crate::world). Both sides compare it before they send anything else, on
-//! every connection, to rank 0 and between other ranks, plain and under TLS: this separates ranks of two jobs that meet
-//! on a port. It is not a secret and does not keep intruders out; the proofs do. Version 1 had no tag.
+//! The tag is a digest of the [world's name](crate::world). Both sides compare it before they send anything else. They
+//! do so on every connection, to rank 0 and between other ranks, plain and under TLS. This separates ranks of different
+//! jobs that meet on one port. The tag is not a secret and does not keep intruders out; the proofs do. Version 1 had no
+//! tag.
 //!
-//! A proof is an HMAC-SHA-256 under the token. A listener that refuses because the caller's proof is wrong sends zeros
-//! in place of its own proof, so that strangers get no material to test secrets against. The introduction names the
-//! rank that is called, so that an intermediary between two ranks cannot redirect a call to a third. Both sides draw a
-//! fresh number each time, so that overheard messages cannot be replayed; under TLS the proofs also cover a value of
-//! the session, so that no intermediary can relay them. Without a token the proofs use the empty token and prove
-//! nothing, which is acceptable only on loopback.
+//! A proof is an HMAC-SHA-256 under the token. If the caller's proof is wrong, the listener refuses and sends zeros in
+//! place of its own proof, so that intruders get no material against which to test guessed tokens. The introduction
+//! names the rank that is called, so that an intermediary between two ranks cannot redirect a call to a third. Both
+//! sides draw a fresh number each time, so that recorded messages cannot be replayed. Under TLS the proofs also cover a
+//! value of the TLS session, so that no intermediary can relay them. Without a token the proofs use the empty token and
+//! prove nothing, which is acceptable only on loopback.
 
 use std::io;
 use std::time::Duration;
@@ -32,7 +33,7 @@ use crate::world::TAG;
 pub(crate) const MAGIC: &[u8; 8] = b"BRIQTCP2";
 /// Magic bytes with which all versions of the handshake begin.
 const FAMILY: &[u8; 7] = b"BRIQTCP";
-/// Time limit for writing an answer, to a connection on which nothing else is in transit yet.
+/// Time limit for writing an answer. Nothing else is in transit on the connection.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Maximum bytes of an introduction or answer.
 const LONGEST: usize = 4 << 10;
@@ -51,8 +52,8 @@ pub(crate) struct Introduction {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Sent to rank 0: this rank wants to join, accepts connections at this address, has background channels, and runs
-    /// on this machine.
+    /// Sent to rank 0: this rank requests to join. States the address at which it accepts connections, its number of
+    /// background channels, and its machine.
     Join {
         address: String,
         #[serde(default)]
@@ -60,7 +61,7 @@ pub(crate) enum Role {
         #[serde(default)]
         machine: usize,
     },
-    /// Sent to any rank of a complete world of this name: the connection carries frames of this channel.
+    /// Sent to any rank of a complete world with this session name: the connection carries frames of this channel.
     Data {
         session: String,
         #[serde(default)]
@@ -83,28 +84,28 @@ pub(crate) enum HandshakeError {
     /// The other side uses another protocol.
     #[error("{}", unknown_protocol(.0))]
     UnknownProtocol(Vec<u8>),
-    /// A program that echoes its input.
-    #[error("what answers there is not a rank: it repeats what it is sent")]
+    /// The other side echoes its input.
+    #[error("the peer is not a rank: it echoes what it receives")]
     Echo,
     /// The other side belongs to a job with another name.
-    #[error("it belongs to another world: its job has another name or id than this rank's")]
+    #[error("the peer belongs to another job: its job name or id differs from this rank's")]
     OtherWorld,
     /// A message exceeds the maximum length.
-    #[error("a message of {0} bytes in a handshake")]
+    #[error("a handshake message of {0} bytes exceeds the limit")]
     Long(usize),
     /// The JSON is invalid.
-    #[error("a message that makes no sense: {0}")]
+    #[error("malformed handshake message: {0}")]
     Senseless(#[from] serde_json::Error),
     /// The other side does not know the token.
-    #[error("the other side does not know the token: give every rank the same one")]
+    #[error("the peer has another token: give every rank the same token")]
     Proof,
-    /// The other side refused: with a proof, or with the protocol's fixed text for callers whose token is wrong.
+    /// The other side refused, with a proof, or with the protocol's fixed text for callers with a wrong token.
     #[error("{0}")]
     Refused(String),
 }
 
 fn unknown_protocol(bytes: &[u8]) -> String {
-    // A handshake or an alert.
+    // TLS record types: handshake or alert.
     if bytes.starts_with(&[0x16, 0x03]) || bytes.starts_with(&[0x15, 0x03]) {
         return "the other side speaks TLS and this one does not: give every rank the certificates, or none".to_owned();
     }
@@ -150,7 +151,8 @@ pub(crate) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     write(stream, &introduction, &proof).await?;
     let (text, proof) = read(stream).await?;
     if !token.verify(&[b"listener", binding, world, &ours, &theirs, &introduction, &text], &proof) {
-        // A side that refuses because of the token cannot prove to know ours. The text may be a stranger's, so it is not shown.
+        // A side that refuses because of the token cannot prove that it knows this rank's. Its text may come from an intruder,
+        // so it is not shown.
         return Err(match parse(&text) {
             Ok(Answer::Refused(_)) => HandshakeError::Refused(WRONG_TOKEN.to_owned()),
             _ => HandshakeError::Proof,
@@ -180,7 +182,7 @@ pub(crate) async fn listen<S: AsyncRead + AsyncWrite + Unpin>(
     let ours = drawn()?;
     stream.write_all(&[&MAGIC[..], &ours, world].concat()).await?;
     if tag != *world {
-        // The caller detects that by the tag that it has just been sent.
+        // The caller detects the mismatch from the tag that it has just received.
         stream.flush().await?;
         return Err(HandshakeError::OtherWorld);
     }
@@ -224,7 +226,7 @@ async fn answer<S: AsyncWrite + Unpin>(
 async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> Result<([u8; PROOF], [u8; TAG]), HandshakeError> {
     let mut magic = [0; MAGIC.len()];
     let mut got = 0;
-    // A TLS alert is shorter than the expected message, and more informative than the end that follows it.
+    // A TLS alert is shorter than the expected message, and explains more than the end of the stream that follows it.
     while got < magic.len() {
         match stream.read(&mut magic[got..]).await? {
             0 if got > 0 => return Err(HandshakeError::UnknownProtocol(magic[..got].to_vec())),

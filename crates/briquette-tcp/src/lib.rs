@@ -13,21 +13,22 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Rendezvous.** Every rank calls rank 0's address, retrying until rank 0 is there. (If no port is given, it follows from
-//! the [world's name](TcpBuilder::world_name).) Both sides compare that name, which separates the ranks of two jobs. The
-//! rank then sends its rank, the world size, the library version and the address where it accepts connections itself.
-//! Rank 0 answers once all ranks have called, and each rank calls the ranks below it. Both sides of every
-//! connection prove that they know the same [`Token`], which is never sent; outside of loopback a token is required.
-//! [`Certificates`] add TLS 1.3 to every connection. Strangers are refused and logged once, and change nothing.
+//! **Rendezvous.** Every rank calls rank 0's address, and retries until rank 0 answers. (If no port is given, rank 0's port
+//! is derived from the [world's name](TcpBuilder::world_name).) Both sides first compare that name, which separates the
+//! ranks of different jobs. The calling rank then sends its rank, the world size, the library version, and the address at
+//! which it accepts connections itself. Once all ranks have called, rank 0 answers with all addresses, and each rank calls
+//! the ranks below it. Both sides of every connection prove that they know the same [`Token`], which is never sent; outside
+//! of loopback a token is required. [`Certificates`] add TLS 1.3 to every connection. Callers that do not belong to the
+//! world are refused and logged once; they change nothing.
 //!
-//! **Communication.** Each pair of ranks has one connection for frames, and one more for each of its
-//! [background channels](TcpBuilder::channels), driven by the thread that calls the session of the channel. A control
-//! thread sends heartbeats and receives the reasons why other ranks stop. The collectives are core's, so results are
-//! bitwise identical to those of every other transport.
+//! **Communication.** Each pair of ranks has one connection for frames, and one more for each [background
+//! channel](TcpBuilder::channels). The thread that calls the session of a channel drives the channel's connections. A
+//! separate control thread sends heartbeats, and receives the reasons why other ranks stop. The collectives are core's,
+//! so results are bitwise identical to those of every other transport.
 //!
-//! **Bytes.** A frame of `n` bytes takes `68 + n` ([`frame`]) on its connection;
-//! [`traffic`](briquette_core::Session::traffic) counts the `n`. Heartbeats take about 100 bytes a second from every
-//! rank. Rank 0 forwards every rank's heartbeat to every rank, about `100·W` bytes a second to each.
+//! **Bytes.** A frame of `n` bytes takes `68 + n` bytes ([`frame`]) on its connection;
+//! [`traffic`](briquette_core::Session::traffic) counts `n`. Heartbeats take about 100 bytes per second from every
+//! rank. Rank 0 forwards them to every rank, which takes about `100·W` bytes per second for each of the `W` ranks.
 //!
 //! ```
 //! use briquette_core::comm::run_ranks;
@@ -44,10 +45,10 @@
 //! # Ok::<_, briquette_tcp::JoinError>(())
 //! ```
 //!
-//! **Failures.** Every rank's call returns with an error that names rank, address, operation and step: `rank 3
+//! **Failures.** If a rank fails, every rank's call returns an error with rank, address, operation and step: `rank 3
 //! (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A slow rank still sends
-//! heartbeats and has until the timeout; a rank without heartbeats is declared dead sooner. The outcome of each kind of
-//! fault is listed in `docs/faults.md`, and the design rationale in `docs/adr/0016-tcp.md`.
+//! heartbeats, and has until the timeout. A rank without heartbeats is declared dead sooner. `docs/faults.md` lists the
+//! outcome of each kind of fault, and `docs/adr/0016-tcp.md` explains the design.
 
 mod acceptor;
 mod builder;

@@ -19,7 +19,7 @@ use crate::shared::Doing;
 
 /// Maximum bytes of a message: a roster or a heartbeat of a few thousand ranks.
 const LONGEST: usize = 1 << 20;
-/// Time limit for writing a message: lines are empty unless the other side is frozen.
+/// Time limit for writing a message. Lines have room unless the other side is frozen.
 const WRITING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub(crate) enum Message {
     Reached { other: usize },
     /// Initialization of the process group failed.
     Fail(String),
-    /// This rank cannot join, now or later: the others need not wait for it.
+    /// This rank can never join, so the others need not wait for it.
     Unable(String),
     /// Heartbeat; rank 0 adds the state of the other ranks.
     Beat { doing: Doing, others: Vec<(usize, Duration, Doing)> },
@@ -108,7 +108,7 @@ impl Lines {
         }
         match self.events.recv().await {
             Some(event) => event,
-            // A sender is kept here, so this does not occur.
+            // `self` holds a sender, so the channel never closes.
             None => std::future::pending().await,
         }
     }
@@ -117,12 +117,12 @@ impl Lines {
         self.tell(message, |other| other == rank).await;
     }
 
-    /// Closes all lines: announces the end, and waits for the other sides to do the same. If a line were closed at
-    /// once, it would answer a heartbeat in transit with a reset, which may overtake the goodbye.
+    /// Closes all lines: announces the end, and waits for the other sides to do the same. A line that is closed at once
+    /// would answer a heartbeat in transit with a reset, which may overtake the goodbye.
     pub(crate) async fn close(mut self) {
         let until = Instant::now() + WRITING;
         for (writer, _) in self.writers.values_mut() {
-            // A side that does not accept even this is not waited for below.
+            // The wait below does not include a side that does not accept even this.
             drop(timeout_at(until, writer.shutdown()).await);
         }
         while !self.writers.is_empty() {
@@ -142,9 +142,9 @@ impl Lines {
         self.tell(message, |rank| Some(rank) != but).await;
     }
 
-    /// Writes to several lines concurrently, so that all of them together have the time limit of one.
+    /// Writes to several lines concurrently, so that the time limit of one holds for all of them together.
     async fn tell(&mut self, message: &Message, whom: impl Fn(usize) -> bool) {
-        // Failing to encode would be a bug in this program; no message has it.
+        // Encoding fails only through a bug.
         let Ok(bytes) = encode(message) else { return };
         let lines = self.writers.iter_mut().filter(|(rank, _)| whom(**rank));
         let mut writing: Vec<_> = lines.map(|(rank, (writer, _))| (*rank, Box::pin(write(writer, &bytes)))).collect();
@@ -157,7 +157,7 @@ impl Lines {
             });
             if writing.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         });
-        // Those that are left are seen below.
+        // Lines that are not written by then are handled below.
         timeout(WRITING, all).await.unwrap_or_default();
         let stuck: Vec<usize> = writing.into_iter().map(|(rank, _)| rank).collect();
         // Their readers report the cause.
@@ -192,7 +192,7 @@ async fn read(reader: &mut ReadHalf<Secure>) -> io::Result<Message> {
     let mut text = vec![0; len];
     reader.read_exact(&mut text).await?;
     if crc32fast::hash(&text) != checksum {
-        return Err(io::Error::other("a control message came damaged"));
+        return Err(io::Error::other("a control message is damaged"));
     }
     Ok(serde_json::from_slice(&text)?)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Link {
     limits: Limits,
     reader: Reader,
     outbox: VecDeque<Outgoing>,
-    /// Set if writing may succeed, as [`Reader::readable`] for reading.
+    /// Set if writing may succeed, as [`Reader::readable`] does for reading.
     writable: bool,
     next_out: u64,
     written: u64,
@@ -107,7 +107,7 @@ impl Link {
         match self.write_queued(pool) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
-            // Data that arrived before the break can still be read, and is more informative: a goodbye, for example.
+            // Data that arrived before the link broke can still be read, and explains more: it may be a goodbye.
             Err(error) => {
                 self.pump_in(pool);
                 self.reader.lose(error.to_string());

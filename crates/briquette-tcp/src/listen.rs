@@ -1,4 +1,5 @@
-//! Listening sockets: rank 0's at every address of its name, other ranks' at one that leads to rank 0.
+//! Listening sockets: those of rank 0 at every address of its name, those of other ranks at the address that leads to
+//! rank 0.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,7 +31,7 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
         };
         match everywhere(settings, &at, deadline).await {
             Ok(listeners) => return Ok((listeners, address)),
-            // Possibly another job's rank 0: the others detect that it is not theirs, and try the next one, too.
+            // The port may belong to another job's rank 0. The other ranks detect that, and also try the next port.
             Err(JoinError::Listen { source, .. }) if is_derived && source.kind() == io::ErrorKind::AddrInUse => {
                 tracing::debug!("{at} is taken: {source}");
                 taken.push(at);
@@ -43,7 +44,8 @@ pub(crate) async fn lead(settings: &Settings, deadline: Instant) -> Result<(Vec<
     Err(JoinError::Listen { address, source })
 }
 
-/// Binds listeners at all addresses of a name that this machine has, since ranks on other machines may resolve it to any of them.
+/// Binds listeners at all addresses of a name that this machine has, because ranks on other machines may resolve the name to any
+/// of them.
 async fn everywhere(settings: &Settings, address: &str, deadline: Instant) -> Result<Vec<TcpListener>, JoinError> {
     let places = places(settings, address, deadline).await?;
     if let Some(place) = places.first()
@@ -64,7 +66,7 @@ async fn everywhere(settings: &Settings, address: &str, deadline: Instant) -> Re
             Err(error) if are_exhausted(&error) => {
                 return Err(exhausted(settings.rank, settings.world, error.to_string()));
             }
-            // Ranks that try this address first would find another process.
+            // Otherwise, ranks that try this address first would reach another process.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse || places.len() == 1 => {
                 let source =
                     if places.len() == 1 { error } else { io::Error::new(error.kind(), format!("{place}: {error}")) };
@@ -105,7 +107,7 @@ pub(crate) async fn follow(settings: &Settings, here: IpAddr) -> Result<TcpListe
     };
     let Some(ports) = &settings.ports else { return at(0).await };
     let (first, width) = (usize::from(*ports.start()), ports.len());
-    // Ranks of a machine start at different ports, so that few find a port taken.
+    // Ranks of a machine begin at different ports, so that few of them find a port in use.
     let order = (0..width).map(|i| u16::try_from(first + (settings.rank + i) % width).unwrap_or(*ports.end()));
     for port in order {
         match at(port).await {
@@ -124,7 +126,7 @@ async fn one(settings: &Settings, place: SocketAddr) -> Result<TcpListener, Join
     })
 }
 
-/// Binds the socket of a rank whose address is given, to the first usable address of the name; if there is none, the error names all.
+/// Binds the socket of a rank whose address is given, to the first usable address of the name. If there is none, the error names all.
 pub(crate) async fn at_given_address(
     settings: &Settings,
     address: &str,
@@ -158,7 +160,7 @@ async fn places(settings: &Settings, address: &str, deadline: Instant) -> Result
 pub(crate) async fn resolve(address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     let found = timeout_at(until, lookup_host(address)).await;
     let mut found: Vec<_> = found.map_err(|_| io::Error::other("no name server answered in time"))??.collect();
-    // A file of hosts may name one twice.
+    // A hosts file may list an address twice.
     let mut seen = std::collections::HashSet::new();
     found.retain(|place| seen.insert(*place));
     if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }

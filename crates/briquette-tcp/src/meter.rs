@@ -1,4 +1,4 @@
-//! Meter of socket traffic, for code that does not have the endpoint.
+//! Meter of socket traffic, for code without access to the endpoint.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

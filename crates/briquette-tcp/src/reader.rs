@@ -10,10 +10,10 @@ use crc32fast::Hasher;
 
 use crate::frame::{FrameError, HEADER, Header, Kind, Tag};
 
-/// Read-ahead in bytes: whole frames if they are small, a header and a little more if they are large.
+/// Read-ahead in bytes. It holds whole frames if they are small, and a header and a little more if they are large.
 const AHEAD: usize = 8 << 10;
-/// Bytes by which a frame grows before its data arrive. A length alone reserves no more, and the result of one read is
-/// still in the cache when its checksum is computed.
+/// Bytes by which the buffer of a frame grows before its data arrives. A length in a header therefore never reserves
+/// more, and the bytes of one read are still in the cache when their checksum is computed.
 pub(crate) const STEP: usize = 256 << 10;
 
 /// Limits of a link.
@@ -186,7 +186,7 @@ impl Reader {
             return Err(FrameError::Number { expected: self.next_in, got: header.number });
         }
         self.next_in += 1;
-        // The receiver of an empty frame may drop it, so it takes none from the pool.
+        // The receiver may drop an empty frame without returning it, so an empty frame is not taken from the pool.
         let frame = if header.len == 0 { Frame::new() } else { pool.take_for(header.len.min(STEP)) };
         self.incoming = Some(Incoming { header, frame, filled: 0, hasher: Hasher::new() });
         Ok(())

@@ -15,18 +15,17 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use self::ending::{send_away, stopped};
 use crate::acceptor::{Calls, accept};
 use crate::call::{SILENCE, Wanted, call_master, call_rank};
-use crate::descriptors;
 use crate::error::JoinError;
 use crate::handshake::{Caller, Introduction, Role};
 use crate::lines::{Event, Lines, Message};
-use crate::listen;
 use crate::secure::Secure;
 use crate::settings::Settings;
+use crate::{descriptors, listen};
 
-/// Additional time that the other ranks wait beyond rank 0's deadline, so that they learn from it which ranks were missing.
+/// Additional time that the other ranks wait after rank 0's deadline, to receive from rank 0 which ranks were missing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Time that a rank whose call failed waits for rank 0 to give the reason.
+/// Time for which a rank whose call failed waits for rank 0 to report the reason.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// A complete world, as seen by one rank.
@@ -142,7 +141,8 @@ impl Gathering {
             let remind = sleep_until(reminder.unwrap_or(self.deadline));
             let came = timeout_at(self.deadline, async {
                 tokio::select! {
-                    // Lines first: a rank that died and restarted is known to have died when it calls.
+                    // Lines are handled first: if a rank died and was restarted, its death is then known before it
+                    // calls again.
                     biased;
                     (rank, event) = self.lines.next() => Err((rank, event)),
                     Some(call) = self.calls.recv() => Ok(Some(call)),
@@ -160,14 +160,14 @@ impl Gathering {
                     self.exhausted = Some(error);
                     return Err(self.incomplete(String::new()));
                 }
-                // It left before the world was complete; another attempt is welcome.
+                // A rank that left before the world was complete may try again.
                 Ok(Err((rank, Event::Closed(cause)))) => {
-                    tracing::warn!("rank {rank} joined and went away again: {cause}");
+                    tracing::warn!("rank {rank} joined and disconnected again: {cause}");
                     self.lines.remove(rank);
                     self.addresses[rank].clear();
                 }
                 Ok(Err((_, Event::Said(Message::Unable(reason))))) => return Err(JoinError::Stopped { reason }),
-                // Its own deadline has possibly passed: the end of its line follows.
+                // The rank's own deadline has probably passed. The end of its line follows.
                 Ok(Err((_, Event::Said(_)))) => {}
                 Err(_) => {
                     let missing: Vec<_> = self.missing().iter().map(ToString::to_string).collect();
@@ -195,8 +195,8 @@ impl Gathering {
             return Err(JoinError::Stopped { reason: problem });
         }
         (self.addresses, self.machines) = (addresses, machines);
-        // The address at which this rank found rank 0 counts, rather than the one that rank 0 advertises. Ranks of its
-        // machine may have found it at a loopback address, and advertise that, too.
+        // Rank 0's address is the one at which this rank found it, rather than the one that rank 0 advertises. Ranks of
+        // rank 0's machine may have found rank 0 at a loopback address, and advertise loopback addresses themselves.
         self.addresses.iter_mut().for_each(|address| *address = as_seen_from_elsewhere(address, master));
         self.addresses[0] = master.to_string();
         let mut links = self.mesh(&session, &mut BTreeSet::new()).await?;
@@ -215,8 +215,8 @@ impl Gathering {
         (1..self.addresses.len()).filter(|rank| self.addresses[*rank].is_empty()).collect()
     }
 
-    /// Makes links to all ranks: calls the ranks below, and waits for those above. Ranks that have all of their links
-    /// meanwhile are removed from `unready`.
+    /// Makes links to all ranks: calls the ranks below, and waits for calls of the ranks above. Removes from `unready`
+    /// the ranks that report that they have all of their links.
     async fn mesh(&mut self, session: &str, unready: &mut BTreeSet<usize>) -> Result<Vec<Option<Secure>>, JoinError> {
         let Settings { rank, world, channels, .. } = *self.settings;
         let all = (0..=channels).flat_map(|channel| (0..world).map(move |other| (channel, other)));
@@ -244,7 +244,7 @@ impl Gathering {
                         self.lines.send(0, &Message::Reached { other }).await;
                     }
                 }
-                // Rank 0 may know an earlier reason: then the other rank has given up already.
+                // The other rank may have given up already. Rank 0 may then know an earlier reason.
                 Err(error) => match timeout(GRACE, self.lines.next()).await {
                     Ok((rank, event @ Event::Said(Message::Fail(_)))) => return Err(stopped(rank, event)),
                     _ => return Err(error),
@@ -308,7 +308,7 @@ impl Gathering {
             Role::Data { channel, .. } if channel > channels => {
                 format!("that call is for channel {channel}, and rank {own} has {channels} in the background")
             }
-            // A rank that connects again has lost the link that was made.
+            // A rank that connects again has lost its previous link.
             Role::Data { .. } if rank <= own || rank >= world => {
                 format!("rank {own} does not expect a call from rank {rank}")
             }
@@ -333,7 +333,7 @@ impl Gathering {
             return Err(error);
         }
         let problem = match role {
-            Role::Data { .. } => "the world has not come together yet".to_owned(),
+            Role::Data { .. } => "the process group is not initialized yet".to_owned(),
             Role::Join { .. } if to != 0 => format!("that call is for rank {to}, and this is rank 0"),
             Role::Join { .. } if rank == 0 => "rank 0 is this one: two processes were started as rank 0".to_owned(),
             Role::Join { .. } if rank >= world => format!("ranks are 0 to {}", world - 1),
@@ -353,7 +353,8 @@ impl Gathering {
     }
 }
 
-/// Returns the address at which to call a rank that advertises `address`, for a rank that found rank 0 at `master`.
+/// Returns the address at which this rank must call a rank that advertises `address`. This rank found rank 0 at
+/// `master`.
 fn as_seen_from_elsewhere(address: &str, master: SocketAddr) -> String {
     match address.parse::<SocketAddr>() {
         Ok(own) if own.ip().is_loopback() && !master.ip().is_loopback() => {

@@ -18,10 +18,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use crate::error::JoinError;
 use crate::stream::{Stream, Tls};
 
-/// The name in the certificates of `briquette cert`: ranks are distinguished by their handshakes, not by host names.
+/// Host name in the certificates of `briquette cert`. Ranks are distinguished by the handshake, not by host names.
 const NAME: &str = "briquette";
 
-/// Certificates: the authority's, and one signed by it with its key. Both sides of a connection must have one.
+/// Certificates for TLS: that of an authority, and one that the authority signed, with its key. Both sides of a
+/// connection need one.
 #[derive(Clone)]
 pub struct Certificates {
     client: Arc<ClientConfig>,
@@ -66,7 +67,7 @@ impl Certificates {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key()?)
             .map_err(unusable)?;
-        // Every connection is made once.
+        // No connection is ever resumed.
         server.send_tls13_tickets = 0;
         Ok(Certificates { client: Arc::new(client), server: Arc::new(server) })
     }
@@ -146,8 +147,8 @@ impl Secure {
 #[error("{0}")]
 struct Explained(String);
 
-/// Explains TLS errors and their remedies. The error kind stays: a side that hung up may be called again, but a side
-/// that rejects the certificates will do so again.
+/// Explains TLS errors and their remedies. The error kind is kept, because it determines whether another call makes
+/// sense: a side that hung up may be called again, but a side that rejects the certificates will do so again.
 pub(crate) fn explained(error: io::Error) -> io::Error {
     if error.get_ref().is_some_and(|inner| inner.is::<Explained>()) {
         return error;
@@ -162,7 +163,8 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
         "a certificate has expired: make new ones with `briquette cert` and copy them to every machine"
     } else if is_about(&["NotValidYet", "not valid yet"]) {
         "a certificate is not valid yet: do the machines' clocks agree?"
-    // A different authority with the same name causes a bad signature, which is reported to the other side as a decrypt error.
+    // An authority with the same name and another key causes a bad signature, which the other side receives as a decrypt
+    // error.
     } else if is_about(&["UnknownIssuer", "UnknownCA", "BadSignature", "DecryptError"]) {
         "the certificates are not of the same `briquette cert`: copy one directory to every machine"
     } else if is_about(&["InvalidContentType", "corrupt message"]) {

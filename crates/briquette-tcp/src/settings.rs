@@ -1,4 +1,4 @@
-//! Settings of a rank that joins: its place, rank 0's address, and the values that all ranks must agree on.
+//! Settings of a rank in use: its place, rank 0's address, and the values that all ranks must agree on.
 
 use std::net::{IpAddr, TcpListener};
 use std::ops::RangeInclusive;
@@ -99,12 +99,12 @@ impl Settings {
         Terms { token: &self.token, world: &self.tag, binding }
     }
 
-    /// Returns rank 0's host, if its port follows from the world's name.
+    /// Returns rank 0's host, if rank 0's port is derived from the world's name.
     pub(crate) fn derives_port(&self) -> Option<&str> {
         self.name.as_ref().and_then(|_| self.master.strip_suffix(":0"))
     }
 
-    /// Returns the ports that rank 0 tries in turn, if they follow from the world's name.
+    /// Returns the ports that rank 0 tries in turn, if its port is derived from the world's name.
     pub(crate) fn derived_ports(&self) -> Vec<u16> {
         match (&self.name, self.derives_port()) {
             (Some(name), Some(_)) => world::ports(name, self.ports.as_ref()),
@@ -131,13 +131,13 @@ impl Settings {
         }
     }
 
-    /// Returns whether a loopback address is not meant as such: rank 0's host name resolves to it on this machine alone
-    /// (Debian's 127.0.1.1), and ranks of other machines may call.
+    /// Returns whether a loopback address of rank 0's host name is unintended: on rank 0's machine alone the name
+    /// resolves to loopback (Debian's 127.0.1.1), while ranks of other machines may call.
     pub(crate) fn is_misnamed(&self, found: IpAddr) -> bool {
         let host = self.master.rsplit_once(':').map_or(self.master.as_str(), |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_meant = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
-        // Without a token no other machine may join, so all ranks are here.
+        // Without a token no rank of another machine may join, so all ranks are on this one.
         found.is_loopback() && !is_meant && !self.is_alone && !self.token.is_empty()
     }
 }

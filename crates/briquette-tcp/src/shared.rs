@@ -84,7 +84,7 @@ impl Shared {
     /// Stops this rank, whatever it waits for, and returns whether this was the first reason.
     pub(crate) fn stop(&self, stop: Stop) -> bool {
         let first = self.stopped.set(stop).is_ok();
-        // A waker that cannot wake leaves the calling thread to its deadline.
+        // If a waker fails, the calling thread continues at its deadline.
         self.wakers.iter().for_each(|waker| drop(waker.wake()));
         first
     }
@@ -118,7 +118,7 @@ impl Shared {
         lock(&self.peers)
     }
 
-    /// Records that a rank sent something `ago`, and its operation at that time.
+    /// Records that a message of a rank arrived `ago`, and the rank's operation at that time.
     pub(crate) fn heard(&self, rank: usize, ago: Duration, doing: Doing) {
         if let Some(peer) = self.peers().get_mut(rank) {
             peer.heard = Instant::now().checked_sub(ago).unwrap_or(peer.heard).max(peer.heard);

@@ -55,7 +55,7 @@ impl Stream {
     pub(crate) fn end(&mut self) {
         if let Stream::Tls(tls) = self {
             tls.connection.send_close_notify();
-            // A side that does not receive it sees the end of the stream, after the goodbye that preceded it.
+            // If the other side does not receive this, it detects the end of the stream, after the goodbye frame.
             drop(tls.flush());
         }
         drop(self.socket().shutdown(std::net::Shutdown::Write));
@@ -77,7 +77,7 @@ impl Tls {
         loop {
             match self.connection.reader().read(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The goodbye frame distinguishes an orderly end from an unannounced one, as on plain sockets.
+                // The goodbye frame distinguishes an orderly end from an unexpected one, as on plain sockets.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }

@@ -21,14 +21,14 @@ use crate::meter::{SocketMeter, sum};
 use crate::reader::{End, Limits};
 use crate::shared::{Shared, Stop};
 
-/// Time that a rank whose link broke waits for an explanation.
+/// Time for which a rank whose link broke waits for an explanation on its control line.
 const GRACE: Duration = Duration::from_millis(500);
-/// Maximum characters of a reason that is sent to the others.
+/// Maximum characters of a reason that is sent to the other ranks.
 const LONGEST_REASON: usize = 100_000;
-/// Time that a rank that leaves waits for its control thread to announce it.
+/// Time for which a rank that leaves waits for its control thread to announce it.
 const LEAVING: Duration = Duration::from_secs(3);
 
-/// One rank of a world of processes, connected to every other one; made by [`TcpBuilder`](crate::TcpBuilder).
+/// Endpoint of one rank in a world of processes, connected to every other rank; made by [`TcpBuilder`](crate::TcpBuilder).
 pub struct Tcp {
     rank: usize,
     /// Channel number: 0, or that of a background endpoint.
@@ -101,8 +101,8 @@ impl Tcp {
     }
 
     /// Returns the bytes transferred over the sockets of this channel, including the frame headers.
-    /// [`traffic`](briquette_core::Session::traffic) excludes the headers: it is less by
-    /// [`HEADER`](crate::frame::HEADER) bytes a frame.
+    /// [`traffic`](briquette_core::Session::traffic) does not include the headers: it is smaller by
+    /// [`HEADER`](crate::frame::HEADER) bytes per frame.
     pub fn socket_bytes(&self) -> SocketBytes {
         sum(self.links.iter().flatten().map(Link::moved))
     }
@@ -128,8 +128,8 @@ impl Tcp {
         })
     }
 
-    /// Returns a meter of [`socket_bytes`](Self::socket_bytes) for code that has given the endpoint to a session; it
-    /// shows the totals as of the end of the last collective.
+    /// Returns a meter of [`socket_bytes`](Self::socket_bytes), for code that has passed the endpoint to a session. The
+    /// meter shows the totals at the end of the last collective.
     pub fn meter(&self) -> SocketMeter {
         self.meter.clone()
     }
@@ -168,8 +168,8 @@ impl Tcp {
         }
     }
 
-    /// Runs until `done` returns a value. Fails at the deadline, if the link to one of `others` broke, if all of them
-    /// left, or if any rank stops.
+    /// Runs until `done` returns a value. Fails at the deadline, if the link to one of `others` breaks, if all of
+    /// `others` leave, or if any rank stops.
     fn until<T>(
         &mut self,
         others: &[usize],
@@ -196,7 +196,7 @@ impl Tcp {
         }
     }
 
-    /// Returns why these ranks send nothing more: the first broken link, or a goodbye if all of them sent one.
+    /// Returns why these ranks send nothing more: the first broken link, or a goodbye if all of them have sent one.
     fn end_of(&self, others: &[usize]) -> Option<(usize, End)> {
         let end = |rank: usize| self.links[rank].as_ref().and_then(Link::end);
         let broke = others.iter().find(|rank| matches!(end(**rank), Some(End::Lost(_))));
@@ -368,7 +368,7 @@ impl Transport for Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // Ranks that opened a channel see that this one left it.
+        // Opens unused channels, so that the ranks that use them detect that this rank has left.
         (1..=self.spare.len()).for_each(|channel| drop(self.opened(channel)));
         if self.shared.stopped().is_none() {
             self.leave();
@@ -383,7 +383,7 @@ impl Drop for Tcp {
 /// Joins a thread, with a time limit.
 pub(crate) fn join_within(thread: JoinHandle<()>, limit: Duration) {
     let (done, ended) = channel::<()>();
-    // The sender is dropped with the waiting thread, which ends the wait.
+    // When the waiting thread ends, it drops its sender, which ends the wait.
     let waiter = move || {
         let _done = done;
         thread.join()

@@ -13,16 +13,17 @@ const SHORTEST: usize = 16;
 /// Description of a blank secret.
 pub(crate) const BLANK: &str = "is blank; it should hold the secret that all ranks share";
 
-/// Secret that all ranks of a world share. It is never sent: each side proves knowledge of it with HMAC-SHA-256 over
-/// numbers drawn by both.
+/// Secret that all ranks of a world share. It is never sent. Each side proves that it knows the secret by an
+/// HMAC-SHA-256 over random numbers that both sides draw.
 ///
-/// It keeps strangers out. Without [`Certificates`](crate::Certificates), the traffic after the handshake is neither
-/// encrypted nor authenticated: anyone who can read and change it between ranks can take a connection over. Use both on
-/// a network that is not your own. A word that can be guessed is no secret: `briquette token` makes one.
+/// It keeps unauthorized processes out of the world. Without [`Certificates`](crate::Certificates), the traffic after
+/// the handshake is neither encrypted nor authenticated: an attacker who can read and change it can take a connection
+/// over. Use both on a network that you do not control. A word that can be guessed is no secret: create one with
+/// `briquette token`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
-/// Bytes of a proof, and of the numbers drawn.
+/// Bytes of a proof, and of each random number.
 pub(crate) const PROOF: usize = 32;
 
 impl Token {
@@ -93,8 +94,8 @@ impl Token {
     }
 }
 
-/// Returns the problem and its remedy if every user of this machine can read or change a file. Group access may be
-/// intended, for example where an orchestrator distributes secrets; it is allowed, with a warning.
+/// Returns the problem and its remedy if every user of this machine can read or change the file. Group access may be
+/// intended, for example if an orchestrator distributes secrets. It is allowed, with a warning.
 #[cfg(unix)]
 fn exposed(path: &Path) -> Option<String> {
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(path).ok()?) & 0o777;

@@ -1,9 +1,8 @@
 //! World names, which separate the ranks of different jobs, and the ports derived from them.
 //!
-//! Launchers give every job an id. All ranks of a job know it, and no other job has it, so two jobs on one machine
-//! cannot exchange ranks: both sides of every connection compare a digest of it before anything else. If a launcher
-//! gives no port for rank 0, or uses the given one itself, the id also determines which ports are tried and in which
-//! order.
+//! Launchers give every job an id, which all its ranks know and no other job has. Both sides of every connection
+//! compare a digest of the id before anything else, so two jobs on one machine cannot exchange ranks. If a launcher
+//! sets no port for rank 0, or uses the port itself, the id also determines which ports are tried and in which order.
 
 use std::ops::RangeInclusive;
 
@@ -33,7 +32,7 @@ pub(crate) fn ports(name: &str, given: Option<&RangeInclusive<u16>>) -> Vec<u16>
     let drawn = digest("port", name);
     let [start, stride] =
         [&drawn[..8], &drawn[8..16]].map(|half| u64::from_le_bytes(half.try_into().unwrap_or_default()));
-    // Steps of a length that shares no factor with the width reach every port once.
+    // A stride without a common divisor with the width reaches every port once.
     let stride = (stride % width..).find(|stride| gcd(*stride, width) == 1).unwrap_or(1);
     let port = |i: u64| u16::try_from(first + (start % width + i * stride) % width).unwrap_or(*range.start());
     let count = if given.is_some() { width } else { width.min(CANDIDATES as u64) };

@@ -1,4 +1,4 @@
-//! Processes of their own for tests that share a binary with others.
+//! Separate processes for tests in a binary with other tests.
 
 use std::any::type_name;
 use std::env;

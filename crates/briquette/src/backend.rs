@@ -49,10 +49,10 @@ pub enum Backend {
     Cuda,
 }
 
-/// A device found by a backend.
+/// A device found by a backend, with its name.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Found {
+pub struct FoundDevice {
     /// The device, without autodiff.
     pub device: Device,
     /// The name that the device reports.
@@ -61,17 +61,17 @@ pub struct Found {
     pub is_cpu: bool,
 }
 
-/// A backend or device is unavailable.
+/// Error for an unavailable backend or device.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// No backend has this name.
+    /// The name is not that of a backend.
     #[error("unknown backend `{name}`; there are {}; this build has {}", names(&Backend::ALL), compiled())]
     Unknown {
         /// The requested name.
         name: String,
     },
-    /// The backend's feature is off.
+    /// The backend's feature is not enabled.
     #[error("backend `{backend}` is not in this build, which has {}; build with `--features {backend}`", compiled())]
     NotCompiled {
         /// The backend.
@@ -83,7 +83,7 @@ pub enum BackendError {
         /// The backend.
         backend: Backend,
     },
-    /// The backend has fewer devices.
+    /// The index is larger than the number of devices.
     #[error("backend `{backend}` has no device {index}; it finds {found}")]
     NoSuchDevice {
         /// The backend.
@@ -116,11 +116,11 @@ fn compiled() -> String {
 }
 
 impl Backend {
-    /// All supported backends, in this build or not.
+    /// All supported backends, whether this build contains them or not.
     pub const ALL: [Backend; 7] =
         [Backend::Flex, Backend::NdArray, Backend::Tch, Backend::Wgpu, Backend::Vulkan, Backend::Metal, Backend::Cuda];
 
-    /// The name of its Cargo feature, also used on command lines.
+    /// The name of its Cargo feature, which command lines also use.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Flex => "flex",
@@ -166,13 +166,13 @@ impl Backend {
         }
     }
 
-    /// Lists the backend's devices on this machine, GPUs before CPUs. To read their names, the devices are opened.
+    /// Lists the backend's devices on this machine, GPUs before CPUs. Opens the devices to read their names.
     ///
     /// # Errors
     /// [`BackendError::NotCompiled`], and [`BackendError::NoDevice`] if there is none.
-    pub fn devices(self) -> Result<Vec<Found>, BackendError> {
+    pub fn devices(self) -> Result<Vec<FoundDevice>, BackendError> {
         let found = self.enumerate()?.into_iter();
-        Ok(found.map(|device| Found { name: describe(&device), is_cpu: is_cpu(&device), device }).collect())
+        Ok(found.map(|device| FoundDevice { name: describe(&device), is_cpu: is_cpu(&device), device }).collect())
     }
 
     /// The backend's devices, unopened.
@@ -203,7 +203,7 @@ impl Backend {
         if devices.is_empty() { Err(BackendError::NoDevice { backend: self }) } else { Ok(devices) }
     }
 
-    /// Returns the device with this index among [`devices`](Backend::devices), after a test computation.
+    /// Returns the device with this index among [`devices`](Backend::devices), after testing it with a computation.
     ///
     /// # Errors
     /// [`BackendError`], with the remedy.
@@ -222,7 +222,8 @@ impl Backend {
         Ok(device.clone())
     }
 
-    /// Returns the default device of a rank: GPUs in turn over the ranks of a machine, or the first device if there is no GPU.
+    /// Returns the default device of a rank: the GPUs of a machine are assigned to its ranks in turn. Without a GPU it is the
+    /// first device.
     ///
     /// # Errors
     /// As for [`device`](Backend::device).

@@ -1,4 +1,4 @@
-//! The best model of a run.
+//! Storage of the best model of a run.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -11,11 +11,11 @@ use crate::checkpoint::{fail, make_directory, put_in_place, write_partial};
 use crate::error::Error;
 use crate::optimizer::DistributedOptimizer;
 
-/// Keeps the best model of a world on disk: the model that [`evaluation_copy`](DistributedOptimizer::evaluation_copy) returns, in Burn's own
-/// format, written by rank 0.
+/// Keeps the best model of a run on disk. The model is that of [`evaluation_copy`](DistributedOptimizer::evaluation_copy), in Burn's own format, and
+/// rank 0 writes it.
 ///
-/// The score is kept next to the model (`PATH.score`, a number as text), so that a resumed run continues the comparison. A new run needs a new path, or its
-/// model competes with the old one. Both files are replaced as a whole. A path without an extension gets Burn's (`.bpk`).
+/// The score is stored next to the model (`PATH.score`, a number as text), so that a resumed run continues the comparison. A new run needs a new
+/// path; otherwise its model is compared with the old one. Both files are replaced atomically. A path without an extension gets Burn's (`.bpk`).
 ///
 /// ```no_run
 /// # use briquette::{BestModel, DistributedOptimizer, Error};
@@ -52,10 +52,10 @@ impl BestModel {
         &self.path
     }
 
-    /// The best score so far, from the disk of the rank that asks; `None` without a model or its score.
+    /// Returns the best score so far, as read from this rank's disk. `None` without a model or its score.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if the score is there and cannot be read.
+    /// [`Error::Checkpoint`] if the score exists but cannot be read.
     pub fn score(&self) -> Result<Option<f64>, Error> {
         if !self.path.exists() {
             return Ok(None);
@@ -67,9 +67,8 @@ impl BestModel {
         }
     }
 
-    /// Saves the model if `score` is better than the best so far. All ranks must call it, with the same score: use
-    /// [`mean_over_ranks`](DistributedOptimizer::mean_over_ranks). Returns whether it was, the same on every rank. A score that is not a number is
-    /// never better.
+    /// Saves the model if `score` is better than the best so far, and returns whether it was; the result is the same on every rank. All ranks must
+    /// call it with the same score: use [`mean_over_ranks`](DistributedOptimizer::mean_over_ranks). NaN is never better.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] on every rank if rank 0 cannot write; those of [`evaluation_copy`](DistributedOptimizer::evaluation_copy).
@@ -77,7 +76,7 @@ impl BestModel {
         let sync = optim.synchronizer_mut();
         let (begin, last_end) = (sync.comm.now(), sync.last_end);
         let offered = self.offer_now(optim, model, score);
-        // Not part of a step.
+        // The time of this call belongs to no step.
         let sync = optim.synchronizer_mut();
         sync.last_end = last_end + (sync.comm.now() - begin);
         offered
@@ -85,7 +84,7 @@ impl BestModel {
 
     fn offer_now<M: Module>(&mut self, optim: &mut DistributedOptimizer, model: &M, score: f64) -> Result<bool, Error> {
         let is_better = |best: f64| if self.is_lower_better { score < best } else { score > best };
-        // Rank 0 decides: the others may not see its disk.
+        // Rank 0 decides, because the other ranks may not see its disk.
         let best = if optim.rank() == 0 { self.score() } else { Ok(None) };
         let better = optim.rank() == 0 && !score.is_nan() && best.as_ref().is_ok_and(|best| best.is_none_or(is_better));
         let (better, has_failed) = (optim.any_rank(better)?, optim.any_rank(best.is_err())?);
@@ -109,7 +108,8 @@ impl BestModel {
         let bytes = model.into_record().into_bytes().map_err(|error| fail(&self.path, error))?;
         write_partial(&self.path, &bytes)?;
         write_partial(&self.score_path(), score.to_string().as_bytes())?;
-        // A model whose score is lost is replaced by the next one: never an old score for a new model.
+        // The old score is removed before the model is replaced, so a new model never has an old score. A model without
+        // a score is replaced by the next one.
         match std::fs::remove_file(self.score_path()) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -127,6 +127,6 @@ impl BestModel {
 
 fn named(path: PathBuf) -> PathBuf {
     let path = if path.extension().is_some() { path } else { path.with_extension("bpk") };
-    // A bare name has an empty parent, which is no directory.
+    // The parent of a bare file name is empty, which is not a directory.
     if path.parent() == Some(Path::new("")) { Path::new(".").join(path) } else { path }
 }

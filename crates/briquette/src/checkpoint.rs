@@ -1,7 +1,7 @@
 //! Checkpoints of a distributed run: replicated state once, and one file for each rank.
 //!
 //! ```text
-//! checkpoints/step-00000390/common-0.safetensors   what is the same on every rank: the model, mostly the inner optimizer,
+//! checkpoints/step-00000390/common-0.safetensors   replicated state: the model, usually the inner optimizer,
 //!                                                  a mean of iterates
 //!                           rank-0.safetensors     buffers, residuals, controller, step
 //!                           rank-1.safetensors
@@ -10,8 +10,8 @@
 //!
 //! Every file is written under a temporary name, synced and renamed, so a full disk or a killed process leaves the previous
 //! checkpoint intact. Ranks that share a directory save replicated state once. If each machine has its own directory, the first
-//! rank of the machine writes `common` and the manifest there. Files are safetensors: any tool opens the residuals. Resuming is
-//! bit-exact in a world of the same size; another size requires an explicit [`WorldChange`].
+//! rank of each machine writes `common-…` and the manifest there. Files are safetensors, so any tool can read the residuals.
+//! Resuming is bit-exact in a world of the same size; another size requires an explicit [`WorldChange`].
 
 #[cfg(test)]
 mod claims;
@@ -47,7 +47,7 @@ use crate::error::Error;
 use crate::handshake::{Difference, RANK, WORLD};
 use crate::synchronizer::{LocalValues, Synchronizer};
 
-/// Treatment of residuals when the world has another size than the one that saved.
+/// Treatment of residuals when a run resumes in a world of another size than the one that saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WorldChange {
@@ -56,8 +56,8 @@ pub enum WorldChange {
     Refuse,
     /// Rank-local state (residuals, velocities, strategy state) starts as in a new run; its contents are lost.
     DropResiduals,
-    /// Every rank starts with the mean over the ranks that saved of their rank-local state. Updates are means over ranks, so
-    /// nothing is lost.
+    /// Every rank starts with the mean of the saved ranks' rank-local state. Updates are means over ranks, so nothing is
+    /// lost.
     SpreadResiduals,
 }
 
@@ -72,14 +72,14 @@ fn other_run(path: &Path, problem: String) -> Error {
     Error::OtherRun { path: path.to_owned(), problem }
 }
 
-/// This rank's own buffers and parameters, which replace the means in the saved model.
+/// Returns this rank's own buffers and parameters, which replace the means in the saved model when it is loaded.
 pub(crate) fn local_blobs(own: LocalValues) -> impl Iterator<Item = (&'static str, Bytes)> {
     let own = [("buffers", Some(own.buffers)), ("parameters", own.parameters)];
     own.into_iter().filter_map(|(name, bytes)| Some((name, Bytes::from_bytes_vec(bytes?))))
 }
 
-/// Loads an optimizer's state. Burn first puts it on the build's default device, independently of the module's, and panics if
-/// that device is unavailable. Optimizers of this crate panic if the state is another optimizer's.
+/// Loads an optimizer's state. Burn first puts the state on the build's default device, whatever the module's device, and
+/// panics if the default device is unavailable. Optimizers of this crate panic if the state belongs to another optimizer.
 pub(crate) fn by_the_default_device<T>(load: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(load)).map_err(|panic| {
         let said = panic_text(&*panic);
@@ -123,7 +123,7 @@ impl Synchronizer {
         }
         blobs.extend(file::read_blobs(&file));
         if saved != world {
-            // Rank-local state does not apply: ranks of a world of another size start with the means.
+            // Rank-local values do not apply: the ranks of a world of another size start with the means.
             blobs.retain(|name, _| name != "buffers" && name != "parameters");
         }
         Ok(Saved { path, state, same_world: saved == world, blobs })
@@ -148,8 +148,8 @@ impl Synchronizer {
         }
     }
 
-    /// Converts rank-local state to a world of another size: it is dropped, or replaced by the mean over the ranks that saved.
-    /// The resuming strategy knows the vectors concerned.
+    /// Converts rank-local state to a world of another size: drops it, or replaces it by the mean over the saved ranks. The
+    /// resuming strategy determines the vectors concerned.
     fn resize(&self, state: &mut State, checkpoint: &Checkpoint, change: WorldChange) -> Result<(), Error> {
         let mut own = State::default();
         own.put_part("strategy", &*self.build_strategy(self.layout()?)?);

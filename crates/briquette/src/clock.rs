@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use briquette_core::comm::Clock;
 
-/// Seconds since its creation.
+/// Clock that counts the seconds since its creation.
 #[derive(Debug, Clone, Copy)]
 pub struct WallClock(Instant);
 

@@ -14,10 +14,11 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-/// An optimizer that receives compressed gradients.
+/// Optimizer whose inner optimizer receives compressed gradients.
 ///
 /// ```
-/// use briquette::{Compressed, core::compress::TopK};
+/// use briquette::Compressed;
+/// use briquette::core::compress::top_k::TopK;
 /// use burn::grad_clipping::GradientClippingConfig;
 /// use burn::optim::{ModuleOptimizer, SgdConfig};
 ///
@@ -37,7 +38,7 @@ pub struct Compressed<O> {
     key: Key,
 }
 
-/// The mutable state of compression. It is behind a lock, because `Optimizer::step` takes `&self` on a `Clone` type.
+/// Mutable state of the compression. It is behind a lock, because `Optimizer::step` takes `&self` on a `Clone` type.
 struct Shared {
     work: Mutex<(Box<dyn Compressor>, Message)>,
     /// Numbers tensors in the order of their first step, so that each has its own random numbers.
@@ -51,8 +52,9 @@ impl<O: std::fmt::Debug> std::fmt::Debug for Compressed<O> {
 }
 
 impl<O: Optimizer> Compressed<O> {
-    /// Replaces `config.init()`; `build` is the configuration's own method. Gradients are clipped as configured, before they are
-    /// compressed. An optimizer from `build` alone would have no clipping.
+    /// Creates the optimizer from a configuration, in place of `config.init()`. `build` is the configuration's own method.
+    /// Gradients are clipped as configured, before they are compressed. With [`new`](Self::new) there is no clipping, because
+    /// `build` ignores it.
     pub fn from_config<C: Config>(
         config: &C,
         build: impl FnOnce(&C) -> O,
@@ -73,7 +75,8 @@ impl<O: Optimizer> Compressed<O> {
     }
 }
 
-/// The clipping of a configuration, from its text: Burn's configurations do not expose it.
+/// Returns the clipping of a configuration, from the configuration's text, because Burn's configurations do not expose
+/// it.
 fn clipping<C: Config>(config: &C) -> Option<GradientClippingConfig> {
     let text = serde_json::to_value(config).ok()?;
     let clipping = ["grad_clipping", "gradient_clipping"].iter().find_map(|name| text.get(name))?;
@@ -96,13 +99,13 @@ impl<S, const D: usize> std::fmt::Debug for CompressedState<S, D> {
 }
 
 impl<S, const D: usize> CompressedState<S, D> {
-    /// The residual: the part of the gradients that was not sent yet.
+    /// The residual: the part of the gradients that has not been sent yet.
     pub fn residual(&self) -> &Tensor<D> {
         &self.residual
     }
 }
 
-/// Implemented by hand, because Burn's derive macro does not work outside its own crate.
+/// By hand, because Burn's derive macro does not work outside its own crate.
 impl<S: RecordState, const D: usize> RecordState for CompressedState<S, D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         if let Some(inner) = &self.inner {
@@ -148,7 +151,7 @@ impl<O: Optimizer> Optimizer for Compressed<O> {
             Some(s) => (grad + s.residual, s.inner, s.slot, s.step),
             None => (grad, None, self.shared.slots.fetch_add(1, Ordering::Relaxed), 0),
         };
-        // Slots of a loaded state are in use.
+        // The slot of a loaded state is in use.
         self.shared.slots.fetch_max(slot + 1, Ordering::Relaxed);
         let sent = self.compress(fed.clone(), self.key.step(step).bucket(slot as usize));
         let residual = fed - sent.clone();
@@ -169,7 +172,7 @@ impl<O: Optimizer> Compressed<O> {
     fn compress<const D: usize>(&self, x: Tensor<D>, key: Key) -> Tensor<D> {
         let (device, dtype, shape) = (x.device(), x.dtype(), x.shape());
         let mut values: Vec<f32> = x.cast(DType::F32).into_data().try_into_vec().expect("cast to f32 above");
-        // If another thread panicked while compressing, the next message overwrites everything it left.
+        // If another thread panicked while compressing, the next message overwrites everything that it left.
         let mut work = self.shared.work.lock().unwrap_or_else(PoisonError::into_inner);
         let (compressor, message) = &mut *work;
         compressor.compress_into(&values, key, message);
@@ -180,7 +183,7 @@ impl<O: Optimizer> Compressed<O> {
 }
 
 impl<O: Optimizer> Compressed<O> {
-    /// Converts it to a whole-module optimizer.
+    /// Converts this optimizer to one for a whole module.
     pub fn into_module_optimizer(self) -> ModuleOptimizer {
         self.into()
     }

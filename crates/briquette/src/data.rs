@@ -1,9 +1,9 @@
 //! Sharded sampling: assigns samples to ranks and steps, and handles ranks that run out of data first.
 //!
-//! [`ShardedDataLoaderBuilder`] makes a Burn [`DataLoader`](burn::data::dataloader::DataLoader) of one rank's share. Every epoch
-//! is one shuffled list of all samples. A step uses the next `W · B` of it, of which rank `r` gets the `r`-th part: in each step,
-//! `W` ranks with batch `B` process the same samples as one process with batch `W · B`. The order follows from the seed and the
-//! epoch's number. Therefore resuming needs no saved state, and there is no `set_epoch`.
+//! [`ShardedDataLoaderBuilder`] creates a Burn [`DataLoader`](burn::data::dataloader::DataLoader) for one rank's share of the
+//! data. Every epoch is one shuffled list of all samples. A step takes the next `W · B` samples, and rank `r` gets the `r`-th
+//! part of them. In each step, `W` ranks with batch size `B` therefore process the same samples as one process with batch size
+//! `W · B`. The order follows from the seed and the epoch's number, so resuming needs no saved state, and there is no `set_epoch`.
 //!
 //! ```
 //! use briquette::data::{Shard, ShardedDataLoaderBuilder};
@@ -32,10 +32,10 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Uneven ends.** The samples of an epoch's last step are divided as evenly as possible; with fewer than `W` of them some ranks
-//! get none, and have one batch fewer. [`DataParallel`](crate::DataParallel) handles this itself. A custom loop calls
-//! [`next_batch`], or drops the rest ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). If every rank makes its own loader,
-//! [`check_steps`] detects different lengths before training, and not in the middle of an epoch.
+//! **Uneven ends.** The samples of an epoch's last step are divided as evenly as possible. If there are fewer than `W` of them,
+//! some ranks get none, and have one batch fewer. [`DataParallel`](crate::DataParallel) handles this. A custom loop calls
+//! [`next_batch`], or drops the last step ([`drop_last`](ShardedDataLoaderBuilder::drop_last)). If every rank makes its own
+//! loader, [`check_steps`] detects different lengths before training instead of in the middle of an epoch.
 
 #[cfg(feature = "data")]
 mod loader;
@@ -47,7 +47,7 @@ use briquette_core::Session;
 pub use self::loader::{ShardedDataLoader, ShardedDataLoaderBuilder};
 pub use self::uneven::{Turn, check_steps, next_batch};
 
-/// The part of the data that belongs to a rank.
+/// Rank and world size that determine one rank's share of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     /// The rank's index.
@@ -56,7 +56,7 @@ pub struct Shard {
     pub world: usize,
 }
 
-/// The shard of this session's rank.
+/// Returns the shard of this session's rank.
 impl From<&Session> for Shard {
     fn from(session: &Session) -> Shard {
         Shard { rank: session.rank(), world: session.world() }

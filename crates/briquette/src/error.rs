@@ -14,7 +14,7 @@ pub enum Error {
     /// The exchange failed or was refused.
     #[error(transparent)]
     Sync(#[from] SyncError),
-    /// A [server](crate::ServerTraining) or one of its workers received or produced unusable data.
+    /// A [server](crate::ServerTraining) or one of its workers received or produced invalid data.
     #[error(transparent)]
     Reduce(#[from] ReduceError),
     /// The transport failed outside an exchange.
@@ -43,7 +43,7 @@ pub enum Error {
         /// This rank.
         rank: usize,
     },
-    /// The two halves of a step were not called in turn.
+    /// The two halves of a step were not called alternately.
     #[error(
         "rank {rank}, step {step}: `{called}` without `{first}` before it: a step is `sync_gradients`, the optimizer's \
          step, `sync_parameters`"
@@ -58,7 +58,7 @@ pub enum Error {
         /// The method that must be called before it.
         first: &'static str,
     },
-    /// The module differs from the one that joined: a layer was frozen, another one is trained, or a tensor has another shape.
+    /// The module differs from the one that joined: a layer was frozen or unfrozen, or a tensor has another shape.
     #[error(
         "rank {rank}, step {step}: the module's trainable tensors are not those that joined: tensor {place}, the first that differs, was \
          {joined} and is {now}. Freeze and unfreeze layers before `join`, or call `join` again on every rank; give a step the module itself, \
@@ -76,7 +76,7 @@ pub enum Error {
         /// Its path and shape now.
         now: String,
     },
-    /// A step was given other gradients than those that were exchanged during the backward pass.
+    /// A step was given gradients other than those exchanged during the backward pass.
     #[error(
         "rank {rank}, step {step}: the gradient of `{slot}` is not the one that the backward pass computed, which was exchanged \
          meanwhile: with during_backward, change no gradient before the step (clip the average between `sync_gradients` and the \
@@ -129,7 +129,7 @@ pub enum Error {
         /// The problem and the remedy.
         problem: String,
     },
-    /// A checkpoint is intact, but another model, configuration or world saved it.
+    /// A checkpoint is intact, but belongs to another model, configuration or world.
     #[error("checkpoint {path}: {problem}")]
     OtherRun {
         /// File or directory.
@@ -156,7 +156,8 @@ pub enum Error {
         /// The defect in the optimizer's record.
         problem: String,
     },
-    /// A mean over ranks, to evaluate or to save, would not be finite. Every rank detects this, and training may continue.
+    /// A mean over ranks, for evaluating or saving, would not be finite. Every rank detects this, and training may
+    /// continue.
     #[error("{operation} at step {step}: {why}, so there is no mean over ranks. {advice}")]
     NoMean {
         /// The average, or the operation that needed it.
@@ -168,7 +169,7 @@ pub enum Error {
         /// The suggested remedy.
         advice: &'static str,
     },
-    /// An error of Burn's training, in a loader, a metric or a checkpointer, stopped it.
+    /// Burn's training stopped because of an error in a loader, a metric or a checkpointer.
     #[cfg(feature = "train")]
     #[error("rank {rank}: {source}")]
     Training {
@@ -180,11 +181,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns an [`Error::Device`] for a device's message. It keeps only the innermost cause, because devices also list
-    /// everything that was not computed after it. If the device's memory ran out, it adds a remedy.
+    /// Creates an [`Error::Device`] from a device's message. Only the innermost cause is kept, because devices also list
+    /// everything that was not computed after it. If the device's memory ran out, a remedy is added.
     pub fn device(said: impl ToString) -> Error {
         let said = said.to_string();
-        // Backtrace frames mention allocation in any failure.
+        // Backtrace frames mention allocation in every failure.
         let said =
             ["No backtrace", "Backtrace", "\nAsked at"].iter().fold(&said[..], |text, end| match text.find(end) {
                 Some(at) if at > 0 => &text[..at],
@@ -206,9 +207,9 @@ impl Error {
 #[derive(thiserror::Error)]
 #[error("{source}")]
 pub struct StepError<M> {
-    /// The model, unchanged at a step that exchanges gradients: save a checkpoint of it, or continue with the next batch if the
-    /// error allows. At a step that averages parameters (Local SGD), the inner optimizer has stepped and only the average is
-    /// missing.
+    /// The model. At a step that exchanges gradients it is unchanged: save a checkpoint of it, or continue with the next batch
+    /// if the error permits. At a step that averages parameters (Local SGD), the inner optimizer has stepped and only the
+    /// average is missing.
     pub model: Box<M>,
     /// The cause.
     #[source]

@@ -6,6 +6,8 @@
 
 pub(crate) mod alone;
 mod clip;
+#[cfg(feature = "device")]
+mod device;
 mod digest;
 pub(crate) mod discrete;
 mod inventory;
@@ -25,6 +27,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 pub(crate) use self::clip::{clip, energy};
+#[cfg(feature = "device")]
+pub(crate) use self::device::run_on;
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
 pub(crate) use self::inventory::Inventory;
 pub(crate) use self::known::{Changed, Known};

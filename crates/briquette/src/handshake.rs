@@ -1,5 +1,8 @@
-//! Identity of a run: settings that ranks compare at join, and that a checkpoint is checked against.
+//! Identity of a run: the settings that ranks compare at join, and that loading compares with a checkpoint.
 
+use std::str::FromStr;
+
+use briquette_core::config::{CompressorConfig, ReducerConfig};
 use briquette_core::{Layout, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,17 +11,17 @@ use crate::error::Error;
 use crate::flat::Inventory;
 use crate::probe::Probe;
 
-/// Names and values, in a fixed order. Values are text, so that a mismatch can be displayed.
+/// Names and values, in a fixed order. Values are texts, so that errors can show them.
 pub(crate) type Settings = Vec<(String, String)>;
 
-/// Fields for which the tensors themselves are compared, if they differ.
+/// Fields whose errors name the first tensor that differs.
 const LAYOUTS: [&str; 2] = ["layout", "buffers"];
-/// Keys of a configuration that do not affect results, and may differ.
+/// Keys of a configuration that do not affect results and may therefore differ.
 const MAY_DIFFER: [&str; 1] = ["threads"];
-/// Keys that contain the kind of an object. If they differ, no other key is reported.
+/// Keys that hold the kind of an object. If they differ, no other key of the object is reported.
 const KINDS: [&str; 2] = ["strategy", "kind"];
 
-/// Settings of the training loop, by the scope of the comparison.
+/// Settings of the training loop, grouped by the scope of the comparison.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compared {
     /// Compared at join, and with a checkpoint.
@@ -29,7 +32,7 @@ pub(crate) struct Compared {
     pub(crate) part: Settings,
 }
 
-/// The properties that all ranks of a run must share.
+/// Properties that ranks of a run compare.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// Settings for all parts of the run: a checkpoint is compared with them.
@@ -115,7 +118,7 @@ const CONFIGURATION: &str = "configuration";
 const ROUNDING: &str = "rounding";
 const OPTIMIZER: &str = "optimizer";
 
-/// In the order of `ours`, followed by the fields that only `theirs` has.
+/// Returns the differences in the order of `ours`, followed by the fields that only `theirs` has.
 fn differences(ours: &[(String, String)], theirs: &[(String, String)]) -> impl Iterator<Item = Difference> + use<> {
     let fields = ours.iter().map(|(field, _)| field).chain(theirs.iter().map(|(field, _)| field)).cloned();
     let pairs: Vec<_> = fields.map(|field| (find(ours, &field), find(theirs, &field), field)).collect();
@@ -145,12 +148,30 @@ fn compare_json(field: String, ours: Option<&Value>, theirs: Option<&Value>) -> 
         let mut keys = keys.filter(|key| !MAY_DIFFER.contains(key));
         return keys.find_map(|key| compare_json(format!("{field}.{key}"), a.get(key), b.get(key)));
     }
+    if let (Some(Value::Array(a)), Some(Value::Array(b))) = (ours, theirs)
+        && a.len() == b.len()
+    {
+        let mut pairs = a.iter().zip(b).enumerate();
+        return pairs.find_map(|(at, (a, b))| compare_json(format!("{field}[{at}]"), Some(a), Some(b)));
+    }
     let text = |value: Option<&Value>| match value {
         None => ABSENT.to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
     };
-    (ours != theirs).then(|| Difference { field, ours: text(ours), theirs: text(theirs) })
+    let (mine, other) = (text(ours), text(theirs));
+    (ours != theirs && !is_same(&mine, &other)).then_some(Difference { field, ours: mine, theirs: other })
+}
+
+/// Returns whether two texts, compared word by word, are the same settings. A checkpoint's text may state defaults that are now
+/// omitted. Texts of algorithms of other crates can be compared in this way only if their catalogue is installed.
+fn is_same(ours: &str, theirs: &str) -> bool {
+    fn equal<T: FromStr + PartialEq>(ours: &str, theirs: &str) -> bool {
+        ours.parse::<T>().is_ok_and(|ours| theirs.parse().is_ok_and(|theirs: T| ours == theirs))
+    }
+    let same = |(a, b): (&str, &str)| a == b || equal::<ReducerConfig>(a, b) || equal::<CompressorConfig>(a, b);
+    let (ours, theirs) = (ours.split(' '), theirs.split(' '));
+    ours.clone().count() == theirs.clone().count() && ours.zip(theirs).all(same)
 }
 
 fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) -> Option<Difference> {
@@ -161,8 +182,8 @@ fn difference_of_optimizers(ours: &Identity, theirs: &Identity, slots: &Layout) 
     Some(Difference { field, ours: mine.to_string(), theirs: other.to_string() })
 }
 
-/// Compares all ranks, and fails on every rank for which another one differs. Returns whether the world is mixed: devices may
-/// round differently.
+/// Compares all ranks. Returns an error on every rank that differs from another one. Otherwise returns whether the world is
+/// mixed, so that its devices may round differently.
 pub(crate) fn compare(comm: &mut Session, mine: &Identity, inventory: &Inventory) -> Result<bool, Error> {
     let slots = &inventory.layout;
     comm.scope().operation = "join";
@@ -174,7 +195,7 @@ pub(crate) fn compare(comm: &mut Session, mine: &Identity, inventory: &Inventory
     let read = |frame: &[u8]| serde_json::from_slice::<Identity>(frame).unwrap_or_default();
     let others: Vec<_> = frames.iter().map(|frame| read(frame)).enumerate().filter(|(rank, _)| *rank != this).collect();
     let layouts = |identity: &Identity| LAYOUTS.map(|name| find(&identity.run, name));
-    // Every rank gets the same result, and takes part.
+    // Every rank gets the same result of this comparison, so all take part in the next exchange.
     if others.iter().any(|(_, theirs)| layouts(theirs) != layouts(mine)) {
         let text = serde_json::to_vec(&tensors(inventory)).unwrap_or_default();
         comm.all_gather(&text, &mut frames)?;
@@ -255,6 +276,17 @@ mod tests {
             pair("c", r#"{"strategy":"every-step","threads":7,"reducer":{"kind":"gather","compressor":"sign"}}"#);
         let (a, b) = ([pair("seed", "1"), ours], [pair("seed", "1"), theirs]);
         assert_eq!(first(&a, &b).unwrap(), "c.reducer.compressor: qsgd:4 here, sign there");
+        for (short, long) in
+            [("gather:qsgd:4", "gather:qsgd:4:512:max"), ("qsgd:4 with memory", "qsgd:4:512 with memory")]
+        {
+            let of = |text: &str| [pair("c", &format!(r#"{{"reducer":"{text}"}}"#))];
+            assert_eq!(first(&of(short), &of(long)), None);
+            assert!(first(&of(short), &of(&long.replace('4', "5"))).is_some());
+        }
+        let ruled = |text: &str| [pair("c", &format!(r#"{{"rules":[{{"slots":"fc.*","reducer":"{text}"}}]}}"#))];
+        assert_eq!(first(&ruled("gather:qsgd:4"), &ruled("gather:qsgd:4:512:max")), None);
+        let other = first(&ruled("gather:qsgd:4"), &ruled("gather:qsgd:5")).unwrap();
+        assert_eq!(other, "c.rules[0].reducer: gather:qsgd:4 here, gather:qsgd:5 there");
         let dense = [pair("seed", "1"), pair("c", r#"{"strategy":"every-step","reducer":{"kind":"dense"}}"#)];
         assert_eq!(first(&a, &dense).unwrap(), "c.reducer.kind: gather here, dense there");
         assert_eq!(first(&a, &a[..1]).unwrap(), format!("c: {} here, absent there", a[1].1));

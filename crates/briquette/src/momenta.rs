@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
 impl Synchronizer {
-    /// Returns the record that the inner optimizer is to load at the end of a step, if any; `saved` returns its current one, as
-    /// bytes.
+    /// Returns the record that the inner optimizer must load at the end of a step, if any. `saved` returns its current record,
+    /// as bytes.
     pub(crate) fn next_momenta<M: Module>(
         &mut self,
         module: &M,
@@ -46,7 +46,8 @@ impl Synchronizer {
             saved().and_then(|bytes| Reader::from_bytes(bytes).map_err(|e| e.to_string())).map_err(unusable)?;
         let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
         let mut tensors = reader.into_tensors().map_err(|e| unusable(e.to_string()))?;
-        // Names begin with ids, which are random in each process; they are ordered by the module.
+        // Names begin with ids, which are random in each process, so tensors are ordered by their parameter's place in
+        // the module.
         let order: BTreeMap<u64, usize> = ids::ids(module).iter().map(|id| id.val()).zip(0..).collect();
         tensors.sort_by_key(|tensor| place(&order, &tensor.name));
         self.compare_momenta(&order, &tensors)?;
@@ -94,7 +95,7 @@ impl Synchronizer {
         all[rank] = mine;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
-            // There is no state for a parameter that has had no gradient.
+            // An optimizer has no state for a parameter that has never had a gradient.
             Some(other) => unusable(other, "they are of other parameters than rank 0's".into()),
         }
     }

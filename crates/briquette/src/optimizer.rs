@@ -18,7 +18,7 @@ use crate::strategy::BuildStrategy;
 use crate::summary::RunSummary;
 use crate::synchronizer::Synchronizer;
 
-/// Burn's [`ModuleOptimizer`], with an exchange between `backward` and `step`.
+/// Burn's [`ModuleOptimizer`], with a gradient exchange before each step.
 ///
 /// ```no_run
 /// use briquette::{DistributedOptimizer, core::Session};
@@ -103,13 +103,12 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Keeps the running mean of the parameters after each step, to evaluate with it: [Gadam](crate::optim::IterateAverage)
-    /// around AdamW. Every checkpoint includes the mean; no communication is needed for it. It requires a strategy that exchanges
-    /// gradients and keeps replicas equal, as the default does; [`join`](Self::join) refuses others. A second `join` resets the
-    /// mean, but not the step count.
+    /// Maintains the running mean of the parameters after each step, to evaluate with it. Around AdamW this is [Gadam](crate::optim::IterateAverage).
+    /// Every checkpoint includes the mean; it needs no communication. It requires a strategy that exchanges gradients and keeps replicas equal, as
+    /// the default does; [`join`](Self::join) refuses others. A second `join` resets the mean, but not the step count.
     ///
     /// # Panics
-    /// A setting is out of its range.
+    /// If a setting is out of its range.
     #[must_use]
     pub fn with_iterate_average(mut self, config: &IterateAverageConfig) -> Self {
         self.sync = self.sync.with_run_setting("iterate average", config.to_string());
@@ -117,8 +116,8 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Broadcasts rank 0's parameters to all ranks after every `steps` steps; 0 for never. By default this happens
-    /// [every 100 steps](crate::REBROADCAST_STEPS) if the ranks' devices round differently, and otherwise never.
+    /// Broadcasts rank 0's parameters to all ranks every `steps` steps; 0 for never. The default is [100](crate::REBROADCAST_STEPS) if the ranks'
+    /// devices round differently, and otherwise never.
     #[must_use]
     pub fn with_rebroadcast(mut self, steps: u64) -> Self {
         self.sync = self.sync.with_rebroadcast(steps);
@@ -132,17 +131,17 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Registers a setting of the training loop that must be the same on every rank and in every part of the run (the batch size,
-    /// the data). [`join`](Self::join) compares it, and so does loading a checkpoint. A mismatch is reported with both values; if
-    /// both are JSON objects, with the entry that differs.
+    /// Registers a setting of the training loop, such as the batch size or a fingerprint of the data. The setting must be the same on every rank
+    /// and in every part of a resumed run: [`join`](Self::join) compares it with the other ranks, and loading compares it with the checkpoint. The
+    /// error for a mismatch names both values or, if both are JSON objects, the entry that differs.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_run_setting(name, value);
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change when the run is resumed, such as its
-    /// length: only [`join`](Self::join) compares it.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change on resume, such as the number of steps.
+    /// Only [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.sync = self.sync.with_world_setting(name, value);
@@ -156,31 +155,30 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Joins this rank to the world; call it once, before the first step. Compares version, configuration, seed, layout and the
-    /// training loop's [own settings](Self::with_run_setting) with every rank. Then copies rank 0's parameters and buffers into
-    /// the module, by path, so ranks may initialize their modules differently. Local parameter ids stay, so parameter groups keep
-    /// matching.
+    /// Joins this rank to the world. Call it once, on every rank, before the first step.
     ///
-    /// Integer and boolean tensors are rank 0's, too, and so is the state of the optimizer, if ranks come with different ones.
-    /// (No module exposes a plain `Tensor` field: make it the same on every rank, or a `Param` without a gradient.)
+    /// First compares version, configuration, seed, layout and the training loop's [own settings](Self::with_run_setting) with every rank. Then
+    /// copies rank 0's parameters and buffers into the module, by path, so ranks may initialize their modules differently. Local parameter ids do
+    /// not change, so parameter groups still match.
     ///
-    /// **Frozen layers** (`no_grad`) are rank 0's from then on, on every rank, and are not sent again. To unfreeze some, call
-    /// `join` again, on every rank, with the unfrozen module. This resets the exchange and drops the residuals; the step count
-    /// continues.
+    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state if ranks have different ones. Fields of type
+    /// `Tensor` are not copied, because Burn does not expose them: make them the same on every rank, or use a `Param` without a gradient.
     ///
-    /// The inner optimizer is compared too, by the result of a few test gradients on a copy of it, because Burn does not expose
-    /// its kind and its settings. The same test decides a
-    /// [feedback that was left open](briquette_core::config::Feedback::ByOptimizer), as by [`auto`](Self::auto).
+    /// **Frozen layers** (`no_grad`) are copied from rank 0 here and are not sent again. To unfreeze some, call `join` again, on every rank, with
+    /// the unfrozen module. This resets the exchange and drops the residuals; the step count continues.
+    ///
+    /// Burn does not expose the kind and the settings of the inner optimizer, so ranks compare the result of a few test gradients on a copy of it.
+    /// The same test chooses a [feedback left open](briquette_core::wrapper::by_optimizer::ByOptimizer), as [`auto`](Self::auto) does.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
-    /// loop, with both values; [`Error::Config`] when the configuration cannot work here.
+    /// loop, with both values; [`Error::Config`] when the configuration cannot work for this model or world.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         let module = self.sync.join_with(module, Some(&self.inner))?;
         let inner = &self.inner;
         if let Some(record) = self.sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))? {
             let loaded = by_the_default_device(|| self.inner.clone().load_record(record));
-            // The other ranks proceed to their first step.
+            // The other ranks proceed to their first step and would wait for this one.
             self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         }
         if let Some(average) = &mut self.average {
@@ -190,7 +188,7 @@ impl DistributedOptimizer {
         Ok(module)
     }
 
-    /// As [`ModuleOptimizer::step`], with the average of all ranks' gradients.
+    /// Averages gradients over all ranks, then steps the inner optimizer with the average, as [`ModuleOptimizer::step`] does.
     ///
     /// Under gradient accumulation, call it once per optimizer step with the accumulated gradients. If gradients are exchanged
     /// [during the backward pass](Self::forward_model), pass the gradients of that pass unchanged; to accumulate, run the forward
@@ -207,11 +205,12 @@ impl DistributedOptimizer {
         self.try_step(lr, module, grads).map_err(Error::from)
     }
 
-    /// As [`step`](Self::step), for callers that continue after a failure, or save the model then.
+    /// As [`step`](Self::step), but returns the model with an error, for callers that continue or save the model after
+    /// a failure.
     ///
     /// # Errors
-    /// [`StepError`] holds the model, unchanged. Training may continue with the next batch after a gradient or a learning rate
-    /// that is not finite, or an invalid number of samples, which every rank refuses. After any other error, and under Local SGD,
+    /// [`StepError`] holds the model, unchanged. Training may continue with the next batch if a gradient or a learning rate is
+    /// not finite, or a number of samples is invalid: every rank refuses such a step. After any other error, and under Local SGD,
     /// the session is unusable.
     pub fn try_step<M: Module>(
         &mut self,
@@ -232,10 +231,10 @@ impl DistributedOptimizer {
         }
     }
 
-    /// Returns the model for this step's forward pass, if gradients are exchanged
-    /// [while the backward pass computes them](briquette_core::config::Exchange::during_backward). Give the original model to
-    /// `step`. If communication cannot be overlapped, the result is a copy of the model, and the exchange begins after the
-    /// backward pass.
+    /// Returns the model for this step's forward pass. Needed only if gradients are exchanged [while the backward pass
+    /// computes them](briquette_core::config::Exchange::during_backward). Pass the original model, not this one, to `step`.
+    /// If communication cannot be overlapped, the result is a copy of the model, and the exchange begins after the backward
+    /// pass.
     ///
     /// # Errors
     /// [`Error::NotJoined`]; those of the transport.
@@ -243,8 +242,8 @@ impl DistributedOptimizer {
         self.sync.forward_model(model)
     }
 
-    /// The first half of [`step`](Self::step), for callers that step the optimizer themselves (to inspect the average, or to clip
-    /// it):
+    /// Exchanges gradients without stepping the optimizer: the first half of [`step`](Self::step). Use it to inspect or clip the
+    /// average:
     ///
     /// ```no_run
     /// # use briquette::{DistributedOptimizer, Error};
@@ -260,14 +259,14 @@ impl DistributedOptimizer {
     /// ```
     ///
     /// # Errors
-    /// As for [`step`](Self::step); [`Error::Order`] when [`sync_parameters`](Self::sync_parameters) did not end the previous
-    /// step.
+    /// As for [`step`](Self::step); [`Error::Order`] if the previous step was not ended with
+    /// [`sync_parameters`](Self::sync_parameters).
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         self.sync.sync_gradients(module, grads)
     }
 
-    /// The second half of a step: ends it, and averages parameters if the plan of this step asks for it. Call it after every
-    /// [`sync_gradients`](Self::sync_gradients) and step of the optimizer.
+    /// Ends a step: the second half of [`step`](Self::step). Averages parameters if the plan of this step requires it. Call
+    /// it after every [`sync_gradients`](Self::sync_gradients) and step of the optimizer.
     ///
     /// # Errors
     /// As for [`step`](Self::step); [`Error::Order`] without `sync_gradients` before it.
@@ -303,8 +302,8 @@ impl DistributedOptimizer {
         }
     }
 
-    /// Averages replicas that have trained independently since the last average (Local SGD), and continues from the average. Call
-    /// it at the end of a run, on all ranks. Does nothing if replicas are equal already.
+    /// Averages replicas that have trained independently since the last average (Local SGD), and continues training from the
+    /// average. Call it at the end of a run, on all ranks. Does nothing if replicas are equal already.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.
@@ -312,7 +311,7 @@ impl DistributedOptimizer {
         self.sync.average_parameters(module)
     }
 
-    /// Returns the module to evaluate, the same on every rank and in Burn's inference form, with the mean over ranks of
+    /// Returns the module to evaluate, in Burn's inference form and the same on every rank. It has the means over ranks of
     /// BatchNorm's running statistics and, under Local SGD, of parameters. All ranks must call it. `module` itself does not
     /// change, so evaluation does not affect training.
     ///
@@ -322,33 +321,33 @@ impl DistributedOptimizer {
         self.sync.evaluation_copy(module)
     }
 
-    /// The running mean of the parameters, under [`with_iterate_average`](Self::with_iterate_average). The model with this
-    /// mean may be passed to [`evaluation_copy`](Self::evaluation_copy), in training form.
+    /// The running mean of the parameters, if [`with_iterate_average`](Self::with_iterate_average) is set. The model with
+    /// this mean, in training form, may be passed to [`evaluation_copy`](Self::evaluation_copy).
     pub fn iterate_average(&self) -> Option<&IterateAverage> {
         self.average.as_ref()
     }
 
-    /// Records this rank's training loss of the next step, before [`step`](Self::step), on every rank. Controllers read the mean
-    /// over ranks, weighted by samples.
+    /// Records this rank's training loss for the next step. Call it on every rank before [`step`](Self::step). Controllers read
+    /// the mean over ranks, weighted by samples.
     pub fn record_loss(&mut self, loss: f64) {
         self.sync.record_loss(loss);
     }
 
-    /// Records a validation loss, after an evaluation, on any subset of the ranks. Controllers read the mean of the recorded
-    /// values.
+    /// Records a validation loss. Call it after an evaluation, on any subset of the ranks. Controllers read the mean of the
+    /// recorded values.
     pub fn record_validation_loss(&mut self, loss: f64) {
         self.sync.record_validation_loss(loss);
     }
 
-    /// Records the number of samples in the gradient of the next step, before [`step`](Self::step). Ranks' gradients are then
-    /// weighted by their samples. A rank whose data ran out records 0 and passes empty gradients.
+    /// Records the number of samples in the gradient of the next step. Call it before [`step`](Self::step). Ranks' gradients
+    /// are then weighted by their samples. A rank whose data has ended records 0 and passes empty gradients.
     pub fn record_samples(&mut self, samples: usize) {
         self.sync.record_samples(samples);
     }
 
-    /// Records the learning rate of the next step, for callers that do not use [`step`](Self::step), which records it itself.
-    /// Call it before [`sync_gradients`](Self::sync_gradients), and before [`forward_model`](Self::forward_model) if a feedback
-    /// needs the rate by then.
+    /// Records the learning rate of the next step. Only callers that do not use [`step`](Self::step), which records it itself,
+    /// need this. Call it before [`sync_gradients`](Self::sync_gradients), and before [`forward_model`](Self::forward_model) if
+    /// the feedback reads the rate.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         self.sync.record_learning_rate(learning_rate);
     }
@@ -363,12 +362,12 @@ impl DistributedOptimizer {
         self.sync.report()
     }
 
-    /// The exchange, with its full interface.
+    /// The synchronizer, which exposes the exchange in full.
     pub fn synchronizer(&self) -> &Synchronizer {
         &self.sync
     }
 
-    /// The exchange, with its full interface.
+    /// The synchronizer, which exposes the exchange in full.
     pub fn synchronizer_mut(&mut self) -> &mut Synchronizer {
         &mut self.sync
     }
@@ -383,7 +382,8 @@ impl DistributedOptimizer {
         self.sync.world()
     }
 
-    /// The wrapped optimizer and the exchange; the [iterate average](Self::with_iterate_average) is dropped.
+    /// Returns the wrapped optimizer and the synchronizer. The [iterate average](Self::with_iterate_average) is
+    /// dropped.
     pub fn into_parts(self) -> (ModuleOptimizer, Synchronizer) {
         (self.inner, self.sync)
     }

@@ -1,7 +1,7 @@
 //! Imports of most training programs: `use briquette::prelude::*`.
 //!
-//! It has no name in common with Burn's prelude. [`run`](crate::run()) and [`Error`](crate::Error) keep their path, because many programs have
-//! their own.
+//! It has no name in common with Burn's prelude. [`run`](crate::run()) and [`Error`](crate::Error) are not included, because many programs
+//! have functions and types of these names.
 //!
 //! ```
 //! use briquette::prelude::*;

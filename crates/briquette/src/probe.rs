@@ -1,8 +1,8 @@
-//! Probe of an optimizer: identifies it by its result on test gradients.
+//! Optimizer probe: identifies an optimizer by its result on test gradients.
 //!
-//! Burn's `ModuleOptimizer` does not expose its kind and its settings. Each rank therefore probes its own: a copy of the
-//! optimizer steps a copy of the module, in which every parameter is reduced to a few values, with the same gradients on every
-//! rank: large ones, small ones and none. Momenta, decays, clipping and parameter groups all affect the result. Optimizers that
+//! Burn's `ModuleOptimizer` does not expose its kind and its settings, so each rank probes its own. A copy of the optimizer
+//! steps a copy of the module in which every parameter is reduced to a few values. The gradients are the same on every rank:
+//! large ones, small ones and none. Momenta, decays, clipping and parameter groups all affect the result. Optimizers that
 //! differ only for other gradients, or after more steps, count as equal.
 
 mod momentum;
@@ -22,9 +22,9 @@ use crate::flat::{self, Part, like};
 
 /// Learning rate and scale of the gradients of each run of [`GRADIENTS`]. The last one shows decay alone, however small.
 const RUNS: [(f64, f32); 4] = [(0.1, 1.0), (1.0, 1e4), (1.0, 1e-4), (1000.0, 0.0)];
-/// The last of them is zero.
+/// Gradients of each run. The last one is zero.
 const GRADIENTS: [[f32; 4]; 3] = [[0.6, -0.3, 0.8, 0.2], [-0.2, 0.9, 0.4, -0.7], [0.0; 4]];
-/// Relative tolerance if devices round in the same way, and otherwise.
+/// Relative tolerances: if devices round in the same way, and if they do not.
 const TOLERANCE: [f32; 2] = [1e-4, 1e-2];
 
 /// The result of an optimizer's steps for every parameter.
@@ -37,8 +37,9 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Probes an optimizer. Returns `None` if that is impossible: it has state, and the device with which Burn clears it is
-    /// unavailable; or it is user-defined and does not support such small parameters.
+    /// Probes an optimizer. Returns `None` if that is impossible. One reason is that the device with which Burn clears the
+    /// optimizer's state is unavailable. Another is that the optimizer is user-defined and does not support such small
+    /// parameters.
     pub(crate) fn of<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<Probe>, Error> {
         catch_unwind(AssertUnwindSafe(|| Probe::ask(optimizer, module))).unwrap_or(Ok(None))
     }
@@ -111,7 +112,7 @@ fn fresh(optimizer: &ModuleOptimizer) -> Option<ModuleOptimizer> {
     by_the_default_device(|| copy.load_record(OptimizerRecord::default())).ok()
 }
 
-/// Replaces every parameter by a few values. Buffers stay unchanged, because clones share them.
+/// Replaces every parameter by a few values. Buffers are unchanged, because clones share them.
 struct Shrink {
     size: f32,
     pattern: [f32; 4],

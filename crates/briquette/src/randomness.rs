@@ -1,4 +1,4 @@
-//! Reproducible random numbers of a model, from one seed.
+//! Reproducible random numbers for a model, from one seed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,15 +6,15 @@ use briquette_core::Key;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
-/// Serializes draws, because the backends' generators belong to the process, too.
+/// Serializes draws, because a backend's generator belongs to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Random numbers of a model (initial weights, dropout), from one seed on all ranks.
+/// Random numbers for a model (initial weights, dropout), from one seed on all ranks.
 ///
-/// Burn's backends have one generator for each process or device. Ranks that are threads race for it, so two runs differ. Ranks
-/// that are processes start from the same state, so all use the same dropout masks. [`Randomness`] instead derives every draw
-/// from the seed and, where ranks must differ, from the step and the rank. A run has the same bits in threads and in processes,
-/// and when it is resumed.
+/// Burn's backends have one generator per process or device. Ranks that are threads compete for it, so two runs differ. Ranks
+/// that are processes start with generators in the same state, so all use the same dropout masks. [`Randomness`] derives every
+/// draw from the seed instead and, where ranks must differ, from the step and the rank. A run then has the same bits in
+/// threads, in processes, and when it is resumed.
 ///
 /// ```
 /// use briquette::Randomness;
@@ -35,9 +35,9 @@ static TURN: Mutex<()> = Mutex::new(());
 /// # }
 /// ```
 ///
-/// **Cost.** Draws from one process's generator take turns: while a rank is [inside](Randomness::step), other threads of the
-/// process wait. Put the forward pass in it, not the backward pass. Ranks that are processes each have their own generator, and
-/// do not wait.
+/// **Cost.** Ranks of one process take turns: while one rank runs [`step`](Randomness::step), other threads of the process
+/// wait. Run only the forward pass in it, not the backward pass. Ranks that are processes each have their own generator, and do
+/// not wait.
 #[derive(Debug, Clone)]
 pub struct Randomness {
     key: Key,
@@ -46,15 +46,16 @@ pub struct Randomness {
 }
 
 impl Randomness {
-    /// Creates it for this rank, from the run's seed, which is the same on every rank. `device` is that of its model.
+    /// Creates the random numbers of this rank. `seed` must be the same on every rank, and `device` is that of the
+    /// model.
     pub fn new(seed: u64, rank: usize, device: &Device) -> Randomness {
         // Autodiff has no generator of its own.
         Randomness { key: Key::new(seed).purpose("model"), rank, device: device.clone().inner() }
     }
 
-    /// Runs `body` with draws that are the same on every rank, for initial weights. (After joining, weights are rank 0's in any
-    /// case. Frozen or shared parts of a model, and values derived from them, are equal before.) Burn draws a weight when it is
-    /// first read; here it is drawn immediately.
+    /// Runs `body`, which creates a model, with draws that are the same on every rank. (Joining replaces weights by rank 0's
+    /// in any case. With these draws, frozen or shared parts of a model, and values derived from them, are equal even before.)
+    /// Burn draws a weight when it is first read; here it is drawn immediately.
     pub fn init<M: Module>(&self, body: impl FnOnce() -> M) -> M {
         struct Draw;
         impl ModuleVisitor for Draw {
@@ -69,7 +70,7 @@ impl Randomness {
         })
     }
 
-    /// Runs a step's forward pass with draws that differ between ranks: dropout, noise.
+    /// Runs a step's forward pass with draws that differ between ranks, such as those of dropout and noise.
     pub fn step<T>(&self, step: u64, body: impl FnOnce() -> T) -> T {
         self.draw(self.key.step(step).rank(self.rank), body)
     }

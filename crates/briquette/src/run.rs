@@ -1,4 +1,4 @@
-//! Starts ranks: the processes of a launcher, or threads of this process.
+//! Start of ranks: as processes of a launcher, or as threads of this process.
 
 use std::error::Error as StdError;
 use std::ops::RangeInclusive;
@@ -27,29 +27,29 @@ pub enum RunError {
     #[cfg(feature = "tcp")]
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// This process could not join the others.
+    /// This process could not join the other ranks.
     #[cfg(feature = "tcp")]
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// A rank failed, or stopped for an unknown reason.
+    /// A rank failed, or ended for an unknown reason.
     #[error("{}", of_rank(*rank, &source.to_string()))]
     Rank {
-        /// The rank. Among threads, the first that was not merely stopped by another.
+        /// The rank. If ranks are threads, the first one that failed by itself.
         rank: usize,
         /// Its error.
         source: Box<dyn StdError + Send + Sync>,
     },
 }
 
-/// Trains on all ranks: `body` is the program of one rank.
+/// Starts the ranks and runs `body`, the program of one rank, on each.
 ///
 /// - Under `briquette launch`, torchrun, `mpirun` or `srun` ([`Environment::from_env`](crate::tcp::Environment::from_env)) this
 ///   process is one rank of their world, and communicates over TCP. `ranks` is then ignored.
 /// - Otherwise the world consists of `ranks` threads of this process.
 ///
-/// A session has the wall clock, and a channel for background exchanges. A rank computes on [threads of its own](crate::Pool),
-/// its share of the machine's. The result is that of `body` on the first rank of this process: rank 0 for threads, and its own
-/// rank for each process. [`Run`] has settings: timeouts, ports, cancellation. Work for a single rank (printing, writing files)
+/// Each session has the wall clock, and a channel for background exchanges. Each rank computes in a [thread pool](crate::Pool)
+/// with its share of the machine's cores. The result is that of `body` on rank 0 if ranks are threads, and on its own rank in
+/// each process. [`Run`] has further settings: timeouts, ports, cancellation. Work for a single rank (printing, writing files)
 /// belongs inside `body`, on the rank whose [`rank`](Session::rank) is 0.
 ///
 /// ```
@@ -64,11 +64,11 @@ pub enum RunError {
 /// # Ok::<_, briquette::RunError>(())
 /// ```
 ///
-/// Errors of `body` may have any type that converts to a `Box<dyn Error + Send + Sync>`: this crate's, `String`, `anyhow::Error`,
+/// `body` may return any error type that converts to a `Box<dyn Error + Send + Sync>`: this crate's, `String`, `anyhow::Error`,
 /// the box itself.
 ///
 /// # Errors
-/// [`RunError`]. If several threads failed, that of the first that was not [stopped by another](was_stopped).
+/// [`RunError`]. If several threads failed, the error of the first that was not [stopped by another rank](was_stopped).
 pub fn run<T, E>(ranks: usize, body: impl Fn(Session) -> Result<T, E> + Sync) -> Result<T, RunError>
 where
     T: Send,
@@ -77,10 +77,10 @@ where
     Run::new(ranks).start(body)
 }
 
-/// [`run`] with settings.
+/// Starts ranks as [`run`] does, with settings.
 ///
-/// Settings made here take precedence. If ranks are processes, the environment may set the others ([`names`](crate::tcp::names):
-/// `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
+/// Settings made here take precedence over the environment. If ranks are processes, environment variables may set the others
+/// ([`names`](crate::tcp::names): `BRIQUETTE_JOIN_DEADLINE`, `BRIQUETTE_DEADLINE`, `BRIQUETTE_PORTS`, `BRIQUETTE_WORLD`).
 ///
 /// ```
 /// use std::time::Duration;
@@ -103,39 +103,39 @@ pub struct Run {
 }
 
 impl Run {
-    /// A world of `ranks` threads, or of a launcher's processes.
+    /// Creates settings for `ranks` threads, or for the processes of a launcher.
     pub fn new(ranks: usize) -> Run {
         Run { ranks, ..Run::default() }
     }
 
-    /// Sets the rendezvous timeout, for which processes wait for each other to join; 2 minutes if not set. Threads join at once.
+    /// Sets the rendezvous timeout: how long a process waits for the others to join. 2 minutes if not set. Threads join at once.
     pub fn join_deadline(mut self, deadline: Duration) -> Run {
         self.join_deadline = Some(deadline);
         self
     }
 
-    /// Sets the timeout of a call that waits for a live rank; 5 minutes if not set. It should be longer than any work that one
+    /// Sets the timeout of a call that waits for a live rank. 5 minutes if not set. It should be longer than any work that one
     /// rank does alone, such as testing or saving.
     pub fn deadline(mut self, deadline: Duration) -> Run {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Sets the ports on which processes accept connections, for firewalls; any free ports if not set. If a launcher sets rank
-    /// 0's port, rank 0 uses that.
+    /// Sets the ports on which processes accept connections, for firewalls. Any free ports if not set. If a launcher sets rank
+    /// 0's port, rank 0 uses that port.
     pub fn ports(mut self, ports: RangeInclusive<u16>) -> Run {
         self.ports = Some(ports);
         self
     }
 
-    /// Cancels the rendezvous: while `cancel` is set, this process does not wait for others to join, and fails within 0.5 s. For
-    /// signal handlers.
+    /// Sets a flag that cancels the rendezvous, for signal handlers. While the flag is true, this process does not wait for
+    /// others to join, and fails within 0.5 s.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> Run {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Trains on all ranks, as [`run`] describes.
+    /// Starts the ranks and runs `body` on each, as [`run`] does.
     ///
     /// # Errors
     /// [`RunError`].
@@ -168,7 +168,7 @@ impl Run {
     }
 }
 
-/// Returns rank 0's value, or the error of the first thread that was not stopped by another.
+/// Returns rank 0's value, or the error of the first thread that was not stopped by another rank.
 fn first<T>(results: Vec<Result<T, Failed>>) -> Result<T, RunError> {
     let (mut first, mut failed) = (None, None::<(bool, RunError)>);
     for (rank, result) in results.into_iter().enumerate() {
@@ -188,7 +188,7 @@ fn first<T>(results: Vec<Result<T, Failed>>) -> Result<T, RunError> {
     }
 }
 
-/// Runs on this rank's share of the machine's cores.
+/// Runs `body` in a pool with this rank's share of the machine's cores.
 fn on_own_threads<T, E>(
     comm: Session,
     ranks_here: usize,
@@ -211,7 +211,7 @@ where
     }
 }
 
-/// Adds the rank, unless the error names it, as most do.
+/// Adds the rank to an error text, unless the text names it, as most do.
 fn of_rank(rank: usize, text: &str) -> String {
     let name = format!("rank {rank}");
     if text.contains(&name) { text.to_owned() } else { format!("{name}: {text}") }
@@ -225,8 +225,8 @@ impl From<CommError> for Failed {
     }
 }
 
-/// Returns whether a rank failed only because another rank did, which has the better error: that rank stopped it, or the
-/// connection to it was lost.
+/// Returns whether a rank failed only because another rank did: the other rank stopped it, or the connection to it was
+/// lost. The error of the other rank then explains more.
 ///
 /// ```
 /// use briquette::core::comm::{Local, Scope};
@@ -248,7 +248,7 @@ pub fn was_stopped(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// The transport's part of an error: a transparent error hides it from the chain.
+/// Returns the transport's part of an error. The chain of sources omits it if a transparent error contains it.
 fn of_transport<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a CommError> {
     let reduce = |error: &'a ReduceError| if let ReduceError::Comm(error) = error { Some(error) } else { None };
     match cause.downcast_ref() {

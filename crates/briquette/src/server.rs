@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use briquette_core::compress::Dense;
+use briquette_core::compress::dense::Dense;
 use briquette_core::config::{CompressorConfig, ServerConfig};
 use briquette_core::error::{ConfigError, ReduceError, SyncError};
 use briquette_core::server::{Batch, Computed, Served, Server, ServerState, Trainer, Uplink, serve, work};
@@ -22,11 +22,12 @@ use crate::synchronizer::Synchronizer;
 /// The server's rank.
 const SERVER: usize = 0;
 
-/// Server and workers, instead of synchronous steps: rank 0 is the server, the other ranks are workers.
+/// Asynchronous training with a parameter server, in place of synchronous steps. Rank 0 is the server, the other ranks are workers.
 ///
-/// The [policy](briquette_core::server) defines an update: any gradient on arrival (`async-sgd`), the first `N` of `N + b`
-/// (`backup:4,spare=1`), those computed at a model close enough to the current one (`picky:0.5`), local steps
-/// (`async-local-sgd:8`), differences of gradients (`synthesis`).
+/// The [policy](briquette_core::server) determines the content of an update: each gradient on arrival (`async-sgd`), the first `N` of
+/// `N + b` gradients (`backup:4,spare=1`), gradients computed from a model close enough to the current one (`picky:0.5`), local steps
+/// (`async-local-sgd:8`), or gradient differences (`synthesis`). All but the first are in `briquette-zoo`: enable the feature `zoo`, and
+/// call `briquette::zoo::install()` before a text names them.
 ///
 /// ```no_run
 /// use briquette::{DistributedOptimizer, ServerTraining, core::Session};
@@ -38,6 +39,7 @@ const SERVER: usize = 0;
 /// # }
 /// # fn train(session: Session, device: Device) -> Result<(), briquette::Error> {
 /// # let model = LinearConfig::new(2, 1).init(&device);
+/// briquette::zoo::install();
 /// let mut server = ServerTraining::new("backup:4,spare=1".parse()?); // a world of 6
 /// let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), session, server.strategy(), 42);
 /// let mut model = optim.join(model)?;
@@ -50,21 +52,22 @@ const SERVER: usize = 0;
 /// # }
 /// ```
 ///
-/// The optimizer joins, saves, resumes and evaluates as usual; only [`step`](DistributedOptimizer::step) is refused.
+/// The optimizer joins, saves, resumes and evaluates as usual. Only [`step`](DistributedOptimizer::step) is refused.
 ///
 /// **Consistency.** When [`train`](Self::train) returns, every worker is idle. All ranks have the server's parameters and the
 /// workers' mean of the buffers (BatchNorm's running statistics). During training there is no replicated model. A pause costs a
-/// wait for the slowest worker, and afterwards all workers start from one version. The next call starts from the module that the
-/// server's rank passes.
+/// wait for the slowest worker, and afterwards all workers start from one version. The next call starts from the module that
+/// rank 0 passes.
 ///
-/// **Momenta** are those of the server's optimizer, which steps with the contributions; under `async-local-sgd` each worker has
-/// its own. In a slot without a gradient every rank steps with zeros: its momentum continues, and an optimizer's own weight decay
-/// shrinks the parameter.
+/// **Momenta** are those of the server's optimizer, which steps with the contributions. Under `async-local-sgd` each worker has
+/// its own. If a slot (parameter tensor) has no gradient, every rank steps with zeros: its momentum continues, and an optimizer's
+/// own weight decay shrinks the parameter.
 ///
 /// **Determinism.** Over TCP results depend on the order in which contributions arrive. On a
-/// [simulated](briquette_core::comm::Simulated) network a run is reproducible bit for bit. Each call of `train` ends in a pause,
-/// and so does each save: a run with other pauses has other results. A run that is saved at a pause and resumed there is
-/// reproducible bit for bit on a simulated network, in a world of the same size. A world of another size is refused.
+/// [simulated](briquette_sim::Simulated) network a run is reproducible bit for bit. Each call of `train` ends in a pause,
+/// and each save needs one, so a run with other pauses has other results. On a simulated network, a run that is saved at
+/// a pause and resumed in a world of the same size equals, bit for bit, the run that continued after this pause. A world
+/// of another size is refused.
 #[derive(Debug, Clone)]
 pub struct ServerTraining {
     policy: ServerConfig,
@@ -79,48 +82,50 @@ pub struct ServerTraining {
 }
 
 impl ServerTraining {
-    /// Creates it with a policy, which must be the same on every rank, as all settings here except the batches.
+    /// Creates server training with a policy. All settings except [`with_batches`](Self::with_batches) must be the same
+    /// on every rank.
     pub fn new(policy: ServerConfig) -> Self {
         ServerTraining { policy, uplink: None, batches: None, stop: Arc::default(), served: None, batch: 0 }
     }
 
-    /// Sets the compressor of the workers' contributions; by default they are dense. With `remembers`, a worker keeps a residual:
-    /// it adds the omitted part of a message to the next one and, if the policy
-    /// [says so](briquette_core::server::Policy::puts_back), also contributions that were not used. `synthesis` and `qsvrg` allow
-    /// no residual.
+    /// Sets the compressor of the workers' contributions, which are dense by default. With `error_feedback`, a worker keeps a
+    /// residual: it adds the omitted part of a message to the next one. If the policy [requires
+    /// it](briquette_core::server::Policy::puts_back), it also adds contributions that were not used. `synthesis` and `qsvrg`
+    /// allow no residual.
     #[must_use]
-    pub fn with_compressor(mut self, compressor: CompressorConfig, remembers: bool) -> Self {
-        self.uplink = Some((compressor, remembers));
+    pub fn with_compressor(mut self, compressor: CompressorConfig, error_feedback: bool) -> Self {
+        self.uplink = Some((compressor, error_feedback));
         self
     }
 
-    /// Sets the number of batches in all of this rank's data, numbered from 0; `synthesis` and `qsvrg` take full gradients over them.
+    /// Sets the number of batches in all of this rank's data, numbered from 0. Needed for `synthesis` and `qsvrg`, which compute full
+    /// gradients.
     #[must_use]
     pub fn with_batches(mut self, batches: u64) -> Self {
         self.batches = Some(batches);
         self
     }
 
-    /// Makes all ranks end [`train`](Self::train) early, at the next update after this is set on any of them, for example by
-    /// Ctrl-C.
+    /// Sets a stop flag. If it becomes true on any rank, for example by Ctrl-C, [`train`](Self::train) ends early on all
+    /// ranks, at the next update.
     #[must_use]
     pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = stop;
         self
     }
 
-    /// The strategy for [`DistributedOptimizer::new`]. With it, ranks compare these settings when they
-    /// join, and checkpoints contain the state of server and workers.
+    /// Returns the strategy for [`DistributedOptimizer::new`]. With it, ranks compare these settings when they join,
+    /// and checkpoints contain the state of server and workers.
     pub fn strategy(&self) -> impl BuildStrategy + use<> {
-        let Self { policy, uplink, batches, .. } = *self;
+        let Self { policy, uplink, batches, .. } = self.clone();
         custom(self.settings(), move |layout: &Layout, world: usize| {
             let server = format!("server {policy}");
             policy.get().build(world - 1)?;
-            if uplink.is_some_and(|(_, remembers)| remembers) && !policy.get().allows_residual() {
+            if uplink.as_ref().is_some_and(|(_, error_feedback)| *error_feedback) && !policy.get().allows_residual() {
                 let instead = "give `with_compressor` false, and a compressor without bias";
                 return Err(ConfigError::conflict(server, "feedback error", "it allows workers no memory", instead));
             }
-            if requires_all_data(policy) && batches.is_none() {
+            if policy.get().requires_all_data() && batches.is_none() {
                 let instead = "say by `with_batches` how many batches a rank's data are";
                 return Err(ConfigError::conflict(
                     server,
@@ -134,7 +139,7 @@ impl ServerTraining {
     }
 
     fn settings(&self) -> String {
-        let uplink = match self.uplink {
+        let uplink = match &self.uplink {
             None => "dense".to_owned(),
             Some((compressor, true)) => format!("{compressor} with memory"),
             Some((compressor, false)) => format!("{compressor} without memory"),
@@ -143,16 +148,16 @@ impl ServerTraining {
     }
 
     /// Trains until the model has had `until` updates since the run began, and returns the model. All ranks must call it with the
-    /// same number. If a rank [asked to stop](Self::with_stop), there are fewer updates: see [`step`](Synchronizer::step).
+    /// same number. After a [stop request](Self::with_stop) there are fewer updates: see [`step`](Synchronizer::step).
     ///
-    /// `rate` returns the learning rate for the number of an update, and of the local steps from there. `batch` returns this
-    /// rank's mean loss on the batch of a number, counted from 0 over the whole run, and the number of its samples, at least one.
-    /// The server calls `rate`, and workers call `batch` and, under local steps, `rate`.
+    /// `rate` maps the number of an update to the learning rate, also for local steps from that version. `batch` maps the number
+    /// of a batch, counted from 0 over the whole run, to this rank's mean loss on the batch and its number of samples, which must
+    /// be at least one. The server calls `rate`; workers call `batch` and, under local steps, `rate`.
     ///
     /// # Errors
-    /// [`Error::NotJoined`]; those of the transport, which name the failed rank; [`Error::Sync`] for a gradient or a learning
-    /// rate that is not finite, [`Error::Reduce`] for such a contribution or model; [`Error::Config`] for an optimizer that was
-    /// not created with this [`strategy`](Self::strategy). The world is then stopped.
+    /// [`Error::NotJoined`]. Errors of the transport, which name the failed rank. [`Error::Sync`] for a gradient or a learning
+    /// rate that is not finite, [`Error::Reduce`] for such a contribution or model. [`Error::Config`] for an optimizer that was
+    /// not created with this [`strategy`](Self::strategy). After an error the world is stopped.
     pub fn train<M: Module>(
         &mut self,
         optim: &mut DistributedOptimizer,
@@ -203,7 +208,7 @@ impl ServerTraining {
         } else if sync.clips() {
             let why = "a server's optimizer steps with one worker's gradient at a time, which is not clipped";
             ("a clip norm".to_owned(), why, "leave out `with_clip_norm`, and clip in the training loop")
-        } else if rank != SERVER && requires_all_data(self.policy) && batches == 0 {
+        } else if rank != SERVER && self.policy.get().requires_all_data() && batches == 0 {
             (
                 format!("a worker without batches (rank {rank})"),
                 "it takes full gradients",
@@ -224,7 +229,7 @@ impl ServerTraining {
         comm: &mut Session,
     ) -> Result<(u64, State), Error> {
         let (workers, mut state) = (comm.world() - 1, State::default());
-        // Ranks that have just joined have no stored contributions, at any step.
+        // Ranks that have just joined hold no contributions, whatever the step.
         let mut server = Server::new(self.policy.get().build(workers)?, model.clone(), workers).at_version(step);
         if ServerState::has_begun(saved) {
             server.load(saved)?;
@@ -256,9 +261,9 @@ impl ServerTraining {
     }
 
     fn uplink(&self) -> Uplink {
-        match self.uplink {
+        match &self.uplink {
             None => Uplink::new(Dense, false),
-            Some((compressor, remembers)) => Uplink::new(compressor.build(), remembers),
+            Some((compressor, error_feedback)) => Uplink::new(compressor.build(), *error_feedback),
         }
     }
 
@@ -271,14 +276,10 @@ impl ServerTraining {
 /// Key of a worker's next batch.
 const BATCH: &str = "batch";
 
-fn requires_all_data(policy: ServerConfig) -> bool {
-    policy.get().requires_all_data()
-}
-
-/// The model and its data, as vectors.
+/// Adapter that gives core the model and its data as vectors.
 struct Glue<'a, M, R, B> {
     rank: usize,
-    /// Absent while it is mapped.
+    /// `None` while it is being mapped.
     module: Option<M>,
     inner: &'a mut ModuleOptimizer,
     inventory: &'a Inventory,
@@ -337,7 +338,7 @@ impl<M: Module, R: FnMut(u64) -> f64, B: FnMut(&M, u64) -> (Tensor<1>, usize)> T
         let module = self.at(x);
         self.gradients.collect(&module, GradientsParams::new(), &self.inventory.layout, 0.0)?;
         self.gradients.flat.copy_from_slice(gradient);
-        // Zeros are gradients, too: momenta continue.
+        // Zeros count as gradients, so momenta continue.
         self.gradients.present.fill(true);
         let grads = self.gradients.restore(&module, &self.inventory.layout)?;
         flat::forget_leaves(&module);

@@ -19,34 +19,38 @@ pub struct StepReport {
     pub samples: u64,
     /// Nominal ratio, gain, reason and residual, also for each slot.
     pub exchange: Report,
-    /// Set if the format has changed since the previous exchange: the nominal ratio, that of any slot, or the
-    /// [carrier](Report::carrier). Not set at the first exchange since joining or resuming.
+    /// Set if the format has changed since the previous exchange: the nominal ratio of the vector or of a slot, or the
+    /// [carrier](Report::carrier). Not set at the first exchange after joining or resuming.
     pub ratio_changed: bool,
     /// Bytes that this rank sent and received, step header included.
     pub traffic: Traffic,
     /// Bytes that a dense ring all-reduce would have moved through this rank.
     pub dense_traffic: Traffic,
-    /// Compute seconds since the previous step: the slowest rank's, or this rank's at a step without an exchange.
+    /// Compute seconds since the previous step: those of the slowest rank, or this rank's own at a step without an
+    /// exchange.
     pub compute_seconds: f64,
     /// This rank's compute seconds since the previous step.
     pub own_compute_seconds: f64,
     /// This rank's seconds of reading, probing, encoding, decoding and writing back.
     pub compress_seconds: f64,
-    /// Of these, seconds of reading gradients from the device.
+    /// The part of `compress_seconds` spent reading gradients from the device.
     pub read_seconds: f64,
-    /// Of these, seconds of passing the average to the device. The device may still be copying it afterwards.
+    /// The part of `compress_seconds` spent passing the average to the device. The device may still be copying it
+    /// afterwards.
     pub write_seconds: f64,
     /// This rank's seconds in communication, including the step header and waiting for the slowest rank.
     pub exchange_seconds: f64,
-    /// Of these, seconds in the step header, where ranks wait for the slowest one; 0 at a step without a header.
+    /// The part of `exchange_seconds` spent in the step header, in which ranks wait for the slowest one; 0 at a step
+    /// without a header.
     pub wait_seconds: f64,
-    /// The session's clock at the end of the step's exchange, or at the time when it would have begun at a step without one.
+    /// The session's clock at the end of the step's exchange. At a step without an exchange, the time at which it would have
+    /// begun.
     pub clock: f64,
-    /// Gradients that arrived [during the backward pass](crate::Synchronizer::forward_model), in that order; the others arrived
-    /// at its end.
+    /// Gradients that arrived [during the backward pass](crate::Synchronizer::forward_model), in order of arrival; the others
+    /// arrived at its end.
     pub arrivals: Vec<Arrival>,
-    /// The drift between replicas, if parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any rank, w₀
-    /// being rank 0's parameters.
+    /// Drift between replicas, if parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any rank, where
+    /// w₀ are rank 0's parameters.
     pub drift: Option<f64>,
 }
 
@@ -55,38 +59,39 @@ pub struct StepReport {
 pub struct Arrival {
     /// Its index in the [layout](crate::Synchronizer::layout).
     pub slot: usize,
-    /// Wall time from the arrival to the end of the backward pass, with any session clock: the time that can overlap its
-    /// exchange. On an asynchronous device, a gradient arrives when its computation is queued.
+    /// Wall time (even if the session has another clock) from the arrival to the end of the backward pass: the time that
+    /// its exchange can overlap. On an asynchronous device, a gradient arrives when its computation is queued.
     pub lead: Duration,
 }
 
 impl StepReport {
-    /// Dense bytes over bytes sent, headers included; 1 in a world of one rank.
-    pub fn wire_factor(&self) -> f64 {
+    /// The measured compression ratio: dense bytes over bytes sent, headers included; 1 in a world of one rank.
+    pub fn wire_ratio(&self) -> f64 {
         if self.traffic.sent == 0 { 1.0 } else { self.dense_traffic.sent as f64 / self.traffic.sent as f64 }
     }
 
-    /// Seconds of encoding, exchanging and decoding in the background that overlapped with computation. Other fields exclude
-    /// them, except for the seconds of encoding and decoding.
-    pub fn hidden_seconds(&self) -> f64 {
-        self.exchange.seconds.unwrap_or_default().hidden
+    /// Seconds of encoding, exchanging and decoding in the background that overlapped with computation. `exchange_seconds`
+    /// and `compress_seconds` exclude them; [`encode_seconds`](Self::encode_seconds) and
+    /// [`decode_seconds`](Self::decode_seconds) do not.
+    pub fn overlapped_seconds(&self) -> f64 {
+        self.exchange.seconds.unwrap_or_default().overlapped
     }
 
-    /// Seconds of probing and encoding before the first byte was sent. They are part of the compress seconds, unless they were
+    /// Seconds of probing and encoding before the first byte was sent. They are part of `compress_seconds`, unless they were
     /// overlapped.
     pub fn encode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().encode
     }
 
-    /// Seconds of decoding; with buckets, also of encoding all but the first one. They are part of the compress seconds, unless
+    /// Seconds of decoding and, with buckets, of encoding all but the first bucket. They are part of `compress_seconds`, unless
     /// they were overlapped.
     pub fn decode_seconds(&self) -> f64 {
         self.exchange.seconds.unwrap_or_default().decode()
     }
 
     /// Seconds of this rank's step, from the end of the previous exchange to the end of this one: its own compute time,
-    /// compression, and communication including the wait for the slowest rank. Because that wait is included, the rank's own
-    /// compute time counts here, and not the slowest rank's.
+    /// compression, and communication with the wait for the slowest rank. Because of that wait, the sum uses the rank's own
+    /// compute time and not the slowest rank's.
     ///
     /// ```
     /// use briquette::StepReport;

@@ -1,12 +1,12 @@
-//! User-defined strategies: algorithms from another crate.
+//! User-defined algorithms: your own compressor, reducer, aggregator, controller or strategy in a distributed optimizer.
 //!
 //! A [`DistributedOptimizer`](crate::DistributedOptimizer) takes a value that [builds its strategy](BuildStrategy) once the
-//! module is known. [`Config`] is one, for built-in algorithms. [`custom`] makes one from a function, for your own compressor,
-//! reducer, aggregator, controller or strategy, combined with the [wrappers](crate::core::wrapper) of core.
+//! module is known. For built-in algorithms this value is a [`Config`]. For your own, [`custom`] creates it from a function
+//! that combines your algorithm with the [wrappers](crate::core::wrapper) of core.
 //!
 //! ```
-//! use briquette::core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, wrapper::{ErrorFeedback, Metered}};
-//! use briquette::core::{compress::{ErrorBound, Compressor}, reduce::Gather, sync::EveryStep};
+//! use briquette::core::{CompressionRatio, Key, Layout, Message, aggregate::mean::Mean, wrapper::{error_feedback::ErrorFeedback, metered::Metered}};
+//! use briquette::core::{compress::{ErrorBound, Compressor}, reduce::gather::Gather, sync::every_step::EveryStep};
 //! use briquette::strategy::{self, BuildStrategy};
 //!
 //! /// Keeps the first half of the values.
@@ -20,8 +20,8 @@
 //!     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
 //!         ErrorBound::Contractive { delta: 0.0 }
 //!     }
-//!     fn nominal(&self) -> CompressionFactor {
-//!         CompressionFactor::new(2.0).expect("at least 1")
+//!     fn nominal(&self) -> CompressionRatio {
+//!         CompressionRatio::new(2.0).expect("at least 1")
 //!     }
 //!     fn selects(&self) -> bool {
 //!         true
@@ -42,49 +42,52 @@ use std::fmt;
 use briquette_core::Layout;
 use briquette_core::config::combine;
 pub use briquette_core::config::combine::InnerOptimizer;
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, StrategyConfig};
+use briquette_core::config::{Config, Exchange};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
+use briquette_core::wrapper::by_optimizer::ByOptimizer;
 
-/// Builds a rank's strategy when its module is known. Every rank must have an equal one.
+/// Builds a rank's strategy once its module is known. The value must be equal on every rank.
 pub trait BuildStrategy: Send {
-    /// The settings that must be the same on every rank, and in every part of a run that is resumed. Ranks compare them when they
-    /// join. If both are JSON objects, errors name the entry that differs.
+    /// Returns, as text, the settings that must be the same on every rank and in every part of a resumed run. Ranks compare the
+    /// texts when they join. If both texts are JSON objects, errors name the entry that differs.
     fn settings(&self) -> String;
 
-    /// Builds the strategy of one of `world` ranks.
+    /// Builds the strategy of one rank in a world of `world` ranks.
     ///
     /// # Errors
     /// [`ConfigError`] for an invalid configuration, before any rank communicates.
     fn build(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError>;
 
-    /// The number of channels for background exchanges, which the transport must support: [`join`](crate::Synchronizer::join)
-    /// opens them before any rank communicates.
+    /// Returns the number of channels for background exchanges. The transport must support them:
+    /// [`join`](crate::Synchronizer::join) opens them before any rank communicates.
     fn channels(&self) -> usize {
         0
     }
 
-    /// Returns whether gradients are exchanged while the backward pass computes them, see
+    /// Returns whether gradients are exchanged while the backward pass computes them; see
     /// [`forward_model`](crate::Synchronizer::forward_model). This requires one [channel](Self::channels).
     fn during_backward(&self) -> bool {
         false
     }
 
-    /// Returns whether an average may have values in slots for which no rank has a gradient, as an earlier step's average does.
-    /// These values become 0 if the strategy [holds](SyncStrategy::hold) its state of such slots, or if this is false.
-    fn remembers(&self) -> bool {
+    /// Returns whether an average may have values in slots (parameter tensors) for which no rank has a gradient, for example
+    /// from a residual. If false, these values are set to 0. They are also set to 0 if the strategy [holds](SyncStrategy::hold)
+    /// its state of such slots.
+    fn keeps_state(&self) -> bool {
         true
     }
 
-    /// Decides settings that depend on the length of the run, in steps, if it is known; called before [`suit`](Self::suit).
-    /// Returns warnings to log before the run begins, one sentence each; by default none. A checkpoint compares the decisions:
-    /// see [`with_run_steps`](crate::Synchronizer::with_run_steps) for runs that are resumed for another number of steps.
+    /// Determines settings that depend on the number of steps of the run, if it is known. Called before [`suit`](Self::suit).
+    /// Returns warnings to log before the run begins, one sentence each; by default none. A checkpoint compares the determined
+    /// settings: [`with_run_steps`](crate::Synchronizer::with_run_steps) describes runs that are resumed for another number of
+    /// steps.
     fn for_run(&mut self, _steps: Option<u64>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Decides settings that depend on the optimizer, once, before any of the methods above is called. Returns the decision and
-    /// its reason, as text; by default there is nothing to decide.
+    /// Determines settings that depend on the optimizer. Called once, before any of the methods above except `for_run`. Returns
+    /// the decision and its reason, as text; by default there is nothing to decide.
     ///
     /// # Errors
     /// [`ConfigError`] for a configuration that cannot work with this optimizer.
@@ -92,23 +95,24 @@ pub trait BuildStrategy: Send {
         Ok(None)
     }
 
-    /// Returns whether a decision depends on seconds, for which a session needs a clock.
+    /// Returns whether a decision depends on seconds. The session then needs a clock.
     fn needs_clock(&self) -> bool {
         false
     }
 
-    /// A short name for [summaries](crate::RunSummary): the controller of the compression, or else the compression.
+    /// Returns a short name for [summaries](crate::RunSummary): that of the controller, or of the compression if there
+    /// is no controller.
     fn label(&self) -> String {
         self.settings()
     }
 
-    /// Returns whether a rank's vector is multiplied by its share of the samples, times the number of ranks, before it is
-    /// exchanged.
-    fn weighs_samples(&self) -> bool {
+    /// Returns whether a rank's vector is multiplied, before the exchange, by the number of ranks times the rank's share
+    /// of the samples.
+    fn weights_by_samples(&self) -> bool {
         true
     }
 
-    /// Returns whether the average of a world of one rank is that rank's gradient, at every step. In such a world gradients are
+    /// Returns whether, in a world of one rank, the average always equals the rank's gradient. In such a world gradients are
     /// then returned in place, and the strategy is not called.
     fn is_identity_alone(&self) -> bool {
         false
@@ -128,11 +132,11 @@ impl BuildStrategy for Config {
     fn during_backward(&self) -> bool {
         self.exchange.during_backward
     }
-    fn remembers(&self) -> bool {
-        Config::remembers(self)
+    fn keeps_state(&self) -> bool {
+        Config::keeps_state(self)
     }
-    fn weighs_samples(&self) -> bool {
-        Config::weighs_samples(self)
+    fn weights_by_samples(&self) -> bool {
+        Config::weights_by_samples(self)
     }
     fn is_identity_alone(&self) -> bool {
         Config::is_identity_alone(self)
@@ -145,7 +149,7 @@ impl BuildStrategy for Config {
         let steps_with_it = self.steps_with_averages();
         let seen = if combine::reads_optimizer(self) { optimizer() } else { InnerOptimizer::Unseen };
         combine::optimizer(self, seen)?;
-        if self.exchange.feedback != Feedback::ByOptimizer {
+        if !self.exchange.feedback.is::<ByOptimizer>() {
             return Ok(None);
         }
         if !steps_with_it {
@@ -162,57 +166,57 @@ impl BuildStrategy for Config {
     }
     fn label(&self) -> String {
         let Exchange { controller, reducer, .. } = &self.exchange;
-        match (controller, &self.strategy) {
-            (ControllerConfig::None, StrategyConfig::EveryStep) => reducer.to_string(),
-            (ControllerConfig::None, strategy) => strategy.to_string(),
-            (controller, _) => controller.name().to_owned(),
+        match (controller.is_none(), self.strategy.is_every_step()) {
+            (true, true) => reducer.to_string(),
+            (true, false) => self.strategy.to_string(),
+            (false, _) => controller.name().to_owned(),
         }
     }
 }
 
-/// Builds strategies with a function of the module's layout and the number of ranks. `settings` is a text that must be equal on
-/// every rank: the algorithm's name and its settings.
+/// Creates a strategy builder from a function of the module's layout and the number of ranks. `settings` is a text that must be
+/// equal on every rank: the algorithm's name and its settings.
 ///
-/// For an aggregator that is not a mean, call [`without_weights`](Custom::without_weights). Otherwise a rank's vector is
-/// multiplied by the number of samples that the rank states.
+/// If the aggregator is not a mean, call [`without_weights`](Custom::without_weights). Otherwise each rank's vector is
+/// multiplied by the number of samples that the rank reports.
 pub fn custom<S, F>(settings: impl Into<String>, build: F) -> Custom<F>
 where
     S: SyncStrategy + 'static,
     F: Fn(&Layout, usize) -> Result<S, ConfigError> + Send,
 {
-    Custom { settings: settings.into(), build, weighs_samples: true, remembers: true, channels: 0 }
+    Custom { settings: settings.into(), build, weights_by_samples: true, keeps_state: true, channels: 0 }
 }
 
-/// See [`custom`].
+/// Strategy builder of a user-defined algorithm; see [`custom`].
 pub struct Custom<F> {
     settings: String,
     build: F,
-    weighs_samples: bool,
-    remembers: bool,
+    weights_by_samples: bool,
+    keeps_state: bool,
     channels: usize,
 }
 
 impl<F> Custom<F> {
-    /// Declares that the strategy keeps no residual: a slot without a gradient on any rank stays unchanged, whatever the compressor
-    /// makes of zeros. A strategy that [holds](SyncStrategy::hold) such slots does not need this.
+    /// Declares that the strategy keeps no residual. A slot without a gradient on any rank then stays unchanged, even if the
+    /// compressor turns zeros into other values. A strategy that [holds](SyncStrategy::hold) such slots does not need this.
     #[must_use]
     pub fn without_memory(mut self) -> Self {
-        self.remembers = false;
+        self.keeps_state = false;
         self
     }
 
-    /// Declares that the strategy exchanges in the background, on this number of channels.
+    /// Sets the number of channels on which the strategy exchanges in the background.
     #[must_use]
     pub fn with_channels(mut self, channels: usize) -> Self {
         self.channels = channels;
         self
     }
 
-    /// Gives every rank the same weight, independent of the samples that it states: for aggregators that are robust against
+    /// Gives every rank the same weight, whatever number of samples it reports: for aggregators that are robust against
     /// arbitrary ranks.
     #[must_use]
     pub fn without_weights(mut self) -> Self {
-        self.weighs_samples = false;
+        self.weights_by_samples = false;
         self
     }
 }
@@ -237,10 +241,10 @@ where
     fn channels(&self) -> usize {
         self.channels
     }
-    fn remembers(&self) -> bool {
-        self.remembers
+    fn keeps_state(&self) -> bool {
+        self.keeps_state
     }
-    fn weighs_samples(&self) -> bool {
-        self.weighs_samples
+    fn weights_by_samples(&self) -> bool {
+        self.weights_by_samples
     }
 }

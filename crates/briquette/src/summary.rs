@@ -13,14 +13,14 @@ use crate::step_report::StepReport;
 /// auto: dense 12 % of 390 steps, int8 ring 3 %, 10x 85 %; 8.4x fewer bytes than dense; about 41 of 103 s saved; momentum correction (SGD, momentum 0.9)
 /// ```
 ///
-/// Steps are counted since joining or resuming. Seconds, on the session's clock, are the slowest rank's compute time and this
-/// rank's compression and exchange. The step header, in which ranks wait for the slowest one, and the time outside of steps are
-/// excluded. The time of dense steps is predicted by the controller, if it has a cost model, or else by the dense steps of this
-/// run.
+/// Steps are counted since joining or resuming. Seconds, on the session's clock, are the slowest rank's compute time plus this
+/// rank's compression and exchange. They exclude the step header, in which ranks wait for the slowest one, and the time outside
+/// of steps. The time of dense steps is predicted by the controller if it has a cost model. Otherwise it is estimated from the
+/// dense steps of this run.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// The controller of the compression, or else the compression.
+    /// Name of the controller, or of the compression if there is no controller.
     pub label: String,
     /// The number of steps.
     pub steps: u64,
@@ -30,11 +30,11 @@ pub struct RunSummary {
     pub bytes_sent: u64,
     /// Bytes that dense all-reduces would have sent in the same steps.
     pub bytes_dense: u64,
-    /// Seconds of all steps: the slowest rank's compute time, this rank's compression and exchange.
+    /// Seconds of all steps: the slowest rank's compute time, plus this rank's compression and exchange.
     pub seconds: f64,
     /// Seconds that dense steps would have taken, if known.
     pub seconds_dense: Option<f64>,
-    /// The feedback that depended on the optimizer, as decided, with the reason.
+    /// The feedback that was chosen for the optimizer, with the reason, if the configuration left it open.
     pub feedback: Option<String>,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Tally {
     bytes_dense: u64,
     compute: f64,
     overhead: f64,
-    /// Dense compression and exchange: predicted seconds, and their number.
+    /// Dense compression and exchange: sum of the predicted seconds, and the number of predictions.
     predicted: (f64, u64),
-    /// The same as measured.
+    /// Dense compression and exchange: sum of the measured seconds, and the number of measurements.
     measured: (f64, u64),
 }
 
-/// The maximum number of formats in the text; the others are grouped.
+/// Maximum number of formats in the text; the others are combined.
 const SHOWN: usize = 6;
 
 impl Tally {
@@ -63,30 +63,30 @@ impl Tally {
         let exchange = &report.exchange;
         let seconds = exchange.seconds.unwrap_or_default();
         let cost = seconds.compress + seconds.exchange;
-        let factor = exchange.factor.map(|factor| factor.get());
-        let name = match (factor, exchange.carrier) {
+        let ratio = exchange.ratio.map(|ratio| ratio.get());
+        let name = match (ratio, exchange.carrier) {
             (_, Some(carrier)) => carrier.to_owned(),
             (Some(1.0), None) => "dense".to_owned(),
-            (Some(factor), None) => ratio(factor),
+            (Some(ratio), None) => times(ratio),
             (None, None) if report.traffic.sent == 0 => "nothing".to_owned(),
             (None, None) => "uncompressed".to_owned(),
         };
-        *self.sent_as.entry(((factor.unwrap_or(0.0) * 1e3) as u64, name)).or_default() += 1;
+        *self.sent_as.entry(((ratio.unwrap_or(0.0) * 1e3) as u64, name)).or_default() += 1;
         self.steps += 1;
         self.bytes_sent += report.traffic.sent;
         self.bytes_dense += report.dense_traffic.sent;
         self.compute += report.compute_seconds;
-        self.overhead += cost - seconds.hidden;
+        self.overhead += cost - seconds.overlapped;
         let count = |(sum, count): &mut (f64, u64), seconds: f64| (*sum, *count) = (*sum + seconds, *count + 1);
         if let Some(seconds) = exchange.dense_seconds.filter(|seconds| seconds.is_finite()) {
             count(&mut self.predicted, seconds);
         }
-        if factor == Some(1.0) {
+        if ratio == Some(1.0) {
             count(&mut self.measured, cost);
         }
     }
 
-    /// Adds costs of a step beyond its report.
+    /// Adds costs of a step that arose after its report.
     pub(crate) fn add_late(&mut self, traffic: Traffic, seconds: f64) {
         self.bytes_sent += traffic.sent;
         self.overhead += seconds;
@@ -117,12 +117,8 @@ impl Tally {
 }
 
 /// Formats a ratio with two or three digits.
-fn ratio(factor: f64) -> String {
-    if factor < 9.95 && (factor - factor.round()).abs() >= 0.05 {
-        format!("{factor:.1}x")
-    } else {
-        format!("{factor:.0}x")
-    }
+fn times(ratio: f64) -> String {
+    if ratio < 9.95 && (ratio - ratio.round()).abs() >= 0.05 { format!("{ratio:.1}x") } else { format!("{ratio:.0}x") }
 }
 
 impl RunSummary {
@@ -152,8 +148,8 @@ impl RunSummary {
             (_, 0) => "a world of one sends nothing".to_owned(),
             (0, _) => "nothing sent".to_owned(),
             _ if (dense / sent - 1.0).abs() < 0.05 => "as many bytes as dense".to_owned(),
-            _ if sent < dense => format!("{} fewer bytes than dense", ratio(dense / sent)),
-            _ => format!("{} more bytes than dense", ratio(sent / dense)),
+            _ if sent < dense => format!("{} fewer bytes than dense", times(dense / sent)),
+            _ => format!("{} more bytes than dense", times(sent / dense)),
         }
     }
 
@@ -198,14 +194,14 @@ impl fmt::Display for RunSummary {
 #[cfg(test)]
 mod tests {
     use briquette_core::report::{ExchangeSeconds, Report};
-    use briquette_core::{CompressionFactor, Traffic};
+    use briquette_core::{CompressionRatio, Traffic};
 
     use super::*;
 
     /// A step with 100 ms of compute time and 1000 dense bytes.
-    fn step(factor: f64, sent: u64, seconds: f64) -> StepReport {
+    fn step(ratio: f64, sent: u64, seconds: f64) -> StepReport {
         let mut exchange = Report::default();
-        exchange.factor = CompressionFactor::new(factor).ok();
+        exchange.ratio = CompressionRatio::new(ratio).ok();
         exchange.seconds.insert(ExchangeSeconds::default()).exchange = seconds;
         StepReport {
             exchange,
@@ -241,7 +237,7 @@ mod tests {
     #[test]
     fn what_is_hidden_behind_computing_is_saved() {
         let mut hidden = step(1.0, 1000, 0.08);
-        hidden.exchange.seconds.as_mut().unwrap().hidden = 0.07;
+        hidden.exchange.seconds.as_mut().unwrap().overlapped = 0.07;
         let text = line(std::iter::repeat_n(hidden, 10), None);
         assert!(text.contains("about 0.7 of 1.8 s saved"), "{text}");
     }

@@ -3,6 +3,8 @@
 mod alone;
 mod average;
 mod clip;
+#[cfg(feature = "device")]
+mod device;
 mod forward;
 mod join;
 mod mixed;
@@ -48,7 +50,7 @@ use self::timing::Start;
 use self::trace::SentAs;
 
 /// Synchronizes gradients or parameters with the other ranks. A [`DistributedOptimizer`](crate::DistributedOptimizer) is a
-/// `Synchronizer` and a `ModuleOptimizer`. Use it alone when something else owns the optimizer.
+/// `Synchronizer` and a `ModuleOptimizer`. Use a `Synchronizer` alone if something else owns the optimizer.
 pub struct Synchronizer {
     /// Declared before the session, which waits for its channels when it is dropped.
     overlap: Overlap,
@@ -59,7 +61,7 @@ pub struct Synchronizer {
     /// The strategy, once joined, and the step.
     pub(crate) driver: Driver,
     pub(crate) weight_decay: f64,
-    /// Settings of the training loop to compare: those of the whole run, and those of this part of it.
+    /// Settings of the training loop that ranks compare, grouped by their scope.
     settings: Compared,
     /// Steps between re-broadcasts; `None` if the default of the world applies.
     rebroadcast: Option<u64>,
@@ -72,7 +74,9 @@ pub struct Synchronizer {
     /// State that forward passes write.
     written: Written,
     clip: Clip,
-    /// The public method on whose behalf an average is computed, for error messages.
+    #[cfg(feature = "device")]
+    kernels: device::Kernels,
+    /// The public method that computes an average, for error messages.
     on_behalf: Option<&'static str>,
     gradients: Gradients,
     loss: WeightedMean,
@@ -94,7 +98,7 @@ pub struct Synchronizer {
     sent_as: SentAs,
     /// The leaders of the directory to which a checkpoint was last saved.
     pub(crate) leaders: Option<Leaders>,
-    /// The tracing span of the current step, from `sync_gradients` to the end of `sync_parameters`.
+    /// Tracing span of the current step, from `sync_gradients` to the end of `sync_parameters`.
     span: tracing::Span,
 }
 
@@ -124,8 +128,8 @@ impl std::fmt::Debug for Synchronizer {
 }
 
 impl Synchronizer {
-    /// Creates a synchronizer for this rank's session, or for a transport. A session without a clock gets the
-    /// [wall clock](WallClock) if `config` decides by seconds. `seed` and `config` must be the same on every rank:
+    /// Creates a synchronizer for this rank's session, or for a transport. If decisions of `config` depend on seconds,
+    /// a session without a clock gets the [wall clock](WallClock). `seed` and `config` must be the same on every rank:
     /// [`join`](Self::join) compares them.
     pub fn new(comm: impl Into<Session>, config: impl BuildStrategy + 'static, seed: u64) -> Self {
         let comm: Session = comm.into();
@@ -146,6 +150,8 @@ impl Synchronizer {
             digest: None,
             written: Written::default(),
             clip: Clip::default(),
+            #[cfg(feature = "device")]
+            kernels: device::Kernels::default(),
             on_behalf: None,
             gradients: Gradients::default(),
             loss: WeightedMean::default(),
@@ -190,7 +196,7 @@ impl Synchronizer {
         self.driver.step()
     }
 
-    /// The layout of the module that joined: its slots.
+    /// The layout of the module that joined: its parameter tensors, called slots, in order.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
@@ -223,7 +229,7 @@ impl Synchronizer {
         self.momenta
     }
 
-    /// The session, for additional exchanges by the training loop; every rank must make the same ones.
+    /// The session, for further exchanges by the training loop. Every rank must make the same ones.
     pub fn session(&mut self) -> &mut Session {
         &mut self.comm
     }
@@ -241,18 +247,19 @@ impl Synchronizer {
         self.joined.as_ref().map(|_| self.driver.plan()).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Exchanges this rank's gradients for the result that all ranks agree on, if gradients are exchanged at this step. Otherwise
-    /// they stay rank-local, with the local weight decay added. Step the optimizer with the result, then call
-    /// [`sync_parameters`](Self::sync_parameters) at every step: it ends the step. A rank without data passes empty gradients and
-    /// records 0 samples.
+    /// Replaces this rank's gradients by the result that all ranks agree on, if gradients are exchanged at this step. Otherwise
+    /// the gradients stay rank-local, with the local weight decay added. Step the optimizer with the result, then call
+    /// [`sync_parameters`](Self::sync_parameters), which ends the step, at every step. A rank without data passes empty gradients
+    /// and records 0 samples.
     ///
     /// # Errors
-    /// After [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite), and any other error that
-    /// [every rank detects](briquette_core::error::SyncError::is_on_all_ranks), nothing has changed and training may continue with
-    /// the next batch: buffers that the forward pass has written (BatchNorm's running statistics) are restored to their values
-    /// after the previous step. A buffer with a value that is not finite after the pass is refused like a gradient.
-    /// [`Error::Layout`] if the set of trained layers has changed since join. [`Error::Order`] if the previous step was not
-    /// ended. After any other error the session is unusable.
+    /// [`SyncError::NonFinite`](briquette_core::error::SyncError::NonFinite) and any other error that [every rank
+    /// detects](briquette_core::error::SyncError::is_on_all_ranks) leave everything unchanged, and training may continue with the
+    /// next batch. Buffers that the forward pass has written (BatchNorm's running statistics) are restored to their values after
+    /// the previous step. A buffer that is not finite after the forward pass is refused like a gradient.
+    ///
+    /// [`Error::Layout`] if the set of trained layers has changed since join. [`Error::Order`] if the previous step was not ended.
+    /// After any other error the session is unusable.
     pub fn sync_gradients<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let plan = self.plan()?;
         if self.open {
@@ -266,11 +273,11 @@ impl Synchronizer {
             let ready = flat::settle(module).and_then(|()| self.check_layout(module));
             self.begin();
             let mut gradients = std::mem::take(&mut self.gradients);
-            // A gradient of no samples weighs nothing.
+            // A gradient of no samples has weight 0.
             let weighs = self.loss.samples != Some(0);
             let is_identity = weighs && self.joined.as_ref().is_some_and(|joined| joined.is_identity);
             let result = ready.and_then(|()| match (is_identity, self.overlaps(plan)) {
-                (true, _) => self.hand_on(module, grads, plan),
+                (true, _) => self.pass_through(module, grads, plan),
                 (false, true) => self.finish_overlapped(module, grads, &mut gradients),
                 (false, false) => self.exchange_gradients(module, grads, &mut gradients),
             });
@@ -285,9 +292,9 @@ impl Synchronizer {
             })
         };
         self.open = grads.is_ok();
-        // State that the forward pass wrote for this step is undone with it.
+        // If the step is refused, the writes of its forward pass are undone.
         let grads = grads.inspect_err(|_| self.undo_forward(module))?;
-        // Without gradients, an optimizer does not change parameters, momenta and step counters.
+        // Without gradients, an optimizer changes no parameters, momenta or step counters.
         Ok(if plan.optimizes { grads } else { GradientsParams::new() })
     }
 
@@ -301,10 +308,14 @@ impl Synchronizer {
         grads: GradientsParams,
         gradients: &mut Gradients,
     ) -> Result<GradientsParams, Error> {
+        #[cfg(feature = "device")]
+        if let Some(run) = self.kernels(module) {
+            return self.exchange_on_device(&run, module, grads, gradients);
+        }
         let begin = self.comm.now();
         let read = trace_span!(target: TARGET, "read").entered();
         gradients.collect(module, grads, self.layout()?, self.weight_decay)?;
-        let (bad_buffer, plan) = (self.look_at_buffers(module)?, self.plan()?);
+        let (bad_buffer, plan) = (self.check_buffers(module)?, self.plan()?);
         self.digest = self.digest_due(module, plan)?;
         drop(read);
         let read_seconds = self.comm.now() - begin;

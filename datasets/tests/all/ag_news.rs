@@ -101,7 +101,11 @@ fn likely_causes_of_a_malformed_row_are_named() {
     says(b"1,a,b\n0,a,b\n", 2, "counted from 1");
     says(b"1\ta\tb\n", 1, "tab-separated");
     says(b"1;a;b\n", 1, "semicolon-separated");
-    says(b"1,a,b\n\"1\",\"Title\",\"first line\nsecond line\"\n2,a,b\n", 2, "a quoted field goes on in the next line");
+    says(
+        b"1,a,b\n\"1\",\"Title\",\"first line\nsecond line\"\n2,a,b\n",
+        2,
+        "a quoted field continues on the next line",
+    );
     assert_eq!(error_for(b"\x1f\x8b\x08..."), "train_partial.csv: the file is a gzip archive: unpack it");
     assert_eq!(error_for(b"<!DOCTYPE html>\n"), "train_partial.csv: the file is a web page: download the file again");
 }

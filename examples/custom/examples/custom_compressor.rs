@@ -1,10 +1,10 @@
 //! A compressor of your own, under error feedback, compared with the exact mean: `cargo run --example custom_compressor`.
 
 use briquette::DistributedConfig;
-use briquette::core::aggregate::Mean;
-use briquette::core::reduce::Gather;
-use briquette::core::sync::EveryStep;
-use briquette::core::wrapper::{ErrorFeedback, Metered};
+use briquette::core::aggregate::mean::Mean;
+use briquette::core::reduce::gather::Gather;
+use briquette::core::sync::every_step::EveryStep;
+use briquette::core::wrapper::{error_feedback::ErrorFeedback, metered::Metered};
 use briquette::strategy::custom;
 use custom::{FirstBits, Outcome, Saved, train};
 

@@ -1,12 +1,17 @@
 //! A compressor of your own.
 
 use briquette::core::compress::{Compressor, ErrorBound};
-use briquette::core::{CompressionFactor, Key, Message};
+use briquette::core::config::{CompressorSettings, CompressorTraits, Described};
+use briquette::core::{CompressionRatio, Key, Message};
+use serde::{Deserialize, Serialize};
 
 /// Sends the sign and the first bits of every value's magnitude relative to the largest of 256 values: `±i/levels` of
-/// it, rounded down.
-#[derive(Debug, Clone, Copy)]
+/// it, rounded down: `first-bits:3` for 3 levels.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(name = "first-bits", help = "Sign and first bits of every value: LEVELS (3) besides zero, rounded down")]
 pub struct FirstBits {
+    #[setting(default = 3, range = "[1, 127]")]
     levels: u8,
 }
 
@@ -18,8 +23,7 @@ impl FirstBits {
     /// # Panics
     /// If there are none, or more than 127.
     pub fn new(levels: u8) -> Self {
-        assert!((1..=127).contains(&levels), "1 to 127 levels, got {levels}");
-        FirstBits { levels }
+        FirstBits { levels }.checked().expect("1 to 127 levels")
     }
 }
 
@@ -41,12 +45,22 @@ impl Compressor for FirstBits {
         ErrorBound::Contractive { delta: 1.0 / BUCKET as f64 }
     }
 
-    fn nominal(&self) -> CompressionFactor {
+    fn nominal(&self) -> CompressionRatio {
         let bits = 1 + (u8::BITS - self.levels.leading_zeros());
-        CompressionFactor::new(32.0 / f64::from(bits)).expect("at least 32/8")
+        CompressionRatio::new(32.0 / f64::from(bits)).expect("at least 32/8")
     }
 
     fn selects(&self) -> bool {
         false
+    }
+}
+
+impl CompressorSettings for FirstBits {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits { needs_feedback: true, ..CompressorTraits::default() }
+    }
+
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }

@@ -1,6 +1,6 @@
 //! A controller of your own.
 
-use briquette::core::CompressionFactor;
+use briquette::core::CompressionRatio;
 use briquette::core::config::{ControllerSettings, Described, Feedback};
 use briquette::core::control::{Agreed, Controller, Decision};
 use briquette::core::error::ConfigError;
@@ -9,34 +9,20 @@ use serde::{Deserialize, Serialize};
 /// Doubles the compression ratio, up to a limit, while the mean loss of a window is below that of the previous window,
 /// and halves it otherwise: `while-it-helps:10,limit=32x`. Every rank sees the same losses, so all ranks make the same
 /// decision.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "while-it-helps",
+    help = "Doubles the ratio, up to a limit (32x), while the mean loss of WINDOW steps (10) falls",
+    representatives("while-it-helps:2,limit=16x")
+)]
 pub struct WhileItHelps {
     /// Steps of a window.
+    #[setting(default = 10, range = "[1, inf)")]
     pub window: u64,
     /// The largest ratio.
-    pub limit: CompressionFactor,
-}
-
-impl Default for WhileItHelps {
-    fn default() -> Self {
-        WhileItHelps { window: 10, limit: ratio(32.0) }
-    }
-}
-
-/// Gives the settings a text, a TOML form, and lines in `--help`.
-impl Described for WhileItHelps {
-    const NAME: &'static str = "while-it-helps";
-    const SETTINGS: &'static str = "WINDOW[,limit=RATIO]";
-    const HELP: &'static str = "Doubles the ratio, up to RATIO (32x), while the mean loss of WINDOW steps (10) falls";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.window > 0, "window of while-it-helps", "at least 1", self.window)
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![WhileItHelps { window: 2, limit: ratio(16.0) }]
-    }
+    #[setting(default = "32x")]
+    pub limit: CompressionRatio,
 }
 
 impl ControllerSettings for WhileItHelps {
@@ -44,8 +30,8 @@ impl ControllerSettings for WhileItHelps {
         Ok(Some(Box::new(Running { settings: *self, ratio: 1.0, sum: 0.0, count: 0, before: f64::INFINITY })))
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
-        [CompressionFactor::DENSE, self.limit]
+    fn ratios(&self) -> [CompressionRatio; 2] {
+        [CompressionRatio::DENSE, self.limit]
     }
 }
 
@@ -80,10 +66,6 @@ impl Controller for Running {
             reason = Some(format!("mean loss {mean:.4} after {:.4}: ratio {}", self.before, self.ratio));
             (self.before, self.sum, self.count) = (mean, 0.0, 0);
         }
-        Decision::all(CompressionFactor::new(self.ratio).expect("at least 1"), reason)
+        Decision::all(CompressionRatio::new(self.ratio).expect("at least 1"), reason)
     }
-}
-
-fn ratio(ratio: f64) -> CompressionFactor {
-    CompressionFactor::new(ratio).expect("at least 1")
 }

@@ -5,7 +5,7 @@
 //! - [`EveryNth`]: a reducer.
 //! - [`Doubling`]: a strategy that averages parameters at doubling intervals.
 //!
-//! The last three are in a [`catalogue`]. So flags and TOML files may name them, alone or with Briquette's own algorithms:
+//! All are in a [`catalogue`]. So flags and TOML files may name them, alone or with Briquette's own algorithms:
 //!
 //! ```sh
 //! cargo run --example by_name -- --set controller=while-it-helps:10 --set reducer=ladder
@@ -33,5 +33,9 @@ pub use training::{Outcome, RANKS, Saved, train};
 /// # Errors
 /// If a name is taken, or if a representative does not build.
 pub fn catalogue() -> Result<Catalogue, ConfigError> {
-    Catalogue::new().with_controller::<WhileItHelps>()?.with_reducer::<EveryNth>()?.with_strategy::<Doubling>()
+    Catalogue::new()
+        .with_compressor::<FirstBits>()?
+        .with_controller::<WhileItHelps>()?
+        .with_reducer::<EveryNth>()?
+        .with_strategy::<Doubling>()
 }

@@ -12,10 +12,16 @@ use serde::{Deserialize, Serialize};
 /// the energy times `1 − 1/n`, and error feedback keeps what was not sent.
 ///
 /// These settings are the reducer as well, because it has no state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "every-nth",
+    help = "an all-reduce of every N-th value (8), from an offset drawn at each step",
+    representatives("every-nth:1", "every-nth:4")
+)]
 pub struct EveryNth {
     /// Distance of the values that are sent.
+    #[setting(default = 8, range = "[1, inf)")]
     pub n: usize,
     /// Memory for the values sent.
     #[serde(skip)]
@@ -26,26 +32,6 @@ impl EveryNth {
     /// Creates a reducer that sends every `n`-th value.
     pub fn new(n: usize) -> Self {
         EveryNth { n, values: Vec::new() }
-    }
-}
-
-impl Default for EveryNth {
-    fn default() -> Self {
-        EveryNth::new(8)
-    }
-}
-
-impl Described for EveryNth {
-    const NAME: &'static str = "every-nth";
-    const SETTINGS: &'static str = "N";
-    const HELP: &'static str = "an all-reduce of every N-th value (8), from an offset drawn at each step";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.n > 0, "n of every-nth", "at least 1", self.n)
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![EveryNth::new(1), EveryNth::new(4)]
     }
 }
 

@@ -2,7 +2,7 @@
 
 use briquette::core::config::{Described, Exchange, Sends, StrategySettings, StrategyTraits};
 use briquette::core::error::{ConfigError, SyncError};
-use briquette::core::reduce::{Dense, Reducer, Round};
+use briquette::core::reduce::{Reducer, Round, dense::Dense};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
@@ -10,44 +10,30 @@ use briquette::core::{Layout, Session, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// Averages parameters after 1, 2, 4, 8, … steps, and then every `longest` steps: `doubling:16`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "doubling",
+    help = "averages parameters after 1, 2, 4, 8 … steps, then every LONGEST steps (64)",
+    representatives("doubling:4")
+)]
 pub struct Doubling {
     /// The longest period, in steps.
+    #[setting(default = 64, range = "[1, inf)")]
     pub longest: u64,
-}
-
-impl Default for Doubling {
-    fn default() -> Self {
-        Doubling { longest: 64 }
-    }
-}
-
-impl Described for Doubling {
-    const NAME: &'static str = "doubling";
-    const SETTINGS: &'static str = "LONGEST";
-    const HELP: &'static str = "averages parameters after 1, 2, 4, 8 … steps, then every LONGEST steps (64)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.longest > 0, "longest period of doubling", "at least 1", self.longest)
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![Doubling { longest: 4 }]
-    }
 }
 
 impl StrategySettings for Doubling {
     /// It uses no key of the exchange, so every key is refused.
     fn traits(&self) -> StrategyTraits {
-        StrategyTraits { uses: Some((&[], "sends parameters as they are")), sends: Sends::AsTheyAre }
+        StrategyTraits { uses: Some((&[], "sends parameters uncompressed")), sends: Sends::AsTheyAre }
     }
 
     fn build(&self, _: &Exchange, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new(Running { settings: *self, reducer: Dense, average: Vec::new(), traffic: Traffic::default() }))
     }
 
-    fn fewest_ranks(&self, _: &Exchange) -> usize {
+    fn min_ranks(&self, _: &Exchange) -> usize {
         1
     }
 

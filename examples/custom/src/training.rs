@@ -103,7 +103,7 @@ fn rank<B: BuildStrategy + 'static>(
         optim.record_loss(f64::from(losses[losses.len() - 1]));
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optim.step(0.1, model, gradients)?;
-        ratio = optim.report().exchange.factor.map(|factor| factor.get());
+        ratio = optim.report().exchange.ratio.map(|ratio| ratio.get());
     }
     if let Saved::To(directory) = saved {
         optim.save(&model, directory, &BTreeMap::new())?;

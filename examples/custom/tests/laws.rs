@@ -1,10 +1,8 @@
 //! Laws of Briquette's algorithms, checked for these algorithms too.
 
-use briquette::core::config::{
-    Config, ControllerConfig, Exchange, ReducerConfig, StrategyConfig, exchanges, representatives,
-};
+use briquette::core::config::{Config, Exchange, exchanges, representatives};
 use briquette::core::laws;
-use custom::{FirstBits, catalogue};
+use custom::{Doubling, EveryNth, FirstBits, WhileItHelps, catalogue};
 
 #[test]
 fn the_compressor_keeps_the_laws() {
@@ -16,11 +14,13 @@ fn the_compressor_keeps_the_laws() {
 /// Representatives in which an algorithm of this crate takes part, alone and with Briquette's.
 fn own() -> (Vec<Config>, Vec<Exchange>) {
     catalogue().unwrap().scope(|| {
-        let is_own = |exchange: &Exchange| {
-            matches!(exchange.controller, ControllerConfig::Guest(_))
-                || matches!(exchange.reducer, ReducerConfig::Guest(_))
+        let compresses = |exchange: &Exchange| {
+            exchange.reducer.get().compressor().is_some_and(|it| it.compressor().is::<FirstBits>())
         };
-        let with_own = |config: &Config| matches!(config.strategy, StrategyConfig::Guest(_));
+        let is_own = |exchange: &Exchange| {
+            exchange.controller.is::<WhileItHelps>() || exchange.reducer.is::<EveryNth>() || compresses(exchange)
+        };
+        let with_own = |config: &Config| config.strategy.is::<Doubling>();
         (representatives().into_iter().filter(with_own).collect(), exchanges().into_iter().filter(is_own).collect())
     })
 }

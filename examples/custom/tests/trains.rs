@@ -2,12 +2,13 @@
 
 use briquette::DistributedConfig;
 use briquette::core::Layout;
-use briquette::core::aggregate::{Krum, Mean};
+use briquette::core::aggregate::mean::Mean;
 use briquette::core::error::ConfigError;
-use briquette::core::reduce::Gather;
-use briquette::core::sync::EveryStep;
-use briquette::core::wrapper::{ErrorFeedback, Metered};
+use briquette::core::reduce::gather::Gather;
+use briquette::core::sync::every_step::EveryStep;
+use briquette::core::wrapper::{error_feedback::ErrorFeedback, metered::Metered};
 use briquette::strategy::{BuildStrategy, custom};
+use briquette::zoo::aggregate::krum::Krum;
 use custom::{Doubling, FirstBits, Outcome, RANKS, Saved, catalogue, train};
 
 fn compressor() -> impl BuildStrategy {

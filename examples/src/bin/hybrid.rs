@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use briquette::Backend;
-use briquette::core::comm::{Compute, Network, Simulated};
+use briquette::sim::{Compute, Network, Simulated};
 use briquette_cli::memory;
 use briquette_cli::terminal::{bytes, complain, printable, show};
 use briquette_datasets::{ImageKind, ImageSet, ImageSource};
@@ -100,6 +100,7 @@ struct Row {
 }
 
 fn main() -> ExitCode {
+    briquette::zoo::install();
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -171,7 +171,7 @@ mod tests {
 
     fn record(step: u64) -> StepRecord {
         let text = format!(
-            r#"{{"step": {step}, "epoch": 0, "loss": 0.5, "lr": 0.1, "factor": null, "wire_factor": 20.5, "gain": null,
+            r#"{{"step": {step}, "epoch": 0, "loss": 0.5, "lr": 0.1, "ratio": null, "wire_ratio": 20.5, "gain": null,
                 "bytes_sent": 10, "bytes_received": 10, "compute_seconds": 0, "compress_seconds": 0, "exchange_seconds": 0}}"#
         );
         serde_json::from_str(&text).unwrap()

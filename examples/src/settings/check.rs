@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use briquette::core::config::{Feedback, StrategyConfig};
+use briquette::zoo::wrapper::rank_momentum::RankMomentumConfig;
 
 use super::{OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
@@ -41,9 +41,9 @@ impl Settings {
         }
         if self.corrects_momentum() && self.optimizer != OptimizerKind::Sgd {
             let other = self.optimizer.name();
-            let what = match self.config.exchange.feedback {
-                Feedback::RankMomentum(_) => "--feedback rank-momentum",
-                _ => "--momentum-correction on",
+            let what = match self.config.exchange.feedback.is::<RankMomentumConfig>() {
+                true => "--feedback rank-momentum",
+                false => "--momentum-correction on",
             };
             bail!("{what} is for --optimizer sgd: {other} would take velocities for gradients");
         }
@@ -54,7 +54,7 @@ impl Settings {
                 self.optimizer.name()
             );
         }
-        if self.average_from.is_some() && (self.server.is_some() || self.config.strategy != StrategyConfig::EveryStep) {
+        if self.average_from.is_some() && (self.server.is_some() || !self.config.strategy.is_every_step()) {
             bail!(
                 "--average-from takes the parameters that all ranks have after a step: use --strategy every-step, and no --server"
             );

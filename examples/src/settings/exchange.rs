@@ -1,15 +1,18 @@
 //! Conversion of flags to core's [`Config`]: short forms stand for its keys, and `--set` reaches all of them.
 
 use anyhow::{Context, Result, bail, ensure};
-use briquette::core::CompressionFactor;
+use briquette::core::CompressionRatio;
 use briquette::core::compress::Compressor;
-use briquette::core::config::combine;
 use briquette::core::config::{
     AggregatorConfig, Choice, CompressorKind, Config, ControllerConfig, Feedback, Parts, ReducerConfig, ServerConfig,
     StrategyConfig,
+    combine::{self, InnerOptimizer},
 };
-use briquette::core::reduce::GatherConfig;
-use briquette::core::wrapper::{Momentum, OneBitAdamConfig};
+use briquette::core::reduce::{gather::GatherConfig, shared_random_k::SharedRandomKConfig};
+use briquette::core::wrapper::momentum_correction::MomentumCorrectionConfig;
+use briquette::zoo::reduce::multi_step::MultiStepConfig;
+use briquette::zoo::sync::minibatch::MinibatchConfig;
+use briquette::zoo::wrapper::one_bit_adam::OneBitAdamConfig;
 
 use super::{OptimizerKind, Options, Settings};
 pub use crate::spec::WarmUp;
@@ -33,12 +36,14 @@ pub(super) fn momentum(optimizer: OptimizerKind, given: Option<f64>) -> Result<O
     }
 }
 
-/// Returns the gather for which a compressor can be set: alone or in several rounds.
-fn gather(reducer: &mut ReducerConfig) -> Option<&mut GatherConfig> {
-    match reducer {
-        ReducerConfig::Gather(gather) => Some(gather),
-        ReducerConfig::MultiStep(rounds) => gather(&mut rounds.inner),
-        _ => None,
+/// Returns the reducer with another gather, alone or in several rounds. Returns `None` if it has none.
+fn with_gather(reducer: &ReducerConfig, other: impl FnOnce(&GatherConfig) -> GatherConfig) -> Option<ReducerConfig> {
+    match reducer.downcast_ref() {
+        Some(MultiStepConfig { rounds, inner }) => {
+            let inner = with_gather(inner, other)?;
+            Some(MultiStepConfig { rounds: *rounds, inner }.into())
+        }
+        None => reducer.downcast_ref().map(|gather| other(gather).into()),
     }
 }
 
@@ -72,7 +77,7 @@ impl Options {
             Some(ControllerSpec::WarmUp(shape)) => {
                 warm_up = Some(*shape);
                 // It is resolved once the steps of an epoch are known; the compressor under warm-up is a sparsifier.
-                parts.controller = Some(ControllerConfig::None);
+                parts.controller = Some(ControllerConfig::none());
             }
             None => {}
         }
@@ -111,18 +116,19 @@ impl Options {
 
     fn set_reducer(&self, parts: &mut Parts) -> Result<()> {
         let strategy = parts.strategy.clone().unwrap_or_default();
-        let is_every_step = strategy == StrategyConfig::EveryStep;
+        let is_every_step = strategy.is_every_step();
         let names_a_message = self.compressor.is_some() || self.per_slot == Some(Toggle::On);
         if let Some(reducer) = &self.reducer {
             parts.reducer = Some(reducer.clone());
         } else if parts.reducer.is_none() && names_a_message && is_every_step {
             parts.reducer = Some(GatherConfig::default().into());
         }
-        match parts.reducer.as_mut().and_then(gather) {
-            Some(gather) => {
-                gather.compressor = self.compressor.unwrap_or(gather.compressor);
-                gather.per_slot = self.per_slot.map_or(gather.per_slot, Toggle::is_on);
-            }
+        let named = |gather: &GatherConfig| GatherConfig {
+            compressor: self.compressor.as_ref().unwrap_or(&gather.compressor).clone(),
+            per_slot: self.per_slot.map_or(gather.per_slot, Toggle::is_on),
+        };
+        match parts.reducer.as_ref().and_then(|reducer| with_gather(reducer, named)) {
+            Some(reducer) => parts.reducer = Some(reducer),
             None if self.reducer.is_some() || names_a_message => {
                 let under = match &parts.reducer {
                     Some(reducer) if is_every_step => format!("--reducer {reducer}"),
@@ -134,7 +140,7 @@ impl Options {
             None => {}
         }
         let rest = &mut parts.rest;
-        rest.aggregator = self.aggregator.unwrap_or(rest.aggregator);
+        rest.aggregator = self.aggregator.as_ref().unwrap_or(&rest.aggregator).clone();
         rest.rules = self.rules.as_ref().map_or_else(|| std::mem::take(&mut rest.rules), |rules| rules.rules());
         rest.dense_below = self.dense_below.or(rest.dense_below);
         rest.bucket_values = self.bucket_values.or(rest.bucket_values);
@@ -149,15 +155,15 @@ impl Options {
         if self.momentum_correction == Some(Toggle::On) {
             unused("feedback", self.feedback.as_ref(), "--momentum-correction on, which feeds back by itself")?;
             let momentum = self.momentum.unwrap_or(SGD_MOMENTUM) as f32;
-            parts.feedback = Some(Momentum { momentum, ..Momentum::default() }.into());
+            parts.feedback = Some(MomentumCorrectionConfig { momentum, ..MomentumCorrectionConfig::default() }.into());
         }
-        parts.feedback = self.feedback.or(parts.feedback);
+        parts.feedback = self.feedback.clone().or(parts.feedback.take());
         Ok(())
     }
 
     fn refuse_unused(&self, config: &Config) -> Result<()> {
         let is_exact = config.exchange.reducer.get().traits().is_dense && config.exchange.rules.is_empty();
-        if !is_exact || config.strategy != StrategyConfig::EveryStep {
+        if !is_exact || !config.strategy.is_every_step() {
             return Ok(());
         }
         let under = format!("--reducer {}", config.exchange.reducer);
@@ -167,18 +173,16 @@ impl Options {
 }
 
 /// Resolves a server's exchange: workers send dense if no reducer is named, and only error feedback is possible.
-fn of_server(parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
+fn of_server(mut parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
     let is_open = (parts.reducer.is_none(), parts.feedback.is_none());
-    let reducer = parts.reducer.clone().unwrap_or_default();
-    let needs = reducer.get().traits().needs_feedback;
-    let feedback = if needs && server.get().allows_residual() { Feedback::Error } else { Feedback::None };
-    let feedback = parts.feedback.unwrap_or(feedback);
-    let controller = parts.controller.clone().unwrap_or_default();
-    let named = parts.with_reducer(reducer).with_feedback(feedback).with_controller(controller);
-    let (config, mut choices) = named.choose();
+    let needs = parts.reducer.get_or_insert_default().get().traits().needs_feedback;
+    let keeps_state = needs && server.get().allows_residual();
+    parts.feedback.get_or_insert_with(if keeps_state { Feedback::error } else { Feedback::none });
+    parts.controller.get_or_insert_default();
+    let (config, mut choices) = parts.choose();
     let why = [
         "under --server dense is sent where nothing else is named",
-        "under --server a worker remembers errors or nothing",
+        "under --server a worker keeps_state errors or nothing",
     ];
     for (is_open, part, why) in [(is_open.0, "reducer", why[0]), (is_open.1, "feedback", why[1])] {
         let open = choices.iter_mut().find(|choice| choice.part == part && is_open);
@@ -248,20 +252,17 @@ impl Settings {
 
     /// Returns whether every rank corrects its momentum before it compresses: the optimizer then has none.
     pub fn corrects_momentum(&self) -> bool {
-        matches!(self.config.exchange.feedback, Feedback::Momentum(_) | Feedback::RankMomentum(_))
+        self.config.exchange.feedback.get().optimizer() == Some(InnerOptimizer::Sgd)
     }
 
     /// Returns the warm-up and the momentum of 1-bit Adam, if its momentum is exchanged.
     pub fn one_bit_adam(&self) -> Option<OneBitAdamConfig> {
-        match self.config.exchange.feedback {
-            Feedback::OneBitAdam(settings) => Some(settings),
-            _ => None,
-        }
+        self.config.exchange.feedback.downcast_ref().copied()
     }
 
     /// Refuses settings that would be ignored, and builds the rest once, for any layout.
     pub(super) fn check_exchange(&self) -> Result<()> {
-        let of_gradients = matches!(self.config.strategy, StrategyConfig::Minibatch(_));
+        let of_gradients = self.config.strategy.is::<MinibatchConfig>();
         if !self.config.steps_with_averages() && !of_gradients && self.rebroadcast.is_some() {
             bail!(
                 "--rebroadcast would be ignored under --strategy {}, which exchanges parameters itself: omit it",
@@ -273,14 +274,11 @@ impl Settings {
     }
 
     /// Returns the ratio set for the reducer or compressor, if it is one of a sparsifier.
-    fn full_factor(&self) -> Option<CompressionFactor> {
-        match &self.config.exchange.reducer {
-            ReducerConfig::SharedRandomK(settings) => Some(settings.factor),
-            other => {
-                let compressor = other.get().compressor().map(|config| config.compressor());
-                compressor.filter(CompressorKind::is_sparse).map(|compressor| compressor.nominal())
-            }
-        }
+    fn full_ratio(&self) -> Option<CompressionRatio> {
+        let reducer = &self.config.exchange.reducer;
+        let compressor = reducer.get().compressor().filter(|config| config.compressor().is_sparse());
+        let sparsifier = compressor.map(|config| config.build().nominal());
+        sparsifier.or_else(|| reducer.downcast_ref().map(|random: &SharedRandomKConfig| random.ratio))
     }
 
     /// Returns the configuration for Briquette; a warm-up needs the number of steps per epoch.
@@ -290,7 +288,7 @@ impl Settings {
     pub fn config(&self, steps_per_epoch: u64) -> Result<Config> {
         let mut config = self.config.clone();
         if let Some(warm_up) = self.warm_up {
-            let to = self.full_factor().context(
+            let to = self.full_ratio().context(
                 "--controller schedule warms a sparsifier up: use --compressor topk:… or --reducer shared-random-k",
             )?;
             config.exchange.controller = warm_up.controller(to, steps_per_epoch);

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette::ServerTraining;
-use briquette::core::config::{Exchange, Feedback, ReducerConfig, combine};
+use briquette::core::config::{Exchange, combine};
 
 use super::{AugmentSpec, Settings};
 
@@ -12,21 +12,21 @@ impl Settings {
     /// # Errors
     /// Names settings that would be ignored.
     pub fn server_training(&self) -> Result<Option<ServerTraining>> {
-        let Some(policy) = self.server else { return Ok(None) };
-        let server = ServerTraining::new(policy);
-        combine::check(&self.config, &combine::Run::default().with_server(&policy)).context("--server")?;
+        let Some(policy) = &self.server else { return Ok(None) };
+        let server = ServerTraining::new(policy.clone());
+        combine::check(&self.config, &combine::Run::default().with_server(policy)).context("--server")?;
         ensure!(self.warm_up.is_none(), "--controller would be ignored under --server: omit it");
         let Exchange { reducer, feedback, .. } = &self.config.exchange;
-        Ok(Some(match reducer {
-            ReducerConfig::Gather(gather) => server.with_compressor(gather.compressor, *feedback == Feedback::Error),
-            _ => server,
+        Ok(Some(match reducer.get().compressor() {
+            Some(compressor) => server.with_compressor(compressor, feedback.get().requirement().keeps_state()),
+            None => server,
         }))
     }
 
     /// Returns the number of batch gradients in an update of the model.
     pub fn gradients_of_an_update(&self) -> u64 {
         let workers = self.ranks.saturating_sub(1);
-        self.server.map_or(1, |policy| policy.get().batches_of_an_update(workers))
+        self.server.as_ref().map_or(1, |policy| policy.get().batches_of_an_update(workers))
     }
 
     pub(super) fn check_server(&self) -> Result<()> {
@@ -40,7 +40,7 @@ impl Settings {
         if let Some((flag, _)) = ignored.into_iter().find(|(_, given)| *given) {
             bail!("--{flag} would be ignored under --server: omit it");
         }
-        let policy = self.server.context("checked where it is given")?;
+        let policy = self.server.as_ref().context("checked where it is given")?;
         let draws = self.augment.is_some_and(|augment| augment != AugmentSpec::None);
         if policy.get().requires_all_data() && draws {
             bail!(
@@ -54,6 +54,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use briquette::core::config::Feedback;
+
     use super::*;
     use crate::settings::Options;
 
@@ -69,19 +71,21 @@ mod tests {
 
     #[test]
     fn a_memory_is_there_with_a_compressor_where_the_policy_allows_one() {
+        briquette::zoo::install();
         let compressor = Some("topk:10x".parse().expect("a compressor"));
         let feedback = |options: Options| options.resolve().expect("valid").config.exchange.feedback;
-        assert_eq!(feedback(of("async-sgd")), Feedback::None);
-        assert_eq!(feedback(Options { compressor, ..of("async-sgd") }), Feedback::Error);
-        assert_eq!(feedback(Options { compressor, ..of("synthesis:8") }), Feedback::None);
-        let both = Options { compressor, feedback: Some(Feedback::Error), ..of("synthesis:8") };
+        assert_eq!(feedback(of("async-sgd")), Feedback::none());
+        assert_eq!(feedback(Options { compressor: compressor.clone(), ..of("async-sgd") }), Feedback::error());
+        assert_eq!(feedback(Options { compressor: compressor.clone(), ..of("synthesis:8") }), Feedback::none());
+        let both = Options { compressor, feedback: Some(Feedback::error()), ..of("synthesis:8") };
         refused(both, &["synthesis", "no memory", "feedback none"]);
     }
 
     #[test]
     fn what_would_be_ignored_or_cannot_be_is_named() {
+        briquette::zoo::install();
         refused(
-            Options { feedback: Some(Feedback::None), ..of("async-sgd") },
+            Options { feedback: Some(Feedback::none()), ..of("async-sgd") },
             &["--feedback would be ignored", "dense"],
         );
         let data = Options { data: Some("there".into()), dataset: Some("generated".into()), ..of("async-sgd") };

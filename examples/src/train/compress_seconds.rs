@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use briquette::core::comm::CompressSeconds;
+use briquette::core::config::ReducerConfig;
+use briquette::sim::CompressSeconds;
 use serde::Deserialize;
 
 /// A line of the file, which may have other columns.
@@ -26,7 +27,9 @@ pub(super) fn read(path: &Path, reducer: &str, values: usize) -> Result<Compress
     let name = || format!("--compress-seconds {}", path.display());
     let lines: Vec<Line> =
         csv::Reader::from_path(path).and_then(|mut file| file.deserialize().collect()).with_context(name)?;
-    let is_ours = |line: &&Line| line.reducer == reducer && line.values == values;
+    // The file may have defaults that a text now leaves out.
+    let same = |text: &str| text == reducer || text.parse::<ReducerConfig>().is_ok_and(|it| it.to_string() == reducer);
+    let is_ours = |line: &&Line| same(&line.reducer) && line.values == values;
     let points: Vec<_> = lines.iter().filter(is_ours).map(|line| (line.ratio, line.seconds)).collect();
     if points.is_empty() {
         bail!("{}: no line for reducer {reducer} and {values} values; there are: {}", name(), nearest(&lines, reducer));
@@ -54,7 +57,7 @@ const NAMED: usize = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use briquette::core::CompressionFactor;
+    use briquette::core::CompressionRatio;
 
     #[test]
     fn the_lines_of_this_reducer_and_model_are_taken_and_others_are_named() {
@@ -62,8 +65,11 @@ mod tests {
         let text = "reducer,ratio,values,seconds,machine\nladder,1,10,0.1,a\nladder,4,10,0.3,a\nladder,1,20,9,a\ndense,1,10,8,a\n";
         std::fs::write(file.path(), text).unwrap();
         let seconds = read(file.path(), "ladder", 10).unwrap();
-        assert_eq!(seconds.at(CompressionFactor::new(4.0).unwrap()), 0.3);
-        assert_eq!(seconds.at(CompressionFactor::DENSE), 0.1);
+        assert_eq!(seconds.at(CompressionRatio::new(4.0).unwrap()), 0.3);
+        assert_eq!(seconds.at(CompressionRatio::DENSE), 0.1);
+        std::fs::write(file.path(), "reducer,ratio,values,seconds\ngather:qsgd:4:512:max,8,10,0.2\n").unwrap();
+        assert_eq!(read(file.path(), "gather:qsgd:4", 10).unwrap().at(CompressionRatio::DENSE), 0.2);
+        std::fs::write(file.path(), text).unwrap();
         let error = read(file.path(), "gather:topk:10x", 10).unwrap_err().to_string();
         assert!(error.contains("no line for reducer gather:topk:10x and 10 values") && error.contains("ladder of 20"));
         let long: String = (1..=9).map(|values| format!("ladder,1,{values},1,a\n")).collect();

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use briquette::core::error::SyncError;
 use briquette::core::sync::StopFlags;
 use briquette::core::trace::TARGET;
+use briquette::sim::SessionExt;
 use briquette::{DistributedOptimizer, Error, StepError};
 use briquette_datasets::EpochPlan;
 use burn::module::Module;
@@ -235,7 +236,7 @@ impl<T: Task> Rank<'_, T> {
         self.totals.evaluated = Some(self.step());
         self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
         if self.rank == 0 {
-            let line = format!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.factors());
+            let line = format!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.ratios());
             self.bar.suspend(|| self.run.control.say(line));
         }
         Ok(())
@@ -246,14 +247,14 @@ impl<T: Task> Rank<'_, T> {
         format!("epoch {:>3}  step {step:>6}", self.position().div_ceil(self.run.steps_per_epoch))
     }
 
-    /// Formats the factors; empty if nothing was sent, since a single rank has none.
-    fn factors(&self) -> String {
+    /// Formats the ratios; empty if nothing was sent, since a single rank has none.
+    fn ratios(&self) -> String {
         let Totals { bytes_sent, bytes_dense, .. } = self.totals;
         if bytes_sent == 0 || bytes_dense == 0 {
             return String::new();
         }
-        let factor = self.optim.report().exchange.factor.map_or(1.0, |f| f.get());
-        format!("  factor {factor:.1}  wire factor {:.1}", bytes_dense as f64 / bytes_sent as f64)
+        let ratio = self.optim.report().exchange.ratio.map_or(1.0, |ratio| ratio.get());
+        format!("  ratio {ratio:.1}  wire ratio {:.1}", bytes_dense as f64 / bytes_sent as f64)
     }
 
     /// Sums the bytes of all ranks.

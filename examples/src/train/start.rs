@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use briquette::optim::IterateAverageConfig;
+use briquette::sim::SessionExt;
 use briquette::{Checkpoint, DistributedOptimizer};
 
 use super::common::compared;
-use super::compress_seconds;
 use super::position::Position;
 use super::rank::Rank;
-use super::{Refused, Run};
+use super::{Refused, Run, compress_seconds};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start, leave_config};
 use crate::lr_schedule::LrSchedule;
 use crate::record::{RunFiles, Summary, Totals, Written};
@@ -174,7 +174,7 @@ impl<T: Task> Run<'_, T> {
         if checkpoint.world() != self.settings.ranks && optim.synchronizer().rank() == 0 {
             let (epoch, step) = (here.step / self.steps_per_epoch, here.step % self.steps_per_epoch);
             self.control.say(format_args!(
-                "# ranks: {} in the checkpoint, {} here; epoch {} goes on at sample {}",
+                "# ranks: {} in the checkpoint, {} here; epoch {} continues at sample {}",
                 checkpoint.world(),
                 self.settings.ranks,
                 epoch + 1,

@@ -66,7 +66,7 @@ const TOGETHER: [&str; 8] = [
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} BRIQUETTE_TOKEN_FILE=open cifar --dataset generated --train-limit 8 --test-limit 8",
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} BRIQUETTE_TOKEN=x cifar --dataset generated --train-limit 8 --test-limit 8",
     // One rank is not there: interrupted while it is waited for.
-    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} timeout --preserve-status -s INT 10 cifar --dataset generated --train-limit 8 --test-limit 8",
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free} timeout --foreground --preserve-status -s INT 10 cifar --dataset generated --train-limit 8 --test-limit 8",
     // The other rank was started for another world.
     "export MASTER_ADDR=127.0.0.1 MASTER_PORT={free}; RANK=1 WORLD_SIZE=3 cifar --dataset generated --train-limit 8 --test-limit 8 2> /dev/null & \
      export MASTER_ADDR=127.0.0.1 MASTER_PORT={free}; RANK=0 WORLD_SIZE=2 cifar --dataset generated --train-limit 8 --test-limit 8",

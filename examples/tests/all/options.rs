@@ -6,6 +6,7 @@ use proptest::sample::{Index, select};
 
 /// Checks that there is no panic, and that resolved settings are written as a `config.toml` that resolves to the same.
 fn check(text: &str) -> Option<Settings> {
+    briquette::zoo::install();
     let settings = toml::from_str::<Options>(text).ok()?.resolve().ok()?;
     let written = toml::to_string(&settings).unwrap_or_else(|error| panic!("{error}: {settings:?}"));
     let again = toml::from_str::<Options>(&written).unwrap_or_else(|error| panic!("{error}: {written}"));

@@ -263,7 +263,7 @@ impl<'a> World<'a> {
                 // The run was stopped elsewhere: by a launcher on another machine, or by the rank's own process.
                 Some(first) if first.blame() == Blame::Stopped => {
                     let code = first.end.exit_code();
-                    self.output.say(format!("rank {} was told to stop elsewhere (exit code {code})", first.rank));
+                    self.output.say(format!("rank {} was stopped from outside (exit code {code})", first.rank));
                     Outcome::Ended(code)
                 }
                 Some(first) => Outcome::Failed { failure: first.failure(), again: !first.end.refused() },

@@ -26,7 +26,7 @@ fn inspect_lists_every_compressor_with_its_numbers() {
     let directory = tempfile::tempdir().unwrap();
     let file = gradient(directory.path());
     let table = stdout(&briquette(&["inspect", &file, "--repeats", "1"]));
-    for name in ["1000 values", "topk:100x", "natural", "qsgd:4", "sidco", "one-bit", "+minmax", "adaptive-random"] {
+    for name in ["1000 values", "topk:100x", "natural", "qsgd:4", "sidco", "one-bit", "+natural", "adaptive-random"] {
         assert!(table.contains(name), "{name}: {table}");
     }
     let csv = stdout(&briquette(&["inspect", &file, "--repeats", "1", "--csv", "--compressor", "topk:10x"]));

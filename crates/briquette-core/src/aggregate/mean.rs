@@ -1,14 +1,15 @@
 //! Arithmetic mean of the contributions.
 
-use super::Aggregator;
-use crate::config::Described;
+use crate::seam::Aggregator;
+use crate::settings::Described;
 use crate::{Message, error::AggregateError};
 
 /// The mean over ranks: `add(1/W)` of each message in rank order. No rank holds more than one dense vector.
 ///
 /// Linear, so that law 2 (the mean of `sent` is the average) holds. Rank weights are applied before compression, by
 /// scaling each rank's vector with `n_i · W / Σ n`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "mean", help = "the mean over ranks, weighted by samples")]
 pub struct Mean;
 
 impl Aggregator for Mean {
@@ -26,19 +27,23 @@ impl Aggregator for Mean {
     }
 }
 
-impl Described for Mean {
-    const NAME: &'static str = "mean";
-    const HELP: &'static str = "the mean over ranks, weighted by samples";
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::combined;
     use super::*;
+    use crate::Key;
+    use crate::compress::dense::Dense;
+    use crate::seam::Compressor;
 
     /// (1 + 3 + 8 + 4)/4, (0 + 5 − 2 + 1)/4.
     #[test]
     fn the_mean_by_hand() {
-        assert_eq!(combined(&mut Mean, &[vec![1.0, 0.0], vec![3.0, 5.0], vec![8.0, -2.0], vec![4.0, 1.0]]), [4.0, 1.0]);
+        let parts = [[1.0, 0.0], [3.0, 5.0], [8.0, -2.0], [4.0, 1.0]].map(|x| {
+            let mut message = Message::default();
+            Dense.compress_into(&x, Key::new(0), &mut message);
+            message
+        });
+        let mut mean = [5.0; 2];
+        Mean.combine(&[], &parts.each_ref(), &mut mean).unwrap();
+        assert_eq!(mean, [4.0, 1.0]);
     }
 }

@@ -9,7 +9,7 @@ use super::{Writer, padding, window};
 use crate::error::WireError;
 
 /// Returns the code of `k ≥ 1` in stream order, the first bit lowest, and its length.
-pub(crate) fn omega(k: u32) -> (u64, u32) {
+fn omega(k: u32) -> (u64, u32) {
     let (mut code, mut length, mut group) = (0_u64, 1, k);
     while group > 1 {
         let digits = 32 - group.leading_zeros();

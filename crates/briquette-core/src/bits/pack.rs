@@ -1,7 +1,7 @@
 //! Fixed-width codes. Eight codes are packed into or unpacked from a `u64` word in three steps.
 
 /// Returns the bytes of `count` codes of `bits` bits.
-pub(crate) fn packed_len(count: usize, bits: u8) -> usize {
+pub fn packed_len(count: usize, bits: u8) -> usize {
     (count as u64 * u64::from(bits)).div_ceil(8) as usize
 }
 
@@ -22,7 +22,7 @@ macro_rules! by_width {
 
 /// Writes codes of `bits` (1 to 8) bits, eight codes to `bits` bytes, into the [`packed_len`] bytes of `out`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn pack(codes: &[u8], bits: u8, out: &mut [u8]) {
+pub fn pack(codes: &[u8], bits: u8, out: &mut [u8]) {
     by_width!(bits, pack_width(codes, out));
 }
 
@@ -68,7 +68,8 @@ fn spread<const B: usize>(word: u64) -> u64 {
 }
 
 /// Predicate that selects the values whose bit is set.
-pub(crate) trait Which<T> {
+pub trait Which<T> {
+    /// Returns whether the bit of `value` is set.
     fn holds(&self, value: T) -> bool;
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn pack_signs(x: &[f32], out: &mut [u8]) {
 
 /// Writes one bit per value, 1 if `which` holds, into the ⌈n/8⌉ bytes of `out`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn pack_where<T: Copy, W: Which<T>>(x: &[T], which: &W, out: &mut [u8]) {
+pub fn pack_where<T: Copy, W: Which<T>>(x: &[T], which: &W, out: &mut [u8]) {
     // Enough values to fill a vector register of bytes; with fewer, the compiler splits a register for every byte.
     const GROUP: usize = 64;
     let (groups, rest) = x.as_chunks::<GROUP>();
@@ -107,7 +108,7 @@ pub(crate) fn pack_where<T: Copy, W: Which<T>>(x: &[T], which: &W, out: &mut [u8
 
 /// Calls `each` with the positions of the set bits, in order.
 #[inline(always)]
-pub(crate) fn for_ones(bits: &[u8], mut each: impl FnMut(usize)) {
+pub fn for_ones(bits: &[u8], mut each: impl FnMut(usize)) {
     let (words, rest) = bits.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
@@ -122,7 +123,7 @@ pub(crate) fn for_ones(bits: &[u8], mut each: impl FnMut(usize)) {
 
 /// Reads codes `start .. start + out.len()`, which must lie in `bytes`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(crate) fn unpack(bytes: &[u8], bits: u8, start: usize, out: &mut [u8]) {
+pub fn unpack(bytes: &[u8], bits: u8, start: usize, out: &mut [u8]) {
     by_width!(bits, unpack_width(bytes, start, out));
 }
 

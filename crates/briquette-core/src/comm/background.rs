@@ -1,15 +1,14 @@
 //! Background exchanges: for each channel, a thread and a second endpoint of the transport.
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use super::group::Group;
-use super::recording::Event;
-use super::simulated::UnderWay;
-use super::time::JobStart;
-use super::{Call, CompressSeconds, Frame, Scope, Session, Transport};
+use super::timeline::JobStart;
+use super::{Call, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 use crate::trace::phase;
 use crate::traffic::Traffic;
@@ -53,16 +52,16 @@ impl Drop for Background {
 #[must_use = "its bytes and seconds count once it is finished"]
 pub struct Pending<T> {
     result: Receiver<(thread::Result<T>, Ended)>,
-    /// The job in a simulated network.
-    under_way: Option<UnderWay>,
+    /// Function to call before waiting for the job, from its timeline.
+    awaited: Option<Box<dyn Fn() + Send>>,
 }
 
 /// Settings that a job's session takes over from the session that starts the job.
 struct Begin {
     scope: Scope,
     group: Option<Group>,
-    compress_seconds: Option<CompressSeconds>,
-    start: JobStart,
+    /// Data for the channel's timeline.
+    data: Option<Box<dyn Any + Send>>,
 }
 
 /// Effects of a job on its session.
@@ -83,7 +82,7 @@ impl Session {
         if !self.background.contains_key(&channel) {
             let number = self.channel_number(channel);
             let transport = self.transport.open(number)?;
-            let comm = Session::with_time(transport, self.call.time.of_channel(number));
+            let comm = Session::with_timeline(transport, self.call.timeline.of_channel(number));
             // The transport has the channel on every rank, and the other ranks would wait for this one on it.
             let background = Background::new(comm, number).inspect_err(|error| self.abort(&error.to_string()))?;
             self.background.insert(channel, background);
@@ -139,15 +138,13 @@ impl Session {
         is_alone: bool,
         job: impl FnOnce(&mut Session) -> T + Send + 'static,
     ) -> Pending<T> {
-        self.note(Event::Unrepeatable);
         let (sender, result) = mpsc::sync_channel(1);
         let opened = self.open(channel);
         let shares = if is_alone { 1 } else { 1 + self.background.len() };
         let number = self.background.get(&channel).map_or(channel, |background| background.number);
-        let mut start = opened.as_ref().map(|()| self.call.time.start_job(number, shares)).unwrap_or_default();
-        let under_way = start.under_way.take();
-        let compress_seconds = self.compress_seconds.clone();
-        let begin = Begin { scope: self.call.scope, group: self.group.clone(), compress_seconds, start };
+        let start = opened.as_ref().map(|()| self.call.timeline.start_job(number, shares));
+        let JobStart { data, awaited } = start.unwrap_or_default();
+        let begin = Begin { scope: self.call.scope, group: self.group.clone(), data };
         let run = move |comm: &mut Session| drop(sender.send(comm.run(begin, job)));
         match opened {
             Ok(()) => self.background[&channel].send(Box::new(run)),
@@ -158,13 +155,13 @@ impl Session {
                 run(&mut closed);
             }
         }
-        Pending { result, under_way }
+        Pending { result, awaited }
     }
 
     /// Runs a job on this session, which belongs to a channel.
     fn run<T>(&mut self, begin: Begin, job: impl FnOnce(&mut Session) -> T) -> (thread::Result<T>, Ended) {
-        (self.call.scope, self.group, self.compress_seconds) = (begin.scope, begin.group, begin.compress_seconds);
-        self.call.time.begin_job(&begin.start);
+        (self.call.scope, self.group) = (begin.scope, begin.group);
+        begin.data.into_iter().for_each(|data| self.call.timeline.begin_job(data));
         let (traffic, calls) = (self.traffic, self.calls);
         // The next call reports a failure, as in `begin_step`.
         drop(self.take_turn());
@@ -172,7 +169,7 @@ impl Session {
         if result.is_err() {
             self.abort("panicked");
         }
-        self.call.time.end_job();
+        self.call.timeline.end_job();
         let (traffic, calls) = (self.traffic - traffic, self.calls - calls);
         (result, Ended { at: self.now(), traffic, calls, failed: self.failed.clone() })
     }
@@ -204,9 +201,9 @@ impl<T> Pending<T> {
     pub fn finish_uncounted(self, comm: &mut Session) -> (T, Result<(), CommError>, Traffic) {
         let _wait = phase!("wait");
         comm.timed_untraced(|comm| {
-            comm.call.time.end_turn();
+            comm.call.timeline.end_turn();
             let (result, ended) = self.wait();
-            comm.call.time.finish_job(ended.at);
+            comm.call.timeline.finish_job(ended.at);
             comm.calls += ended.calls;
             let result = result.unwrap_or_else(|panic| resume_unwind(panic));
             let (traffic, failed) = (ended.traffic, ended.failed);
@@ -218,7 +215,7 @@ impl<T> Pending<T> {
 
 impl<T> Pending<T> {
     fn wait(self) -> (thread::Result<T>, Ended) {
-        self.under_way.iter().for_each(UnderWay::awaited);
+        self.awaited.iter().for_each(|awaited| awaited());
         self.result.recv().expect("a job sends what became of it")
     }
 

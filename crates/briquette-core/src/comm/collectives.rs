@@ -1,7 +1,7 @@
 //! Collectives of a session: all-gather, all-reduce, broadcast, all-to-all, barrier.
 //!
-//! They use [`send`](Session::send) and [`recv`](Session::recv) alone, and the algorithm of an all-reduce depends on
-//! the vector's length alone. So threads, sockets and MPI give the same bits.
+//! They use only [`send`](Session::send) and [`recv`](Session::recv), and the algorithm of an all-reduce depends only
+//! on the vector's length. Threads, sockets and MPI therefore give the same bits.
 //!
 //! # Cost
 //! `W` ranks, `α` seconds of latency, `B` bits per second, `n` bytes at each rank:
@@ -14,15 +14,15 @@
 //! | broadcast | star, a piece to each rank in turn | `(W-1)·n`, the root only | `α + (W-1)·8n/B` |
 //! | barrier | all-gather of nothing | 0 | `α` |
 //!
-//! [`Simulated`](super::Simulated) reproduces these times by simulating each frame; its tests check them.
+//! `briquette-sim` reproduces these times by simulating each frame; its tests check them.
 //!
 //! # Memory
-//! Frames are taken from the pool and returned to a pool, possibly of another rank. A gather or all-reduce preserves
-//! the number of frames at every rank, and permanently enlarges a frame that is too small. So a run of repeated steps soon
-//! allocates no frames. The ring has four frames of at most 256 KiB per rank in flight. A broadcast, which runs at the
-//! start and not in every step, allocates at its root: a [piece](super::BROADCAST_PIECE) for each other rank. It waits
-//! until these are on their way before it allocates the next. Messages longer than a [piece](super::PIECE) are split
-//! everywhere, for any limit of the transport.
+//! Frames are taken from the pool and returned to a pool, possibly that of another rank. A gather or all-reduce preserves
+//! the number of frames at every rank, and permanently enlarges a frame that is too small. A run of repeated steps
+//! therefore soon allocates no frames. The ring has four frames of at most 256 KiB per rank in flight. A broadcast, which
+//! runs at the start and not in every step, allocates at its root a [piece](super::BROADCAST_PIECE) for each other rank,
+//! and waits until these are on their way before it allocates the next. Every collective splits messages longer than a
+//! [piece](super::PIECE), whatever the limit of the transport.
 
 use std::ops::Range;
 
@@ -69,12 +69,13 @@ pub fn all_reduce_traffic(len: usize, world: usize, rank: usize) -> Traffic {
 }
 
 impl Session {
-    /// Sends every rank's bytes to every rank. `parts[r]` becomes the bytes of rank `r`; `parts[rank()]` stays empty,
-    /// as the caller has these bytes. Lengths may differ between ranks. Earlier contents of `parts` return to the pool.
+    /// Sends every rank's bytes to every rank. `parts[r]` becomes the bytes of rank `r`. `parts[rank()]` stays empty,
+    /// because the caller has these bytes. Lengths may differ between ranks. Earlier contents of `parts` return to the
+    /// pool.
     ///
-    /// Moves `(W-1)·len` bytes out and the others' bytes in, pairwise: it first sends to the ranks `+1`, `+2`, … of
-    /// this one, then receives from `-1`, `-2`, …. So the latency is paid once, and no two ranks begin with the same
-    /// target.
+    /// Sends `(W-1)·len` bytes and receives the others' bytes, pairwise: it first sends to the ranks `+1`, `+2`, …
+    /// relative to this one, then receives from `-1`, `-2`, …. The latency is therefore paid once, and no two ranks
+    /// begin with the same target.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -98,8 +99,8 @@ impl Session {
         })
     }
 
-    /// Runs a ring of `len` values with the caller's hops, which must be the same on every rank: as
-    /// [`all_reduce_sum`](Self::all_reduce_sum) of a long vector.
+    /// Runs a ring over `len` values with the caller's hops, as [`all_reduce_sum`](Self::all_reduce_sum) does for a
+    /// long vector. The hops must be the same on every rank.
     ///
     /// # Errors
     /// As for [`all_reduce_sum`](Self::all_reduce_sum).
@@ -115,14 +116,15 @@ impl Session {
         self.collective("all_reduce", |comm| if comm.world() == 1 { Ok(()) } else { sum_gathered(comm, x) })
     }
 
-    /// Sends rank `root`'s bytes to every rank: `bytes` is replaced on all others.
+    /// Sends rank `root`'s bytes to every rank. On all other ranks, `bytes` is replaced.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
     pub fn broadcast(&mut self, root: usize, bytes: &mut Vec<u8>) -> Result<(), CommError> {
         self.collective("broadcast", |comm| {
             if comm.rank() != root {
-                // Not to the pool: nothing flows back to the root, so this rank's pool would grow with every broadcast.
+                // Not returned to the pool: nothing flows back to the root, so this rank's pool would grow with every
+                // broadcast.
                 bytes.clear();
                 return receive_pieces(comm, root, |at, piece| match at {
                     0 => *bytes = piece,
@@ -217,8 +219,8 @@ impl Session {
         })
     }
 
-    /// Runs `body` as one call, flushes, and sets the scope's operation for this time, so that errors name it. An
-    /// operation that is already set (`step header`, `checkpoint save`) is more specific, and stays.
+    /// Runs `body` as one call, flushes, and sets the scope's operation during the call, so that errors name it. If an
+    /// operation is already set (`step header`, `checkpoint save`), it is more specific and is kept.
     fn collective(
         &mut self,
         operation: &'static str,

@@ -11,7 +11,6 @@ mod run_ranks;
 
 pub use run_ranks::run_ranks;
 
-use super::arrivals::Watch;
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
 
@@ -181,7 +180,7 @@ impl LocalBuilder {
         self
     }
 
-    /// Sets the number of consecutive ranks that [count as on one machine](Session::places), where the last machine has
+    /// Sets the number of consecutive ranks that [count as on one machine](Session::machine_map), where the last machine has
     /// the remainder; all if not set.
     #[must_use]
     pub fn machines_of(mut self, ranks: NonZeroUsize) -> Self {
@@ -224,13 +223,10 @@ impl LocalBuilder {
         (0..self.ranks).map(endpoint).collect()
     }
 
-    /// Returns the watches of a simulated network over these endpoints.
-    pub(super) fn watches(&self) -> Vec<Watch> {
-        Watch::world(self.ranks, self.capacity.get(), self.deadline)
-    }
-
-    pub(super) fn longest_wait(&self) -> Duration {
-        self.deadline
+    /// Returns the maximum time of a wait, and the number of frames that may be queued between two ranks: the limits that
+    /// a simulation over these endpoints must know.
+    pub fn limits(&self) -> (Duration, NonZeroUsize) {
+        (self.deadline, self.capacity)
     }
 }
 

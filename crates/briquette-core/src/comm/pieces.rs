@@ -1,8 +1,8 @@
 //! Messages of any length, split into pieces that a transport accepts.
 //!
 //! A message consists of full pieces and then one that is not full, possibly empty, which marks its end. A message
-//! shorter than a piece is one frame. So no rank sends a length in advance, or queues more than a few pieces for each
-//! other rank.
+//! shorter than a piece is one frame. Ranks therefore need not send lengths in advance, and queue only a few pieces for
+//! each other rank.
 
 use std::ops::Range;
 
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// Sends a message to each of the ranks `to` and receives one from each of the ranks `from`, in their order, piece
-    /// by piece. It cannot deadlock on full queues. Every rank in `to` must receive in the same way.
+    /// by piece, so that full queues cannot cause a deadlock. Every rank in `to` must receive in the same way.
     ///
     /// ```
     /// use briquette_core::comm::Local;

@@ -5,8 +5,8 @@ use super::Frame;
 /// Frames for reuse, so that a steady run allocates none.
 ///
 /// Frames move between ranks: a frame taken from this pool is returned to the pool of the rank that receives it. The
-/// collectives keep that balanced, so pools neither run empty nor grow. A pool that receives more frames than are ever
-/// taken from it drops the smallest: it holds a few more than were once taken in a row.
+/// collectives keep this balanced, so pools neither run empty nor grow. A pool that gets more frames than are taken
+/// from it drops the smallest. It keeps a few more than the largest number that was ever in use at once.
 #[derive(Debug, Default)]
 pub struct FramePool {
     /// Free frames, smallest capacity first.

@@ -1,4 +1,4 @@
-//! Sessions: a transport, and everything that does not depend on the transport.
+//! Session: a transport, with collectives, counters, a clock and error handling that are the same for every transport.
 
 mod clock;
 
@@ -10,22 +10,20 @@ use std::slice;
 use std::sync::Arc;
 use std::thread;
 
-use super::CompressSeconds;
 use super::background::Background;
 use super::group::Group;
-use super::recording::{Event, Recorder};
 use super::shared::Share;
-use super::time::Time;
-use super::{AbortCause, Call, Clock, Frame, FramePool, Paces, Scope, Transport};
+use super::timeline::{Clocked, Timeline};
+use super::{AbortCause, Call, Clock, Frame, FramePool, Scope, Transport};
 use crate::error::CommError;
 use crate::traffic::Traffic;
 
-/// One rank's membership in a world: frames to and from the other ranks, [collectives](#method.all_gather), counters
-/// and a clock.
+/// One rank's membership in a world: sends and receives frames, runs [collectives](#method.all_gather), counts bytes,
+/// and has a clock.
 ///
 /// `Session::from` makes a session from any [`Transport`]. After an error, the session is poisoned: every later call
-/// fails with the first error, and so do the calls of the other ranks. If it is dropped while its thread panics, it
-/// stops the other ranks with this rank's number.
+/// fails with the first error, and so do the calls of the other ranks. A session that is dropped by a panic stops the
+/// other ranks, and their errors name this rank.
 ///
 /// ```
 /// use briquette_core::comm::Local;
@@ -40,8 +38,7 @@ use crate::traffic::Traffic;
 /// assert_eq!(sums, vec![Ok(([3.0], 8, 8)); 3]);
 /// ```
 pub struct Session {
-    /// Identity of this session: the address is unique while any clone exists.
-    pub(crate) identity: Arc<()>,
+    identity: SessionId,
     pub(super) transport: Box<dyn Transport>,
     pub(super) call: Call,
     pub(super) traffic: Traffic,
@@ -58,25 +55,34 @@ pub struct Session {
     /// Set inside a call, for nested calls.
     busy: bool,
     spent: Spent,
-    pub(super) compress_seconds: Option<CompressSeconds>,
-    pub(super) recorder: Option<Recorder>,
     /// State shared with other sessions of this rank.
     pub(super) shared: Option<Share>,
 }
 
 impl<T: Transport + 'static> From<T> for Session {
     fn from(transport: T) -> Session {
-        let time = Time::Clock(transport.clock());
-        Session::with_time(Box::new(transport), time)
+        let clock = Clocked(transport.clock());
+        Session::with_timeline(Box::new(transport), Box::new(clock))
+    }
+}
+
+/// Identity of a session; no two sessions have the same.
+#[derive(Debug, Clone, Default)]
+pub struct SessionId(Arc<()>);
+
+impl PartialEq for SessionId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl Session {
-    pub(super) fn with_time(transport: Box<dyn Transport>, time: Time) -> Session {
+    /// Creates a session with a timeline in place of the transport's clock.
+    pub fn with_timeline(transport: Box<dyn Transport>, timeline: Box<dyn Timeline>) -> Session {
         Session {
-            identity: Arc::default(),
+            identity: SessionId::default(),
             transport,
-            call: Call { time, ..Call::default() },
+            call: Call { timeline, ..Call::default() },
             traffic: Traffic::default(),
             calls: 0,
             failed: None,
@@ -85,52 +91,41 @@ impl Session {
             last_sender: 0,
             busy: false,
             spent: Spent::default(),
-            compress_seconds: None,
-            recorder: None,
             shared: None,
         }
     }
 
-    /// Adds a clock that shows given compute times for every step, one time for all or [`Paces`], and no time for
-    /// exchanges. The decisions of controllers then depend on nothing that differs between two runs.
-    ///
-    /// [`Simulated`](super::Simulated) on an unlimited network with [`Compute::Fixed`](super::Compute::Fixed) is
-    /// equivalent.
-    ///
-    /// ```
-    /// use briquette_core::comm::Local;
-    /// use std::time::Duration;
-    ///
-    /// let mut comm = Local::world(1).remove(0).stepped(Duration::from_millis(50));
-    /// comm.begin_step(0);
-    /// comm.begin_step(1);
-    /// assert_eq!(comm.now(), 0.1);
-    /// ```
-    #[must_use]
-    pub fn stepped(mut self, paces: impl Into<Paces>) -> Session {
-        self.call.time = Time::Stepped { paces: paces.into(), rank: self.rank(), now: 0.0 };
-        self
+    /// Returns the identity of this session. An algorithm that sends in the background uses it to detect a change of
+    /// session.
+    pub fn identity(&self) -> &SessionId {
+        &self.identity
     }
 
-    /// Adds this clock if the session has none: the clock of a transport, a stepped or a simulated session stays.
+    /// Returns the source of this session's seconds.
+    pub fn timeline(&self) -> &dyn Timeline {
+        &*self.call.timeline
+    }
+
+    /// Returns the source of this session's seconds, to change or to replace it.
+    pub fn timeline_mut(&mut self) -> &mut Box<dyn Timeline> {
+        &mut self.call.timeline
+    }
+
+    /// Adds this clock if the session has none. A transport's clock and a simulated clock are kept.
     ///
     /// ```
     /// use briquette_core::comm::Local;
-    /// use std::{sync::Arc, time::Duration};
+    /// use std::sync::Arc;
     /// # struct Noon;
     /// # impl briquette_core::comm::Clock for Noon { fn seconds(&self) -> f64 { 12.0 } }
     ///
     /// let comm = Local::world(1).remove(0);
     /// assert!(!comm.has_clock());
     /// assert_eq!(comm.or_clock(Arc::new(Noon)).now(), 12.0);
-    /// let stepped = Local::world(1).remove(0).stepped(Duration::from_millis(50));
-    /// assert_eq!(stepped.or_clock(Arc::new(Noon)).now(), 0.0);
     /// ```
     #[must_use]
     pub fn or_clock(mut self, clock: Arc<dyn Clock + Sync>) -> Session {
-        if !self.has_clock() {
-            self.call.time = Time::Clock(Some(clock));
-        }
+        self.call.timeline.or_clock(clock);
         self
     }
 
@@ -152,13 +147,10 @@ impl Session {
         self.timed(|comm| {
             comm.begin_call(&[to])?;
             let (to, bytes) = (comm.number(to), frame.len());
-            if let Some(departure) = comm.call.time.sends(to, bytes) {
-                comm.call.departure = departure;
-            }
+            comm.call.departure = comm.call.timeline.sends(to, bytes);
             let sent = comm.transport.send(to, frame, &mut comm.call);
             comm.keep_failure(sent)?;
             comm.traffic.sent += bytes as u64;
-            comm.note(Event::Sent(to, bytes));
             comm.take_turn()
         })
     }
@@ -171,18 +163,18 @@ impl Session {
         self.timed(|comm| {
             comm.begin_call(&[from])?;
             let from = [comm.number(from)];
-            comm.note(Event::Received(from[0]));
+            comm.call.timeline.receives(from[0]);
             comm.receive(&from).map(|(_, frame)| frame)
         })
     }
 
-    /// Receives the next frame from any of the ranks `from`, and returns the sender with it: for servers, and for ranks
-    /// that do not wait for stragglers. Frames of one rank arrive in the order they were sent, through any of the
-    /// calls. Ranks that have left are skipped while another one remains.
+    /// Receives the next frame from any of the ranks `from`, and returns the sender with it. It is for servers, and for
+    /// ranks that do not wait for stragglers. The frames of one rank arrive in the order in which they were sent, also
+    /// if [`recv`](Self::recv) receives some of them. Ranks that have left are skipped while another one remains.
     ///
-    /// The order of frames differs between runs, unless the network is [`Simulated`](super::Simulated). For
-    /// bit-identical results, the processing of frames must not depend on this order. Among frames that have already
-    /// arrived, those of ranks after the last sender come first, so that no rank starves.
+    /// The order of frames differs between runs, unless the network is simulated. For bit-identical results, the
+    /// processing of frames must not depend on this order. Among frames that have already arrived, those of ranks after
+    /// the last sender come first, so that no rank starves.
     ///
     /// ```
     /// use briquette_core::comm::Local;
@@ -216,7 +208,6 @@ impl Session {
             let next = numbers.iter().position(|(number, _)| *number > comm.last_sender).unwrap_or(0);
             numbers.rotate_left(next);
             let (order, ranks): (Vec<_>, Vec<_>) = numbers.into_iter().unzip();
-            comm.note(Event::Unrepeatable);
             let sender = comm.first_of(&order)?;
             let (sender, frame) = comm.receive(sender.as_ref().map_or(&order, slice::from_ref))?;
             comm.last_sender = sender;
@@ -225,31 +216,28 @@ impl Session {
         })
     }
 
-    /// Returns the rank whose frame is received next, if the transport does not choose it.
+    /// Returns the rank whose frame is received next, if the timeline determines it.
     fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, CommError> {
-        self.call.time.first_of(from).or_else(|deadline| {
+        self.call.timeline.receives_any(from).or_else(|deadline| {
             let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
             self.abort(&error.reason());
             self.keep_failure(Err(error))
         })
     }
 
-    /// Receives the next frame from any of these ranks, given by their numbers in the transport's world.
+    /// Receives the next frame from any of these ranks, which are numbered as in the transport's world.
     fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
-        if let [from] = from {
-            self.call.time.waits_for(*from);
-        }
         let received = self.transport.recv_any(from, &mut self.call);
         let (from, frame) = self.keep_failure(received)?;
         self.traffic.received += frame.len() as u64;
         self.take_turn()?;
         let departure = self.call.departure;
-        self.call.time.received(from, frame.len(), departure);
+        self.call.timeline.received(from, frame.len(), departure);
         Ok((from, frame))
     }
 
-    /// Blocks until all sent frames are on their way and need no further call of this rank. The collectives end with a
-    /// flush, so that no rank waits for a rank that has gone on to compute.
+    /// Blocks until all sent frames are on their way and need no further call of this rank. Each collective ends with a
+    /// flush, so that no rank waits for frames of a rank that already computes again.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -260,14 +248,14 @@ impl Session {
         })
     }
 
-    /// Makes every rank's pending and later calls fail with this rank's number and `reason`.
+    /// Makes every rank's pending and later calls fail. Their errors contain this rank's number and `reason`.
     pub fn abort(&mut self, reason: &str) {
         self.transport.abort(self.call.scope, reason);
-        self.call.time.stop();
+        self.call.timeline.stop();
     }
 
-    /// Returns a function for the reason why the world stopped, for code that outlives this session. It returns `None`
-    /// if the transport does not keep the reason.
+    /// Returns a function that reads why the world stopped, for code that outlives this session. The function returns
+    /// `None` if the transport does not keep the reason.
     pub fn abort_cause(&self) -> AbortCause {
         self.transport.abort_cause()
     }
@@ -289,7 +277,7 @@ impl Session {
         self.calls
     }
 
-    /// Returns this rank's current operation; collectives and exchanges set it, errors quote it.
+    /// Returns this rank's current operation. Collectives and exchanges set it; errors quote it.
     pub fn scope(&mut self) -> &mut Scope {
         &mut self.call.scope
     }
@@ -299,8 +287,8 @@ impl Session {
         &mut self.call.pool
     }
 
-    /// Runs `body` with waits extended by this many deadlines. For a wait for a rank that itself waits for up to a
-    /// deadline: that rank then times out first, and names the rank that it waited for.
+    /// Runs `body` with waits that are longer by this many deadlines. It is for waits for a rank that itself waits for
+    /// up to a deadline: that rank then times out first, and its error names the rank that caused the delay.
     pub(crate) fn patient<T>(&mut self, deadlines: u32, body: impl FnOnce(&mut Session) -> T) -> T {
         let before = std::mem::replace(&mut self.call.patience, deadlines);
         let out = body(self);
@@ -328,7 +316,7 @@ impl Session {
     /// too.
     pub(super) fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
         result.map_err(|error| {
-            self.call.time.stop();
+            self.call.timeline.stop();
             self.failed.get_or_insert(error).clone()
         })
     }
@@ -339,7 +327,7 @@ impl Drop for Session {
         if thread::panicking() {
             self.abort("panicked");
         }
-        self.call.time.leave();
+        self.call.timeline.leave();
         // Ends the background threads before this rank leaves with the transport.
         self.background.clear();
     }

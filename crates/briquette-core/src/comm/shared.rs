@@ -1,4 +1,4 @@
-//! Several sessions of one rank on one transport, used in turns.
+//! Several sessions of one rank on one transport, used in turn.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,12 +30,12 @@ struct All {
 }
 
 impl Session {
-    /// Creates another session of this rank on the same transport, for a second optimizer of the same world (a GAN,
-    /// actor and critic). Each session has separate counters, scope and background channels. They share one clock,
-    /// unless it is the wall clock.
+    /// Creates another session of this rank on the same transport, for a second optimizer in the same world (as for a
+    /// GAN, or for actor and critic). Each session has separate counters, scope and background channels. The sessions
+    /// share one clock, unless it is the wall clock.
     ///
-    /// The sessions are used **one after the other, in the same order on every rank**, by one thread; the same holds
-    /// for their creation. If ranks take steps in different orders, the step headers report an error when they meet.
+    /// One thread uses the sessions **one after the other, in the same order on every rank**. They must also be created
+    /// in the same order. If ranks take steps in different orders, the step headers detect it and report an error.
     /// Channels belong to the transport: it must have as many as all sessions open together. The rank leaves with the
     /// last session.
     ///
@@ -64,8 +64,7 @@ impl Session {
         assert!(number < MOST_SHARES, "a rank has at most {MOST_SHARES} sessions on one transport");
         own.lock().sessions += 1;
         let other = Share { number, ..own.clone() };
-        let mut session = Session::with_time(Box::new(other.clone()), self.call.time.share());
-        session.compress_seconds.clone_from(&self.compress_seconds);
+        let mut session = Session::with_timeline(Box::new(other.clone()), self.call.timeline.share());
         session.failed.clone_from(&self.failed);
         (self.shared, session.shared) = (Some(own), Some(other));
         session

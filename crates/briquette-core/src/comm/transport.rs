@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::time::Time;
-use super::{AbortCause, Clock, Frame, FramePool, Scope};
+use super::{AbortCause, Clock, Frame, FramePool, Scope, Timeline};
 use crate::error::CommError;
 
-/// One rank's endpoint of blocking, ranked byte pipes. Frames from one rank to another arrive in the order they were
-/// sent.
+/// One rank's endpoint of a transport: blocking pipes of bytes to and from every rank. Frames from one rank to another
+/// arrive in the order in which they were sent.
 ///
 /// A transport moves bytes and detects that the world has stopped. The [`Session`](super::Session) that owns it does
-/// everything else: collectives, counters, the clock, and the data that it lends in a [`Call`].
+/// everything else: collectives, counters, and the clock. It lends its data to the transport in a [`Call`].
 ///
 /// Every wait has a deadline. After an error, the endpoint is unusable: the session repeats the first error, and the
 /// calls of the other ranks fail too. An endpoint that is dropped leaves the world. If its thread panics, the session
@@ -70,15 +69,15 @@ pub trait Transport: Send {
     /// Makes every rank's pending and later calls fail with this rank's number, its current operation, and `reason`.
     fn abort(&mut self, during: Scope, reason: &str);
 
-    /// Returns a function for the reason why the world stopped, for code that outlives this endpoint. It returns `None`
-    /// if the transport does not keep the reason.
+    /// Returns a function that reads why the world stopped, for code that outlives this endpoint. The function returns
+    /// `None` if the transport does not keep the reason.
     fn abort_cause(&self) -> AbortCause {
         Box::new(|| None)
     }
 
-    /// Opens a second endpoint of this rank, to be owned by another thread. Frames of a channel arrive at the same
-    /// channel of the other ranks and at no other. An abort on any channel stops the world, and so all channels. Called
-    /// once per channel, counted from 1; the channel's endpoint is dropped before this one.
+    /// Opens a further endpoint of this rank, a *channel*, to be owned by another thread. Frames of a channel arrive
+    /// only at the same channel of the other ranks. An abort on any channel stops the world, and so all channels.
+    /// Called once per channel, counted from 1. The channel's endpoint is dropped before this one.
     ///
     /// # Errors
     /// [`CommError::Channel`] if the transport has no such channel, as by default.
@@ -103,9 +102,9 @@ pub struct Call {
     /// Number of additional deadlines that a wait may take: more than 0 for a rank that waits for a rank that itself
     /// waits.
     pub patience: u32,
-    /// Departure of the frame, in simulated seconds. [`Local`](super::Local) carries it; other transports need not.
+    /// Departure of the frame, in seconds of a simulated timeline. [`Local`](super::Local) carries it; other transports need not.
     pub(super) departure: f64,
-    pub(super) time: Time,
+    pub(super) timeline: Box<dyn Timeline>,
 }
 
 impl Call {
@@ -117,11 +116,12 @@ impl Call {
     /// Ends this rank's turn to compute, so that another rank may compute. A transport under a simulated network calls
     /// it before it blocks.
     pub(super) fn waits(&mut self) {
-        self.time.end_turn();
+        self.timeline.end_turn();
     }
 
-    /// Returns a number that changes while waits make progress, to extend them past the deadline.
+    /// Returns a number that changes while awaited work makes progress; see
+    /// [`Timeline::progress`](super::Timeline::progress).
     pub(super) fn progress(&self) -> Option<u64> {
-        self.time.progress()
+        self.timeline.progress()
     }
 }

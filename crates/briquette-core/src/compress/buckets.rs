@@ -1,16 +1,18 @@
 //! Encoding loop of quantizers: one table entry per bucket and one code per value.
 
-use crate::BLOCK;
-use crate::bits::pack_signs;
-use crate::math::total;
+use crate::bits::{pack_signs, packed_len};
+use crate::math::{norm1, total};
 use crate::message::{bucket_count, for_buckets};
 use crate::parallel::{self, Part, SEGMENT};
+use crate::wire::HEADER;
+use crate::{BLOCK, Message};
 
 /// The values that one call encodes, beginning at value `start` of the vector, and the table from bucket `first` on.
-#[derive(Clone, Copy)]
-pub(super) struct Segment<'a, T> {
+#[derive(Debug, Clone, Copy)]
+pub struct Segment<'a, T> {
     pub(super) start: usize,
-    pub(super) x: &'a [f32],
+    /// The values.
+    pub x: &'a [f32],
     table: &'a [T],
     first: usize,
 }
@@ -18,7 +20,7 @@ pub(super) struct Segment<'a, T> {
 impl<T: Copy> Segment<'_, T> {
     /// Calls `each` with the table entry of a bucket and the range of its values in this segment.
     #[inline(always)]
-    pub(super) fn for_buckets(&self, bucket: u32, mut each: impl FnMut(T, std::ops::Range<usize>)) {
+    pub fn for_buckets(&self, bucket: u32, mut each: impl FnMut(T, std::ops::Range<usize>)) {
         for_buckets(bucket, self.start, self.x.len(), |b, range| each(self.table[b - self.first], range));
     }
 
@@ -68,6 +70,34 @@ pub(super) fn encode<T: Copy + Send + Sync>(
     });
 }
 
+/// Writes a message with one bit per value, its sign, and the two values that `levels` makes of the sums and the count of each bucket: of
+/// 0, then of 1.
+pub fn write_two_level((x, bucket): (&[f32], u32), levels: impl Fn(Sums, usize) -> [f32; 2] + Sync, out: &mut Message) {
+    let (table, bits) = out.two_level(x.len(), bucket);
+    let (table, bits) = (table.sized(bucket_count(x.len(), bucket)), bits.sized(packed_len(x.len(), 1)));
+    match table {
+        // One bucket: its sums and the signs in one pass.
+        [both] => *both = levels(signs_and_sums(x, bits, true), x.len()),
+        _ => {
+            let table = (table, |x: &[f32]| levels(Sums::of(x), x.len()));
+            encode((x, bucket), table, (bits, 1), |segment, bits| pack_signs(segment.x, bits));
+        }
+    }
+}
+
+/// Writes a message with 8 bits per value: the `range` of each block, and the codes between its ends that `codes` writes for each segment.
+pub(super) fn write_affine(
+    (x, block): (&[f32], u32),
+    range: impl Fn(&[f32]) -> [f32; 2] + Sync,
+    codes: impl Fn(Segment<'_, [f32; 2]>, &mut [u8]) + Sync,
+    out: &mut Message,
+) {
+    let (ranges, stored) = out.affine(x.len(), block);
+    let ranges = ranges.sized(bucket_count(x.len(), block));
+    let stored = stored.sized(HEADER + 4 + 8 * ranges.len(), x.len());
+    encode((x, block), (ranges, range), (stored, 8), codes);
+}
+
 /// Packs the signs of `x`, on all threads.
 pub(super) fn signs(x: &[f32], signs: &mut [u8]) {
     let work = (Part(x, SEGMENT), Part(signs, SEGMENT / 8));
@@ -76,16 +106,21 @@ pub(super) fn signs(x: &[f32], signs: &mut [u8]) {
 
 /// Sums of a vector, in a fixed order.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Sums {
+pub struct Sums {
     /// Sum of the values; 0 if it was not requested.
-    pub(super) all: f64,
+    pub all: f64,
     /// Sum of the magnitudes.
-    pub(super) magnitudes: f64,
+    pub magnitudes: f64,
     /// Number of values below 0.
-    pub(super) below: usize,
+    pub below: usize,
 }
 
 impl Sums {
+    /// Returns the sums of any number of values.
+    pub fn of(x: &[f32]) -> Sums {
+        Sums { all: total(x), magnitudes: norm1(x), below: x.iter().filter(|v| **v < 0.0).count() }
+    }
+
     fn and(self, other: Sums) -> Sums {
         Sums {
             all: self.all + other.all,

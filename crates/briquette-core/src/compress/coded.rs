@@ -19,23 +19,27 @@
 //! with exponential dithering.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Coded, Compressor, Rounding, TopK}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{coded::Coded, Compressor, scaled_sign::ScaledSign, top_k::TopK};
 //! let mut message = Message::default();
-//! let mut coded = Coded::new(TopK::fraction(0.4)?, Rounding::nearest(2.0)?);
+//! let mut coded = Coded::new(TopK::fraction(0.4)?, ScaledSign::new());
 //! coded.compress_into(&[1.0, -5.0, 2.0, 3.5, 0.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 5];
 //! message.decode_into(&mut decoded)?;
-//! assert_eq!(decoded, [0.0, -4.0, 0.0, 4.0, 0.0]);
+//! assert_eq!(decoded, [0.0, -4.25, 0.0, 4.25, 0.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::{Compressor, ErrorBound, Tunable};
-use crate::{CompressionFactor, Key, Message};
+use std::cell::RefCell;
+
+use crate::seam::{Compressor, ErrorBound, Tunable};
+use crate::{CompressionRatio, Key, Message};
 
 /// A compressor for the values that a sparsifier keeps; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Coded<S, C> {
-    sparsifier: S,
+    /// An error bound is that of values that the sparsifier keeps.
+    sparsifier: RefCell<S>,
     values: C,
     chosen: Message,
 }
@@ -43,7 +47,7 @@ pub struct Coded<S, C> {
 impl<S, C> Coded<S, C> {
     /// Creates a composition. `sparsifier` must write its values in f32, and `values` must keep all values that it is given.
     pub fn new(sparsifier: S, values: C) -> Self {
-        Coded { sparsifier, values, chosen: Message::default() }
+        Coded { sparsifier: RefCell::new(sparsifier), values, chosen: Message::default() }
     }
 }
 
@@ -56,17 +60,17 @@ fn encode<C: Compressor>(values: &mut C, chosen: &Message, key: Key, out: &mut M
     assert!(message.sparse_indices().is_none(), "values are kept, all of them");
 }
 
-impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
+impl<S: Compressor, C: Compressor> Compressor for Coded<S, C> {
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        self.sparsifier.compress_into(x, key, &mut self.chosen);
+        self.sparsifier.get_mut().compress_into(x, key, &mut self.chosen);
         encode(&mut self.values, &self.chosen, key, out);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         let mut chosen = Message::default();
-        self.sparsifier.clone().compress_into(x, Key::new(0), &mut chosen);
+        self.sparsifier.borrow_mut().compress_into(x, Key::new(0), &mut chosen);
         let (_, kept) = chosen.sparse_f32().expect("a sparsifier with values in f32");
-        match (self.sparsifier.error_bound(x), self.values.error_bound(kept)) {
+        match (self.sparsifier.borrow().error_bound(x), self.values.error_bound(kept)) {
             (ErrorBound::Unbiased { omega: a }, ErrorBound::Unbiased { omega: b }) => {
                 ErrorBound::Unbiased { omega: a * b + a + b }
             }
@@ -96,29 +100,29 @@ impl<S: Compressor + Clone, C: Compressor + Clone> Compressor for Coded<S, C> {
         }
     }
 
-    fn nominal(&self) -> CompressionFactor {
-        self.sparsifier.nominal()
+    fn nominal(&self) -> CompressionRatio {
+        self.sparsifier.borrow().nominal()
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
-        self.sparsifier.refine_into(x, coarse, key, &mut self.chosen);
+        self.sparsifier.get_mut().refine_into(x, coarse, key, &mut self.chosen);
         encode(&mut self.values, &self.chosen, key, out);
     }
 
     fn selects(&self) -> bool {
-        self.sparsifier.selects()
+        self.sparsifier.borrow().selects()
     }
 
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
-        self.sparsifier.knob()
+        self.sparsifier.get_mut().knob()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::testkit::{assert_edges, decoded};
-    use crate::compress::{Dense, MinMax, Natural, TopK, ValueKind};
+    use crate::compress::{ValueKind, dense::Dense, natural::Natural, scaled_sign::ScaledSign, top_k::TopK};
+    use crate::laws::compress::{assert_edges, decoded};
     use crate::math::{distance2, norm2};
 
     fn wave(n: usize) -> Vec<f32> {
@@ -128,7 +132,7 @@ mod tests {
     /// ω of 2x random-k is 1, of natural rounding ⅛: (1 + 1)·(1 + ⅛) − 1 = 1¼.
     #[test]
     fn unbiased_both_ways_by_hand() {
-        let random = crate::compress::RandomK::fraction(0.5).unwrap().scaled();
+        let random = crate::compress::random_k::RandomK::fraction(0.5).unwrap().scaled();
         let bound = Coded::new(random, Natural).error_bound(&[1.0, -2.0, 3.0, 0.7]);
         assert_eq!(bound, ErrorBound::Unbiased { omega: 1.25 });
     }
@@ -144,9 +148,9 @@ mod tests {
     fn kept_values_are_what_the_second_compressor_makes_of_them() {
         let (x, top_k, key) = (wave(500), TopK::fraction(0.1).unwrap(), Key::new(1));
         let kept: Vec<f32> = decoded(&mut { top_k }, &x, key).into_iter().filter(|v| *v != 0.0).collect();
-        let expected = decoded(&mut MinMax::new(), &kept, key);
-        let coded: Vec<f32> =
-            decoded(&mut Coded::new(top_k, MinMax::new()), &x, key).into_iter().filter(|v| *v != 0.0).collect();
+        let expected = decoded(&mut ScaledSign::bucketed(7).unwrap(), &kept, key);
+        let mut coded = Coded::new(top_k, ScaledSign::bucketed(7).unwrap());
+        let coded: Vec<f32> = decoded(&mut coded, &x, key).into_iter().filter(|v| *v != 0.0).collect();
         assert_eq!(coded, expected);
     }
 
@@ -167,7 +171,7 @@ mod tests {
         let mut coded = Coded::new(TopK::fraction(0.1).unwrap(), Natural);
         let (mut coarse, mut refined, mut fresh) = (Message::default(), Message::default(), Message::default());
         coded.compress_into(&x, key, &mut coarse);
-        coded.knob().unwrap().tune(CompressionFactor::new(50.0).unwrap());
+        coded.knob().unwrap().tune(CompressionRatio::new(50.0).unwrap());
         coded.refine_into(&x, &coarse, key, &mut refined);
         coded.compress_into(&x, key, &mut fresh);
         assert_eq!(refined, fresh);
@@ -187,9 +191,13 @@ mod tests {
     #[test]
     fn edges_stay_finite_and_long_messages_decode_from_anywhere() {
         assert_edges(&mut Coded::new(TopK::fraction(0.5).unwrap(), Natural));
-        assert_edges(&mut Coded::new(TopK::fraction(0.5).unwrap(), MinMax::new()));
+        assert_edges(&mut Coded::new(TopK::fraction(0.5).unwrap(), ScaledSign::bucketed(100).unwrap()));
         let (x, mut message) = (wave(9000), Message::default());
-        Coded::new(TopK::fraction(0.5).unwrap(), MinMax::new()).compress_into(&x, Key::new(2), &mut message);
+        Coded::new(TopK::fraction(0.5).unwrap(), ScaledSign::bucketed(100).unwrap()).compress_into(
+            &x,
+            Key::new(2),
+            &mut message,
+        );
         let (mut whole, mut part) = (vec![0.0; 9000], vec![0.0; 4000]);
         message.decode_into(&mut whole).unwrap();
         message.add_range(3000, 1.0, &mut part).unwrap();

@@ -23,7 +23,7 @@ pub enum Norm {
 
 impl Norm {
     /// Returns the norm of `x`, at most `f32::MAX`. It is at least every `|x|`: rounding to f32 keeps the order.
-    pub(super) fn of(self, x: &[f32]) -> f32 {
+    pub fn of(self, x: &[f32]) -> f32 {
         match self {
             Norm::L1 => (norm1(x) as f32).min(f32::MAX).max(largest(x)),
             Norm::L2 => (norm2(x).sqrt() as f32).min(f32::MAX),
@@ -94,28 +94,27 @@ fn round_up(chances: &[u32], random: &[u16], codes: &mut [u8]) -> bool {
 pub(super) const PART: usize = 1024;
 
 /// Finds the level of a share of the scale, in [0, 1]. A trait, because closures are not inlined into kernels.
-pub(super) trait Level: Copy + Sync {
+pub trait Level: Copy + Sync {
     /// Returns the level below, and the chance of the next level in units of 2⁻²³.
     fn level(&self, share: f32) -> (u32, u32);
 }
 
 /// A grid, and the search for levels on it.
-pub(super) struct Quantizer<L> {
-    pub(super) grid: Grid,
-    pub(super) coding: Coding,
-    pub(super) bucket: u32,
-    pub(super) level: L,
+#[derive(Debug, Clone, Copy)]
+pub struct Quantizer<L> {
+    /// The levels.
+    pub grid: Grid,
+    /// The encoding of codes.
+    pub coding: Coding,
+    /// Number of values that share a scale.
+    pub bucket: u32,
+    /// The search.
+    pub level: L,
 }
 
 impl<L: Level> Quantizer<L> {
     /// Fills the message: the `scale` of every bucket, and codes, which are rounded at random if there is a key.
-    pub(super) fn quantize(
-        &self,
-        x: &[f32],
-        scale: impl Fn(&[f32]) -> f32 + Sync,
-        key: Option<Key>,
-        out: &mut Message,
-    ) {
+    pub fn quantize(&self, x: &[f32], scale: impl Fn(&[f32]) -> f32 + Sync, key: Option<Key>, out: &mut Message) {
         let bits = self.grid.bits();
         let (scales, codes) = out.quantized(x.len(), (self.grid, self.coding), self.bucket);
         let (scales, codes) =
@@ -186,7 +185,7 @@ const UNITS: f32 = 8_388_608.0;
 
 /// Converts a chance to units of 2⁻²³, to the nearest.
 #[inline(always)]
-fn chance(share: f32) -> u32 {
+pub fn chance(share: f32) -> u32 {
     (share * UNITS + UNITS).to_bits() - UNITS.to_bits()
 }
 
@@ -201,102 +200,5 @@ impl Level for Linear {
         let nearest = (a + UNITS) - UNITS;
         let floor = if nearest > a { nearest - 1.0 } else { nearest };
         ((floor + UNITS).to_bits() - UNITS.to_bits(), chance(a - floor))
-    }
-}
-
-/// Grid of this many powers of two: a float's own exponent is its level.
-#[derive(Clone, Copy)]
-struct Binary(u8);
-
-impl Level for Binary {
-    #[inline(always)]
-    fn level(&self, share: f32) -> (u32, u32) {
-        let top = i32::from(self.0);
-        // Maps the lowest level to 1.
-        let lowest = f32::from_bits(((top - 1 + 127) as u32) << 23);
-        let level = (share.to_bits() >> 23) as i32 + top - 127;
-        let below = share * lowest;
-        let below = chance(if below < 1.0 { below } else { 1.0 });
-        if level > 0 { (level as u32, share.to_bits() & 0x7f_ffff) } else { (0, below) }
-    }
-}
-
-/// Selects the nearer level instead of a random one; the lower one in the middle.
-#[derive(Clone, Copy)]
-struct Nearest<L>(L);
-
-impl<L: Level> Level for Nearest<L> {
-    #[inline(always)]
-    fn level(&self, share: f32) -> (u32, u32) {
-        let (level, chance) = self.0.level(share);
-        (level + u32::from(chance > 1 << 22), 0)
-    }
-}
-
-/// Quantizes on an exponential grid: at random if there is a key, else to the nearest level.
-pub(super) fn exponential(
-    (grid, bucket): (Grid, u32),
-    (x, key): (&[f32], Option<Key>),
-    scale: impl Fn(&[f32]) -> f32 + Sync,
-    out: &mut Message,
-) {
-    let Grid::Exponential { base, levels } = grid else { unreachable!("a linear grid") };
-    macro_rules! with {
-        ($level:expr) => {
-            Quantizer { grid, coding: Coding::Fixed, bucket, level: $level }.quantize(x, scale, key, out)
-        };
-    }
-    let of = Levels::new(base, levels);
-    match (base == 2.0, key.is_some()) {
-        (true, true) => with!(Binary(levels)),
-        (true, false) => with!(Nearest(Binary(levels))),
-        (false, true) => with!(&of),
-        (false, false) => with!(Nearest(&of)),
-    }
-}
-
-impl Level for &Levels {
-    #[inline(always)]
-    fn level(&self, share: f32) -> (u32, u32) {
-        let (level, low, high) = self.below(share);
-        // The last level has no next level to round up to.
-        let up = if high > low { chance((share - low) / (high - low)) } else { 0 };
-        (u32::from(level), up)
-    }
-}
-
-/// Lookup of the level below each share of the scale, on an exponential grid.
-#[derive(Debug)]
-pub(super) struct Levels {
-    shares: [f32; 128],
-    top: i32,
-    per_octave: f32,
-}
-
-impl Levels {
-    pub(super) fn new(base: f32, levels: u8) -> Levels {
-        let shares = Grid::Exponential { base, levels }.shares();
-        Levels { shares, top: i32::from(levels), per_octave: base.log2().recip() }
-    }
-
-    /// Returns the highest level at most `a`, in [0, 1], its share, and the share of the next level.
-    pub(super) fn below(&self, a: f32) -> (u8, f32, f32) {
-        // A float's bits approximate its logarithm; the comparisons make the result exact, equally on every machine.
-        let octaves = (a.to_bits() as i32 - 1.0_f32.to_bits() as i32) as f32 * 2_f32.powi(-23);
-        let mut level = (self.top + (octaves * self.per_octave).floor() as i32).clamp(0, self.top) as usize;
-        while level > 0 && self.shares[level] > a {
-            level -= 1;
-        }
-        while level < self.top as usize && self.shares[level + 1] <= a {
-            level += 1;
-        }
-        let next = if level < self.top as usize { self.shares[level + 1] } else { 1.0 };
-        (level as u8, self.shares[level], next)
-    }
-
-    /// Returns the variance of rounding `a` at random.
-    pub(super) fn variance(&self, a: f32) -> f64 {
-        let (_, low, high) = self.below(a);
-        f64::from(a - low) * f64::from(high - a)
     }
 }

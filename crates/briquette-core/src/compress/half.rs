@@ -18,7 +18,8 @@
 //! **Knobs.** The format.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, Half, HalfKind}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, half::Half, HalfKind};
 //! let mut message = Message::default();
 //! Half::new(HalfKind::F16).compress_into(&[1.0, 0.1], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 2];
@@ -30,14 +31,14 @@
 use crc32fast::Hasher;
 use half::{bf16, f16};
 
-use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::binary16::{self, EXPONENTS, SCALED, power, scale_of};
-use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::message::HalfKind;
 use crate::parallel::{self, Part, SEGMENT};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
 use crate::wire::HEADER;
-use crate::{CompressionFactor, Key, Message};
+use crate::{CompressionRatio, Key, Message};
 
 /// Values whose codes are added to the checksum while they are in the first-level cache.
 const PIECE: usize = 4096;
@@ -85,8 +86,12 @@ fn scales(x: &[f32], exponents: &mut Vec<i8>) {
 }
 
 impl Compressor for Half {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(16)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(16)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::Half { kind: self.kind })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
@@ -153,34 +158,29 @@ fn to_bf16(x: &[f32], out: &mut [[u8; 2]]) {
     }
 }
 
-impl std::fmt::Display for Half {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.kind == HalfKind::F16 { "f16" } else { "bf16" })
-    }
+/// Settings of [`Half`], one type per format, because each has a name.
+macro_rules! formats {
+    ($($type:ident $name:literal $help:literal),*) => {$(
+        #[doc = concat!("Settings of [`Half`] in `", $name, "`.")]
+        #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+        #[described(name = $name, help = $help)]
+        pub struct $type;
+
+        impl CompressorSettings for $type {
+            fn traits(&self) -> CompressorTraits {
+                CompressorTraits::default()
+            }
+
+            fn build(&self) -> Box<dyn Compressor> {
+                Box::new(Half::new(HalfKind::$type))
+            }
+        }
+    )*};
 }
 
-impl Spec for Half {
-    const SYNTAX: &'static str = "f16, bf16";
-    const HELP: &'static str = "every value in 16 bits";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        Ok(match name {
-            "f16" => Some(Half::new(HalfKind::F16)),
-            "bf16" => Some(Half::new(HalfKind::Bf16)),
-            _ => None,
-        })
-    }
-
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        Half::new(HalfKind::F16)
-    }
+formats! {
+    F16 "f16" "every value in 16 bits, 11 of them significant",
+    Bf16 "bf16" "every value in 16 bits, 8 of them significant, in the range of f32"
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@
 //! Sparsification as Total Error Minimization*, NeurIPS 2021 (arXiv 2108.00951).
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, HardThreshold}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, hard_threshold::HardThreshold};
 //! let mut message = Message::default();
 //! HardThreshold::new(2.0)?.compress_into(&[1.0, -5.0, 2.0, -1.9], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 4];
@@ -33,14 +34,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::threshold::{class_of, count, floor_of, scan, start};
-use super::{Compressor, ErrorBound, Knobs, Spec};
+use super::threshold::{class_of, count, floor_of, scan};
 use crate::error::ConfigError;
-use crate::{CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// Keeps magnitudes that reach a threshold; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "hard-threshold",
+    help = "every value of at least this magnitude, which has no default",
+    representatives("hard-threshold:0.75")
+)]
 pub struct HardThreshold {
+    // Its default is refused: no threshold is sensible for all models.
+    #[setting(range = "(0, inf)", syntax = "LAMBDA")]
     threshold: f32,
 }
 
@@ -50,10 +60,7 @@ impl HardThreshold {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn new(threshold: f32) -> Result<Self, ConfigError> {
-        if !(threshold > 0.0 && threshold.is_finite()) {
-            return Err(ConfigError::range("threshold of magnitudes", "above 0 and finite", threshold));
-        }
-        Ok(HardThreshold { threshold })
+        HardThreshold { threshold }.checked()
     }
 
     fn floor(&self) -> u32 {
@@ -62,12 +69,16 @@ impl HardThreshold {
 }
 
 impl Compressor for HardThreshold {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::DENSE
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::DENSE
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::HardThreshold { threshold: self.threshold })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        let (indices, values) = start(out, x.len());
+        let (indices, values) = out.start_sparse_f32(x.len());
         values.clear();
         scan(x, 0, self.floor(), |index, v| {
             indices.push(index);
@@ -84,40 +95,21 @@ impl Compressor for HardThreshold {
     }
 }
 
-impl std::fmt::Display for HardThreshold {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "hard-threshold:{}", self.threshold)
-    }
-}
-
-impl Spec for HardThreshold {
-    const SYNTAX: &'static str = "hard-threshold:LAMBDA";
-    const HELP: &'static str = "every value of at least this magnitude";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = true;
-    const SEARCHES: bool = true;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "hard-threshold" {
-            return Ok(None);
-        }
-        // There is no sensible default: 0 is refused, with an error that names the valid range.
-        HardThreshold::new(knobs.number("threshold", "threshold of magnitudes", 0.0)?).map(Some)
+impl CompressorSettings for HardThreshold {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::LARGEST
     }
 
-    fn is_exact(&self) -> bool {
-        true
-    }
-
-    fn representative() -> Self {
-        HardThreshold { threshold: 0.75 }
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::threshold::tests::{awkward, edges, kept};
+    use crate::compress::threshold::tests::awkward;
+    use crate::laws::compress::{edges, kept};
     use proptest::prelude::*;
 
     fn at(threshold: f32) -> HardThreshold {

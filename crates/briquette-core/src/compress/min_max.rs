@@ -17,7 +17,9 @@
 //! Learning*, ICLR 2016 (arXiv 1511.04561), compares it with other 8-bit types.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, MinMax}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::Compressor;
+//! use briquette_core::compress::min_max::MinMax;
 //! let mut message = Message::default();
 //! MinMax::new().compress_into(&[0.0, 255.0, 100.4, -0.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 4];
@@ -26,23 +28,25 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::buckets::{self, Segment};
-use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
+use super::bucket_size;
+use super::buckets::{Segment, write_affine};
 use crate::error::ConfigError;
-use crate::message::bucket_count;
-use crate::wire::HEADER;
-use crate::{CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// 8-bit codes in blocks; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "minmax",
+    help = "8 bits between the ends of each block (256)",
+    representatives("minmax:20"),
+    combinations("reducer=gather:topk:8x+minmax:20 feedback=error")
+)]
 pub struct MinMax {
+    #[setting(default = 256, range = "[1, inf)")]
     block: u32,
-}
-
-impl Default for MinMax {
-    fn default() -> Self {
-        MinMax { block: 256 }
-    }
 }
 
 impl MinMax {
@@ -103,17 +107,16 @@ fn encode_extreme(x: &[f32], ends: [f32; 2], codes: &mut [u8]) {
 }
 
 impl Compressor for MinMax {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(8)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(8)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::MinMax { block: self.block as usize })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
-        let (ranges, codes) = out.affine(x.len(), self.block);
-        let ranges = ranges.sized(bucket_count(x.len(), self.block));
-        let codes = codes.sized(HEADER + 4 + 8 * ranges.len(), x.len());
-        buckets::encode((x, self.block), (ranges, range), (codes, 8), |segment, codes| {
-            encode(segment, self.block, codes);
-        });
+        write_affine((x, self.block), range, |segment, codes| encode(segment, self.block, codes), out);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
@@ -124,39 +127,20 @@ impl Compressor for MinMax {
     }
 }
 
-impl std::fmt::Display for MinMax {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "minmax:{}", self.block)
-    }
-}
-
-impl Spec for MinMax {
-    const SYNTAX: &'static str = "minmax[:BLOCK]";
-    const HELP: &'static str = "8 bits between the ends of each block (256)";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "minmax" {
-            return Ok(None);
-        }
-        MinMax::blocks(knobs.number("block", "block of 8-bit values", 256)?).map(Some)
+impl CompressorSettings for MinMax {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::default()
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        MinMax { block: 20 }
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::testkit::{assert_edges, decoded};
+    use crate::laws::compress::{assert_edges, decoded};
     use proptest::prelude::*;
 
     #[test]

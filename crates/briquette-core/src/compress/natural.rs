@@ -1,14 +1,14 @@
 //! Natural compression: random rounding of every value to an adjacent power of two, so that only sign and exponent are sent.
 //!
 //! **Why, and when not.** Nine bits per value, with noise of an eighth of its energy, for the price of an addition: the cheapest unbiased
-//! compressor. If 8 bits must suffice, a block's range and 255 steps lose far less ([`MinMax`](super::MinMax)). Natural compression is
+//! compressor. If 8 bits must suffice, a block's range and 255 steps (`minmax` of `briquette-zoo`) lose far less. Natural compression is
 //! worthwhile on vectors of enormous range, and after a sparsifier.
 //!
 //! **Method.** For `t ≠ 0` and `a = ⌊log₂|t|⌋`: `C(t) = sign(t)·2^(a+1)` with probability `(|t| − 2^a)/2^a`, else `sign(t)·2^a`;
 //! `C(0) = 0`. The probability is the fraction field of the float: if 23 random bits are below it, the exponent field grows by one.
 //! Denormals become 0 or 2⁻¹²⁶ by the same rule, also unbiased.
 //!
-//! *Random bits.* As in [`Qsgd`](super::Qsgd): all 23 bits of the fraction count.
+//! *Random bits.* As in [`Qsgd`](crate::compress::qsgd::Qsgd): all 23 bits of the fraction count.
 //!
 //! **On the wire.** `12 + d + ⌈d/8⌉` bytes: nine bits per value, exponents and signs separate.
 //!
@@ -22,7 +22,8 @@
 //! Distributed Deep Learning*, 2019 (arXiv 1905.10988), definition 1 and theorem 1.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, Natural}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, natural::Natural};
 //! let mut message = Message::default();
 //! Natural.compress_into(&[0.25, -8.0, 0.0, 3.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 4];
@@ -34,22 +35,27 @@
 //! ```
 
 use super::dither::{Dice, PART};
-use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::bits::{pack_signs, packed_len};
-use crate::error::ConfigError;
 use crate::math::norm2;
 use crate::parallel::{self, Part, SEGMENT};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{BLOCK, CompressionRatio, Key, Message};
 
 /// Random rounding to powers of two; see the [module](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "natural", help = "9 bits: sign and exponent")]
 pub struct Natural;
 
 const FRACTION: u32 = (1 << 23) - 1;
 
 impl Compressor for Natural {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(9)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(9)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::Natural)
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -99,36 +105,20 @@ impl Natural {
     }
 }
 
-impl std::fmt::Display for Natural {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("natural")
-    }
-}
-
-impl Spec for Natural {
-    const SYNTAX: &'static str = "natural";
-    const HELP: &'static str = "9 bits: sign and exponent";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, _knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        Ok((name == "natural").then_some(Natural))
+impl CompressorSettings for Natural {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::default()
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        Natural
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::testkit::{assert_edges, assert_unbiased, decoded};
+    use crate::laws::compress::{assert_edges, assert_unbiased, decoded};
 
     #[test]
     fn powers_of_two_zeros_and_signs_are_exact() {

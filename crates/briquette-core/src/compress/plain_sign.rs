@@ -1,7 +1,7 @@
 //! Plain sign: replaces every value by 1 or −1, without a scale.
 //!
 //! **Why, and when not.** The compressor of signSGD. The learning rate must set the step size, because no magnitude is sent. The error has
-//! no bound in terms of the vector, so error feedback does not work: use [`ScaledSign`](super::ScaledSign) for that.
+//! no bound in terms of the vector, so error feedback does not work: use [`ScaledSign`](crate::compress::scaled_sign::ScaledSign) for that.
 //!
 //! **Method.** `C(x) = sign(x)`, with `sign(0) = sign(−0) = 1`, or [drawn](Zero::Random) by the key: in a vote, zeros are the ties.
 //!
@@ -17,7 +17,8 @@
 //! A. Anandkumar, *signSGD with Majority Vote is Communication Efficient and Fault Tolerant*, ICLR 2019 (arXiv 1810.05291).
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, PlainSign}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, plain_sign::PlainSign};
 //! let mut message = Message::default();
 //! PlainSign::default().compress_into(&[3.0, -0.1, 0.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 3];
@@ -26,14 +27,16 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
-use super::{Compressor, ErrorBound, Knobs, Spec, buckets};
+use super::buckets;
 use crate::bits::packed_len;
-use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
-use crate::{CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// Sign of a value that is 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Zero {
     /// Always 1.
     #[default]
@@ -42,9 +45,22 @@ pub enum Zero {
     Random,
 }
 
+impl Zero {
+    fn is_one(&self) -> bool {
+        *self == Zero::One
+    }
+}
+
 /// Signs without a scale; see the [module](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "plain-sign",
+    help = "one bit a value, without a size: for a hundredth of SGD's rate; of 0, 1 or either by chance"
+)]
 pub struct PlainSign {
+    #[serde(skip_serializing_if = "Zero::is_one")]
+    #[setting(syntax = "one|random")]
     zero: Zero,
 }
 
@@ -57,8 +73,12 @@ impl PlainSign {
 }
 
 impl Compressor for PlainSign {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(1)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(1)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::PlainSign { random_zeros: self.zero == Zero::Random })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -84,42 +104,20 @@ impl Compressor for PlainSign {
     }
 }
 
-impl std::fmt::Display for PlainSign {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.zero == Zero::Random { "plain-sign:random" } else { "plain-sign" })
-    }
-}
-
-impl Spec for PlainSign {
-    const SYNTAX: &'static str = "plain-sign[:one|random]";
-    const HELP: &'static str =
-        "one bit a value, without a size: for a hundredth of SGD's rate; of 0, 1 or either by chance";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-    const LOSES_SIZE: bool = true;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "plain-sign" {
-            return Ok(None);
-        }
-        let zero = knobs.word("zero", "zero of plain-sign", &[("one", Zero::One), ("random", Zero::Random)])?;
-        Ok(Some(PlainSign { zero }))
+impl CompressorSettings for PlainSign {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits { loses_magnitude: true, ..CompressorTraits::default() }
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        PlainSign::default()
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::testkit::{assert_edges, decoded};
+    use crate::laws::compress::{assert_edges, decoded};
 
     #[test]
     fn magnitudes_do_not_matter() {

@@ -35,7 +35,7 @@
 //! values are Gaussian, and at most 4, if they are equal. (The paper's `2.8·n` leaves out the lower-order terms of Elias' code, its
 //! `1 + o(1)`.)
 //!
-//! **Deviations.** At most 127 levels: beyond that, [`Half`](super::Half) is as short and loses hardly anything. Elias codes are those of
+//! **Deviations.** At most 127 levels: beyond that, [`Half`](crate::compress::half::Half) is as short and loses hardly anything. Elias codes are those of
 //! the dense regime. The paper's sparse regime (gaps between non-zero values) is shorter if nearly all levels are zero; in that case a
 //! sparsifier is the better choice.
 //!
@@ -43,7 +43,8 @@
 //! Quantization and Encoding*, NIPS 2017 (arXiv 1610.02132), §3.1 and §4.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, Norm, Qsgd}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, Norm, qsgd::Qsgd};
 //! let mut message = Message::default();
 //! // 3 bits: levels 0, 1, 2, 3 of 6.0; all three values are on a level, so nothing is random.
 //! Qsgd::new(3, 512, Norm::Max)?.compress_into(&[6.0, -2.0, 4.0], Key::new(0), &mut message);
@@ -54,18 +55,58 @@
 //! ```
 
 use super::dither::{Linear, Quantizer};
-use super::{Compressor, ErrorBound, Knobs, Norm, Spec, Tunable, bucket_size};
+use super::{Norm, bucket_size};
 use crate::error::ConfigError;
 use crate::message::{Coding, Grid};
-use crate::{CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// Stochastic quantizer; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "qsgd",
+    help = "this many bits (4) or levels a value, in buckets (512) with a norm each",
+    places = 4,
+    representatives("qsgd:4:64:l2"),
+    check = Self::check_norm
+)]
 pub struct Qsgd {
+    #[serde(rename = "bits", with = "levels")]
+    #[setting(default = 7, range = "[1, 127]", syntax = "BITS|sLEVELS")]
     levels: u8,
+    #[setting(default = Self::DEFAULT_BUCKET as u32, range = "[1, inf)", syntax = "512")]
     bucket: u32,
+    #[setting(syntax = "max|l2")]
     norm: Norm,
+    #[setting(default = Coding::Fixed, syntax = "fixed|elias")]
     coding: Coding,
+}
+
+/// Text of a number of levels: the bits per value that hold them, or `sLEVELS`.
+mod levels {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::{ConfigError, Grid, Norm, Qsgd};
+
+    pub(super) fn serialize<S: Serializer>(levels: &u8, serializer: S) -> Result<S::Ok, S::Error> {
+        let bits = Grid::Linear { levels: *levels }.bits();
+        match u32::from(*levels) + 1 == 1 << (bits - 1) {
+            true => serializer.collect_str(&bits),
+            false => serializer.collect_str(&format_args!("s{levels}")),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = |text: &str| text.parse().map_err(|_| ConfigError::range("bits of QSGD", "a number", text));
+        let qsgd = match text.strip_prefix('s') {
+            Some(levels) => number(levels).and_then(|levels| Qsgd::with_levels(levels, 1, Norm::Max)),
+            None => number(&text).and_then(|bits| Qsgd::new(bits, 1, Norm::Max)),
+        };
+        qsgd.map(|qsgd| qsgd.levels).map_err(D::Error::custom)
+    }
 }
 
 impl Qsgd {
@@ -88,10 +129,8 @@ impl Qsgd {
     /// # Errors
     /// [`ConfigError::Range`] if `levels` is not in 1 to 127, or `bucket` is 0 or has more than 32 bits.
     pub fn with_levels(levels: u8, bucket: usize, norm: Norm) -> Result<Self, ConfigError> {
-        if !(1..=Grid::MAX_LEVELS).contains(&levels) {
-            return Err(ConfigError::range("levels of QSGD", "1 to 127", levels));
-        }
-        Ok(Qsgd { levels, bucket: bucket_size(bucket)?, norm, coding: Coding::Fixed })
+        // Settings offer no L1, code does.
+        Ok(Qsgd { norm, ..Qsgd { levels, bucket: bucket_size(bucket)?, ..Qsgd::default() }.checked()? })
     }
 
     /// Selects Elias codes instead of fixed-width codes.
@@ -116,12 +155,16 @@ impl Qsgd {
         };
         x.chunks(self.bucket as usize).map(bucket).sum()
     }
+
+    fn check_norm(&self) -> Result<(), ConfigError> {
+        ConfigError::unless(self.norm != Norm::L1, "norm of qsgd", "max or l2", "l1")
+    }
 }
 
 impl Tunable for Qsgd {
-    /// Sets the number of levels that `32/factor` bits hold, rounded, within 2 to 8 bits.
-    fn tune(&mut self, factor: CompressionFactor) {
-        let bits = factor.bits(2..=8);
+    /// Sets the number of levels that `32/ratio` bits hold, rounded, within 2 to 8 bits.
+    fn tune(&mut self, ratio: CompressionRatio) {
+        let bits = ratio.bits(2..=8);
         self.levels = (1 << (bits - 1)) - 1;
     }
 }
@@ -130,8 +173,14 @@ impl Compressor for Qsgd {
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         Some(self)
     }
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(self.grid().bits())
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(self.grid().bits())
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        let euclidean = self.norm == Norm::L2;
+        let has_kernel = self.coding == Coding::Fixed && (euclidean || self.norm == Norm::Max);
+        has_kernel.then_some(Encoding::Qsgd { levels: self.levels, bucket: self.bucket as usize, euclidean })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -157,46 +206,13 @@ impl Compressor for Qsgd {
     }
 }
 
-impl std::fmt::Display for Qsgd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (bits, Qsgd { levels, bucket, norm, coding }) = (self.grid().bits(), *self);
-        match u32::from(levels) + 1 == 1 << (bits - 1) {
-            true => write!(f, "qsgd:{bits}:{bucket}:{norm}")?,
-            false => write!(f, "qsgd:s{levels}:{bucket}:{norm}")?,
-        }
-        f.write_str(if coding == Coding::Elias { ":elias" } else { "" })
-    }
-}
-
-impl Spec for Qsgd {
-    const SYNTAX: &'static str = "qsgd[:BITS|sLEVELS[,bucket=N,norm=max|l2,coding=fixed|elias]]";
-    const HELP: &'static str = "this many bits (4) or levels a value, in buckets (512) with a norm each";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "qsgd" {
-            return Ok(None);
-        }
-        let first = knobs.text("bits")?.unwrap_or("4");
-        let number = |text: &str| text.parse().map_err(|_| ConfigError::range("bits of QSGD", "a number", text));
-        let bucket = knobs.number("bucket", "bucket of QSGD", Qsgd::DEFAULT_BUCKET)?;
-        let norm = knobs.word("norm", "norm", &[("max", Norm::Max), ("l2", Norm::L2)])?;
-        let qsgd = match first.strip_prefix('s') {
-            Some(levels) => Qsgd::with_levels(number(levels)?, bucket, norm)?,
-            None => Qsgd::new(number(first)?, bucket, norm)?,
-        };
-        let coding = knobs.word("coding", "coding", &[("fixed", Coding::Fixed), ("elias", Coding::Elias)])?;
-        Ok(Some(Qsgd { coding, ..qsgd }))
+impl CompressorSettings for Qsgd {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::default()
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        Qsgd { levels: 7, bucket: 64, norm: Norm::L2, coding: Coding::Fixed }
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 

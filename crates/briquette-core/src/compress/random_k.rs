@@ -1,8 +1,8 @@
 //! Random-k: keeps `k` random coordinates, drawn separately on each rank.
 //!
 //! **Why, and when not.** It does not look at the values: easy to analyze, a baseline for the benefit of selection by magnitude, and
-//! unbiased if scaled. It keeps only `k/d` of the energy, far less than [`TopK`](super::TopK) for the same bytes. If all ranks may draw the
-//! same coordinates, [`SharedRandomK`](crate::reduce::SharedRandomK) needs no indices and its bytes do not grow with the world.
+//! unbiased if scaled. It keeps only `k/d` of the energy, far less than [`TopK`](crate::compress::top_k::TopK) for the same bytes. If all ranks may draw the
+//! same coordinates, [`SharedRandomK`](crate::reduce::shared_random_k::SharedRandomK) needs no indices and its bytes do not grow with the world.
 //!
 //! **Method.** `S` = `k = round(d/c)` of `d` positions without replacement, from the private key of the rank. `C(x)ᵢ = s·xᵢ` for `i` in
 //! `S`, else 0; unscaled `s = 1`, scaled `s = d/k`. A product beyond the largest finite number becomes that number. When a coarser message
@@ -11,7 +11,7 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | `d/k` | `factor` |
+//! | `d/k` | `ratio` |
 //! | `α` or `δ` = k/d | `delta` of the error bound, unscaled |
 //! | `ω` = d/k − 1 | `omega` of the error bound, scaled |
 //!
@@ -22,7 +22,7 @@
 //! Scaled: `E C(x) = x`, `E‖x − C(x)‖² = (d/k − 1)‖x‖²` exactly (below `f32::MAX·k/d`); needs no feedback, and is
 //! refused with it, because ω above 1 makes residuals grow.
 //!
-//! **Knobs.** The factor `d/k`, default 100; whether to scale, default no.
+//! **Knobs.** The ratio `d/k`, default 100; whether to scale, default no.
 //!
 //! **Deviations.** GraVAC's code draws with replacement, which changes the constants. A rank could send its seed instead of the positions;
 //! messages here are self-contained.
@@ -30,7 +30,8 @@
 //! **Reference.** S. U. Stich, J.-B. Cordonnier, M. Jaggi, *Sparsified SGD with Memory*, NeurIPS 2018 (rand-k).
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, RandomK}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, random_k::RandomK};
 //! let mut message = Message::default();
 //! RandomK::fraction(0.25)?.scaled().compress_into(&[1.0; 8], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 8];
@@ -41,16 +42,37 @@
 
 use rand::{Rng, RngCore};
 
-use super::threshold::{fill, locate, start};
-use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
+use super::threshold::{fill, locate};
 use crate::error::ConfigError;
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{BLOCK, CompressionRatio, Key, Message};
 
 /// Keeps random coordinates; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "randk",
+    help = "random values (0.01); scaled, without bias",
+    places = 2,
+    representatives("randk:8x")
+)]
 pub struct RandomK {
-    factor: CompressionFactor,
-    scaled: bool,
+    #[serde(with = "crate::ratio::share")]
+    #[setting(default = "100x", syntax = "FRACTION|RATIOx")]
+    ratio: CompressionRatio,
+    #[setting(default = Scaling::Unscaled, syntax = "true")]
+    scaled: Scaling,
+}
+
+/// Scaling of the kept values, a word in the text.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Scaling {
+    #[serde(alias = "false")]
+    Unscaled,
+    #[serde(alias = "true")]
+    Scaled,
 }
 
 impl RandomK {
@@ -59,23 +81,27 @@ impl RandomK {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn fraction(fraction: f64) -> Result<Self, ConfigError> {
-        CompressionFactor::of_share("fraction of values kept by random-k", fraction).map(Self::factor)
+        CompressionRatio::of_share("fraction of values kept by random-k", fraction).map(Self::ratio)
     }
 
-    /// Creates a compressor that keeps one value in `factor` unscaled.
-    pub fn factor(factor: CompressionFactor) -> Self {
-        RandomK { factor, scaled: false }
+    /// Creates a compressor that keeps one value in `ratio` unscaled.
+    pub fn ratio(ratio: CompressionRatio) -> Self {
+        RandomK { ratio, scaled: Scaling::Unscaled }
     }
 
     /// Scales values by `d/k`: unbiased, for use without error feedback.
     #[must_use]
     pub fn scaled(self) -> Self {
-        RandomK { scaled: true, ..self }
+        RandomK { scaled: Scaling::Scaled, ..self }
+    }
+
+    fn is_scaled(&self) -> bool {
+        self.scaled == Scaling::Scaled
     }
 
     fn write(&self, x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
         fill(x, indices, values);
-        if self.scaled {
+        if self.is_scaled() {
             let scale = x.len() as f32 / indices.len() as f32;
             values.iter_mut().for_each(|v| *v = (*v * scale).clamp(-f32::MAX, f32::MAX));
         }
@@ -83,8 +109,8 @@ impl RandomK {
 }
 
 impl Tunable for RandomK {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.factor = factor;
+    fn tune(&mut self, ratio: CompressionRatio) {
+        self.ratio = ratio;
     }
 }
 
@@ -92,21 +118,26 @@ impl Compressor for RandomK {
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         Some(self)
     }
-    fn nominal(&self) -> CompressionFactor {
-        self.factor
+    fn nominal(&self) -> CompressionRatio {
+        self.ratio
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        (!self.ratio.is_dense())
+            .then_some(Encoding::RandomK { ratio: self.ratio, scaled: self.scaled == Scaling::Scaled })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        let (indices, values) = start(out, x.len());
-        choose(key, x.len(), self.factor.keep(x.len()), indices);
+        let (indices, values) = out.start_sparse_f32(x.len());
+        choose(key, x.len(), self.ratio.keep(x.len()), indices);
         self.write(x, indices, values);
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
-        let k = self.factor.keep(x.len());
+        let k = self.ratio.keep(x.len());
         let among = coarse.sparse_indices().filter(|among| coarse.len() == x.len() && among.len() >= k);
         let Some(among) = among else { return self.compress_into(x, key, out) };
-        let (indices, values) = start(out, x.len());
+        let (indices, values) = out.start_sparse_f32(x.len());
         // A separate random stream: the stream that drew `among` would favor some of its positions.
         choose(key.purpose("refine").bucket(among.len()), among.len(), k, indices);
         locate(indices, among);
@@ -114,8 +145,8 @@ impl Compressor for RandomK {
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
-        let share = self.factor.keep(x.len()) as f64 / x.len().max(1) as f64;
-        match (x.is_empty(), self.scaled) {
+        let share = self.ratio.keep(x.len()) as f64 / x.len().max(1) as f64;
+        match (x.is_empty(), self.is_scaled()) {
             (true, _) => ErrorBound::Contractive { delta: 1.0 },
             (_, true) => ErrorBound::Unbiased { omega: 1.0 / share - 1.0 },
             (_, false) => ErrorBound::MeanContractive { delta: share },
@@ -123,7 +154,7 @@ impl Compressor for RandomK {
     }
 
     fn selects(&self) -> bool {
-        !self.factor.is_dense()
+        !self.ratio.is_dense()
     }
 }
 
@@ -188,42 +219,18 @@ fn merge(all: &mut Vec<u32>, border: usize) {
     all.truncate(len);
 }
 
-impl std::fmt::Display for RandomK {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "randk:{}{}", self.factor, if self.scaled { ":scaled" } else { "" })
-    }
-}
-
-impl Spec for RandomK {
-    const SYNTAX: &'static str = "randk[:FRACTION|FACTORx[,scaled=true]]";
-    const HELP: &'static str = "random values (0.01); scaled, without bias";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = true;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "randk" {
-            return Ok(None);
+impl CompressorSettings for RandomK {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits {
+            needs_feedback: !self.is_scaled(),
+            is_exact: !self.is_scaled(),
+            is_sparse: true,
+            ..CompressorTraits::default()
         }
-        let factor = knobs.share("factor", "fraction of values kept by random-k", 0.01)?;
-        let scaled = knobs.word(
-            "scaled",
-            "scaling of random-k",
-            &[("unscaled", false), ("scaled", true), ("false", false), ("true", true)],
-        )?;
-        Ok(Some(RandomK { factor, scaled }))
     }
 
-    fn is_exact(&self) -> bool {
-        !self.scaled
-    }
-
-    fn representative() -> Self {
-        RandomK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
-    }
-
-    fn needs_feedback(&self) -> bool {
-        !self.scaled
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 

@@ -16,14 +16,15 @@
 //! ‖x_b‖₁²/d_b / ‖x‖², from 1/d for one non-zero value to 1 for equal magnitudes; 2/π for Gaussians. A mean below the smallest denormal
 //! rounds to 0, and nothing is sent. Needs error feedback.
 //!
-//! **Knobs.** `bucket`: values per scale, default the whole vector. Combine with [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one
+//! **Knobs.** `bucket`: values per scale, default the whole vector. Combine with [`Grain::PerSlot`](crate::reduce::gather::Grain::PerSlot) for one
 //! scale per tensor, as in the paper.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847): the scaled sign operator and its δ.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, ScaledSign}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, scaled_sign::ScaledSign};
 //! let mut message = Message::default();
 //! ScaledSign::new().compress_into(&[3.0, -1.0, 0.0, -4.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 4];
@@ -32,17 +33,22 @@
 //! # Ok::<(), briquette_core::error::WireError>(())
 //! ```
 
+use super::bucket_size;
 use super::buckets::{self, signs_and_sums};
-use super::{Compressor, ErrorBound, Knobs, Spec, bucket_size};
 use crate::bits::{pack_signs, packed_len};
 use crate::error::ConfigError;
 use crate::math::{norm1, norm2};
 use crate::message::bucket_count;
-use crate::{CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{CompressionRatio, Key, Message};
 
 /// Sign times mean magnitude; see the [module](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(name = "sign", help = "one bit a value and one magnitude, of all or of buckets")]
 pub struct ScaledSign {
+    #[setting(range = "[1, inf)")]
     bucket: Option<u32>,
 }
 
@@ -62,8 +68,12 @@ impl ScaledSign {
 }
 
 impl Compressor for ScaledSign {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(1)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(1)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::ScaledSign { bucket: self.bucket.map(|bucket| bucket as usize) })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
@@ -99,38 +109,13 @@ impl Compressor for ScaledSign {
     }
 }
 
-impl std::fmt::Display for ScaledSign {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.bucket {
-            None => f.write_str("sign"),
-            Some(bucket) => write!(f, "sign:{bucket}"),
-        }
-    }
-}
-
-impl Spec for ScaledSign {
-    const SYNTAX: &'static str = "sign[:BUCKET]";
-    const HELP: &'static str = "one bit a value and one magnitude, of all or of buckets";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "sign" {
-            return Ok(None);
-        }
-        match knobs.number("bucket", "bucket of scaled signs", usize::MAX)? {
-            usize::MAX => Ok(Some(ScaledSign::new())),
-            bucket => ScaledSign::bucketed(bucket).map(Some),
-        }
+impl CompressorSettings for ScaledSign {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits { needs_feedback: true, ..CompressorTraits::default() }
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        ScaledSign::new()
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 

@@ -1,12 +1,12 @@
 //! TernGrad: stochastic ternary quantization to minus the scale, zero, or plus the scale.
 //!
 //! **Why, and when not.** Two bits per value, unbiased, stateless. Its noise is large (`‖x‖∞‖x‖₁ − ‖x‖²`, often several times `‖x‖²`), so
-//! outliers are clipped first. With error feedback [`ScaledSign`](super::ScaledSign) does better in half the bits.
+//! outliers are clipped first. With error feedback [`ScaledSign`](crate::compress::scaled_sign::ScaledSign) does better in half the bits.
 //!
 //! **Method.** Clip to `±c·σ`, `σ² = ‖x‖²/d`. With `s = max|xᵢ|` after clipping, `C(x)ᵢ = s·sign(xᵢ)` with probability `|xᵢ|/s`, else 0.
-//! Use [`Grain::PerSlot`](crate::reduce::Grain::PerSlot) for one scale per layer, as in the paper.
+//! Use [`Grain::PerSlot`](crate::reduce::gather::Grain::PerSlot) for one scale per layer, as in the paper.
 //!
-//! *Random bits.* As in [`Qsgd`](super::Qsgd): apart from clipping, this is QSGD with one level and the max norm.
+//! *Random bits.* As in [`Qsgd`](crate::compress::qsgd::Qsgd): apart from clipping, this is QSGD with one level and the max norm.
 //!
 //! **On the wire.** `21 + ⌈d/4⌉` bytes.
 //!
@@ -16,13 +16,14 @@
 //! **Knobs.** `clip`, in standard deviations (default 2.5, the paper's), or none.
 //!
 //! **Deviations.** `σ` is taken around zero, not around the mean, which would clip a layer of equal values to nothing. Scales are
-//! rank-local. With the paper's shared scale, codes are summed in transit; see [`TernaryAllReduce`](crate::reduce::TernaryAllReduce).
+//! rank-local. With the paper's shared scale, codes are summed in transit; see `TernaryAllReduce` in `briquette-zoo`.
 //!
 //! **Reference.** W. Wen, C. Xu, F. Yan, C. Wu, Y. Wang, Y. Chen, H. Li, *TernGrad: Ternary Gradients to Reduce
 //! Communication in Distributed Deep Learning*, NIPS 2017 (arXiv 1705.07878), equations 1 to 3 and § 4.
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, TernGrad}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, tern_grad::TernGrad};
 //! let mut message = Message::default();
 //! // ±4 is the scale, 0 is 0: nothing is random.
 //! TernGrad::unclipped().compress_into(&[4.0, 0.0, -4.0], Key::new(0), &mut message);
@@ -33,27 +34,51 @@
 //! ```
 
 use super::dither::{Linear, Quantizer, block_codes};
-use super::{Compressor, ErrorBound, Knobs, Spec};
 use crate::error::ConfigError;
 use crate::math::{largest, norm2};
 use crate::message::{Coding, Grid};
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{BLOCK, CompressionRatio, Key, Message};
 
 /// Stochastic ternary values; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "terngrad",
+    help = "minus one, zero or one times a scale; clipped at this many standard deviations (2.5)"
+)]
 pub struct TernGrad {
+    #[serde(with = "clip")]
+    #[setting(default = Some(Self::default_clip()), range = "(0, inf)", syntax = "CLIP|none")]
     clip: Option<f32>,
 }
 
-impl Default for TernGrad {
-    fn default() -> Self {
-        TernGrad { clip: Some(TernGrad::default_clip()) }
+/// Text of a clip limit: a number, or `none`.
+mod clip {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(clip: &Option<f32>, serializer: S) -> Result<S::Ok, S::Error> {
+        match clip {
+            Some(clip) => serializer.collect_str(clip),
+            None => serializer.serialize_str("none"),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match &*text {
+            "none" => Ok(None),
+            number => {
+                number.parse().map(Some).map_err(|_| D::Error::custom(format!("`{text}` is not a number or none")))
+            }
+        }
     }
 }
 
 impl TernGrad {
     /// Returns the paper's clip limit.
-    pub(crate) fn default_clip() -> f32 {
+    pub fn default_clip() -> f32 {
         2.5
     }
 
@@ -67,10 +92,7 @@ impl TernGrad {
     /// # Errors
     /// [`ConfigError::Range`] if that is not finite and above 0.
     pub fn clipped(deviations: f32) -> Result<Self, ConfigError> {
-        if !(deviations > 0.0 && deviations.is_finite()) {
-            return Err(ConfigError::range("clip of TernGrad", "above 0 and finite", deviations));
-        }
-        Ok(TernGrad { clip: Some(deviations) })
+        TernGrad { clip: Some(deviations) }.checked()
     }
 
     /// Creates a compressor without clipping: unbiased.
@@ -79,13 +101,13 @@ impl TernGrad {
     }
 
     /// Returns the scale: the largest magnitude after clipping.
-    pub(crate) fn scale(self, x: &[f32]) -> f32 {
+    pub fn scale(self, x: &[f32]) -> f32 {
         let limit = self.clip.map_or(f64::INFINITY, |c| f64::from(c) * (norm2(x) / x.len().max(1) as f64).sqrt());
         largest(x).min(limit as f32)
     }
 
     /// Writes the codes of `x`, clipped to `own`, in units of `scale`, which is at least `own`.
-    pub(crate) fn codes(x: &[f32], (own, scale): (f32, f32), key: Key, codes: &mut [u8]) {
+    pub fn codes(x: &[f32], (own, scale): (f32, f32), key: Key, codes: &mut [u8]) {
         let mut clipped = [0.0; BLOCK];
         for (block, (x, codes)) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).enumerate() {
             let clipped = &mut clipped[..x.len()];
@@ -106,8 +128,12 @@ impl TernGrad {
 }
 
 impl Compressor for TernGrad {
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::of_bits(2)
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::of_bits(2)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        Some(Encoding::TernGrad { clip: self.clip })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
@@ -126,51 +152,21 @@ impl Compressor for TernGrad {
     }
 }
 
-impl std::fmt::Display for TernGrad {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.clip {
-            Some(clip) => write!(f, "terngrad:{clip}"),
-            None => f.write_str("terngrad:none"),
-        }
-    }
-}
-
-impl Spec for TernGrad {
-    const SYNTAX: &'static str = "terngrad[:CLIP|none]";
-    const HELP: &'static str = "minus one, zero or one times a scale; clipped at this many standard deviations (2.5)";
-    const NEEDS_FEEDBACK: bool = false;
-    const SPARSE: bool = false;
-    const SEARCHES: bool = false;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "terngrad" {
-            return Ok(None);
-        }
-        match knobs.text("clip")? {
-            None => Ok(Some(TernGrad::new())),
-            Some("none") => Ok(Some(TernGrad::unclipped())),
-            Some(text) => {
-                let clip =
-                    text.parse().map_err(|_| ConfigError::range("clip of TernGrad", "a number or none", text))?;
-                TernGrad::clipped(clip).map(Some)
-            }
-        }
+impl CompressorSettings for TernGrad {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::default()
     }
 
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    fn representative() -> Self {
-        TernGrad::new()
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::testkit::{assert_edges, assert_unbiased, decoded};
-    use crate::compress::{Norm, Qsgd};
+    use crate::compress::{Norm, qsgd::Qsgd};
+    use crate::laws::compress::{assert_edges, assert_unbiased, decoded};
 
     #[test]
     fn clipping_by_hand() {

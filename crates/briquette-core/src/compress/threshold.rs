@@ -3,10 +3,9 @@
 //! Magnitudes are compared by the bits of `|v|`, which order like the values and never round. A *floor* is such bits: values at or above it
 //! pass. Zeros never pass, because a message need not contain them. No pass allocates more than the values that it keeps.
 
-use super::ErrorBound;
 use crate::bits::{Which, for_ones, pack_where};
-use crate::message::{ValueKind, Values};
 use crate::parallel::{self, Part, SEGMENT};
+use crate::seam::ErrorBound;
 use crate::{BLOCK, Message};
 
 /// Returns the bits of `|v|`, which order like magnitudes.
@@ -15,10 +14,10 @@ pub(super) fn magnitude(v: f32) -> u32 {
 }
 
 /// The floor that passes every value but zeros.
-pub(super) const NONZERO: u32 = 1;
+pub const NONZERO: u32 = 1;
 
 /// Returns the floor for a threshold of at least 0.
-pub(super) fn floor_of(threshold: f64) -> u32 {
+pub fn floor_of(threshold: f64) -> u32 {
     magnitude(threshold as f32).max(NONZERO)
 }
 
@@ -67,11 +66,12 @@ const SAMPLES: usize = 4096;
 
 /// Values that passed, in the storage of the message's indices: for each its index, then its bits. A later selection among them therefore
 /// does not access the vector again, where each access would touch a separate cache line.
-pub(super) struct Picks<'a>(&'a mut Vec<u32>);
+#[derive(Debug)]
+pub struct Picks<'a>(&'a mut Vec<u32>);
 
 impl<'a> Picks<'a> {
     /// Creates an empty selection in this storage.
-    pub(super) fn new(storage: &'a mut Vec<u32>) -> Self {
+    pub fn new(storage: &'a mut Vec<u32>) -> Self {
         storage.clear();
         Picks(storage)
     }
@@ -144,7 +144,7 @@ impl<'a> Picks<'a> {
     }
 
     /// Appends the values to `values`, then leaves only the indices in their storage.
-    pub(super) fn finish_into(self, values: &mut Vec<f32>) {
+    pub fn finish_into(self, values: &mut Vec<f32>) {
         values.clear();
         values.reserve_exact(self.len());
         values.extend(self.values());
@@ -195,7 +195,7 @@ fn room_for(k: usize) -> usize {
 
 /// Picks all values at or above `floor`; if there are more than `most`, the `k` largest among them instead. However low the floor is, at
 /// most about `2k + 512` picks are held.
-pub(super) fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], picks: &mut Picks<'_>) {
+pub fn collect(x: &[f32], floor: u32, [k, most]: [usize; 2], picks: &mut Picks<'_>) {
     let (mut floor, room) = (floor, room_for(k.max(most)));
     // Growing by doubling would hold up to twice as much.
     picks.0.reserve_exact(2 * most.min(x.len()));
@@ -235,10 +235,11 @@ pub(super) fn scan(x: &[f32], start: usize, floor: u32, mut each: impl FnMut(u32
 
 /// Statistics of the values at or above a floor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Tail {
-    pub(super) count: usize,
+pub struct Tail {
+    /// Number of the values.
+    pub count: usize,
     /// Sum of their magnitudes.
-    pub(super) sum: f64,
+    pub sum: f64,
 }
 
 impl Tail {
@@ -248,7 +249,7 @@ impl Tail {
 }
 
 /// Counts and sums the values that reach `floor`, in a fixed order.
-pub(super) fn tail(x: &[f32], floor: u32) -> Tail {
+pub fn tail(x: &[f32], floor: u32) -> Tail {
     let segments = x.len().div_ceil(SEGMENT);
     let tail = parallel::fold(0..segments, Part(x, SEGMENT), &|_, x| tail_of(x.0, floor), &Tail::and);
     tail.unwrap_or(Tail { count: 0, sum: 0.0 })
@@ -273,7 +274,7 @@ fn tail_of(x: &[f32], floor: u32) -> Tail {
 }
 
 /// Returns the number of values that reach each of the floors, in one pass.
-pub(super) fn counts<const N: usize>(x: &[f32], floors: [u32; N]) -> [usize; N] {
+pub fn counts<const N: usize>(x: &[f32], floors: [u32; N]) -> [usize; N] {
     let join = |a: [usize; N], b: [usize; N]| std::array::from_fn(|i| a[i] + b[i]);
     let each = |_, x: Part<&[f32]>| counts_of(x.0, floors).map(|count| count as usize);
     parallel::fold(0..x.len().div_ceil(SEGMENT), Part(x, SEGMENT), &each, &join).unwrap_or([0; N])
@@ -296,32 +297,24 @@ pub(super) fn count(x: &[f32], floor: u32) -> usize {
     counts(x, [floor])[0]
 }
 
-/// Returns the empty storage of a sparse message with exact values.
-pub(super) fn start(out: &mut Message, len: usize) -> (&mut Vec<u32>, &mut Vec<f32>) {
-    match out.sparse(len, ValueKind::F32) {
-        (indices, Values::F32(values)) => (indices, values),
-        _ => unreachable!("storage of the kind asked for"),
-    }
-}
-
 /// Returns the indices and values that `coarse` kept of a vector of `len`, if it kept `least` values or more, exactly.
-pub(super) fn kept_of(coarse: &Message, len: usize, least: usize) -> Option<(&[u32], &[f32])> {
+pub fn kept_of(coarse: &Message, len: usize, least: usize) -> Option<(&[u32], &[f32])> {
     coarse.sparse_f32().filter(|(indices, _)| coarse.len() == len && indices.len() >= least)
 }
 
 /// Converts positions among kept values to indices of the vector.
-pub(super) fn locate(places: &mut [u32], kept: &[u32]) {
+pub fn locate(places: &mut [u32], kept: &[u32]) {
     places.iter_mut().for_each(|place| *place = kept[*place as usize]);
 }
 
 /// Writes the selected values unchanged.
-pub(super) fn fill(x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
+pub fn fill(x: &[f32], indices: &[u32], values: &mut Vec<f32>) {
     values.clear();
     values.extend(indices.iter().map(|&i| x[i as usize]));
 }
 
 /// Returns the error bound of keeping the `k` largest: no selection of `k` values loses less, and equal magnitudes are the worst case.
-pub(super) fn class_of(k: usize, x: &[f32]) -> ErrorBound {
+pub fn class_of(k: usize, x: &[f32]) -> ErrorBound {
     ErrorBound::Contractive { delta: if x.is_empty() { 1.0 } else { k as f64 / x.len() as f64 } }
 }
 

@@ -1,7 +1,7 @@
 //! Threshold top-k: keeps about the `k` largest magnitudes, by a threshold estimated from a sample.
 //!
 //! **Why, and when not.** One pass over the vector, a few times faster than an exact selection, with as much energy per value sent. The
-//! length of a message varies by up to 30 %. If every byte is planned, use [`TopK`](super::TopK); on short vectors, this *is* `TopK`.
+//! length of a message varies by up to 30 %. If every byte is planned, use [`TopK`](crate::compress::top_k::TopK); on short vectors, this *is* `TopK`.
 //!
 //! **Method.** Let `k = round(d/c)`. Take a random sample of `|x|`, one value from each of its equal strides. The threshold `t` is the
 //! magnitude that the share `k/d` of the sample reaches (one standard deviation of the count is added, because too few picks cost a pass
@@ -13,7 +13,7 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | sparsity `1 − k/d` | `factor` = d/k |
+//! | sparsity `1 − k/d` | `ratio` = d/k |
 //! | sample `.1–1 %` | `sample` |
 //! | `thr` | the floor of a pass |
 //! | bounds `.8–1.3`, 10 iterations | `LEAST`, `MOST`, `PASSES` |
@@ -23,19 +23,20 @@
 //! **Properties.** `0.7·k ≤ n ≤ 1.3·k` for every vector and key, unless there are fewer non-zero values (then all of those are sent). The
 //! `n` largest are kept, bit-exact: contractive with δ = ⌈0.7·k⌉/d, and k/d if the selection is exact. Needs error feedback.
 //!
-//! **Knobs.** The factor `d/k`, default 100. `sample`, a share of the vector in (0, 1], default 0.01 as in the paper: the maximum that is
+//! **Knobs.** The ratio `d/k`, default 100. `sample`, a share of the vector in (0, 1], default 0.01 as in the paper: the maximum that is
 //! sampled. At least 4 096 values are sampled, at most 32 768, and no more than it takes to expect 128 picks in the sample (a standard
 //! deviation of 9 %).
 //!
 //! **Deviations.** The paper lowers and raises its threshold by fixed factors (its code up to ten times) and accepts the final result. Here
 //! the next threshold comes from the same sample, and the last resort is exact. The paper's sample grows with the vector, this one does
-//! not. Clipping, momentum correction and factor masking belong to [`MomentumCorrection`](crate::wrapper::MomentumCorrection).
+//! not. Clipping, momentum correction and factor masking belong to [`MomentumCorrection`](crate::wrapper::momentum_correction::MomentumCorrection).
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018 (arXiv
 //! 1712.01887), §5 (sampling, hierarchical selection).
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, ThresholdTopK}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, threshold_top_k::ThresholdTopK};
 //! let x: Vec<f32> = (0..100_000).map(|i| (i as f32 * 0.7).sin().powi(9)).collect();
 //! let mut message = Message::default();
 //! ThresholdTopK::fraction(0.01)?.compress_into(&x, Key::new(0), &mut message);
@@ -45,10 +46,11 @@
 
 use rand::RngCore;
 
-use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, kept_of, locate, magnitude, select, start};
-use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
+use super::threshold::{NONZERO, Picks, SAMPLED, class_of, collect, kept_of, locate, magnitude, select};
 use crate::error::ConfigError;
-use crate::{BLOCK, CompressionFactor, Key, Message};
+use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
+use crate::{BLOCK, CompressionRatio, Key, Message};
 
 /// Bounds on picks in tenths of `k`: fewer need another pass, more are reduced to `k`.
 const LEAST: usize = 7;
@@ -60,9 +62,19 @@ const PICKS: usize = 128;
 const SAMPLES: [usize; 2] = [1 << 12, 1 << 15];
 
 /// Keeps about the largest magnitudes; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "threshold-topk",
+    help = "about the largest values (0.01), by a threshold from a sample: faster",
+    places = 2,
+    representatives("threshold-topk:8x")
+)]
 pub struct ThresholdTopK {
-    factor: CompressionFactor,
+    #[serde(with = "crate::ratio::share")]
+    #[setting(default = "100x", syntax = "FRACTION|RATIOx")]
+    ratio: CompressionRatio,
+    #[setting(default = Self::DEFAULT_SAMPLE, range = "(0, 1]")]
     sample: f64,
 }
 
@@ -75,12 +87,12 @@ impl ThresholdTopK {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn fraction(fraction: f64) -> Result<Self, ConfigError> {
-        CompressionFactor::of_share("fraction of values kept by threshold top-k", fraction).map(Self::factor)
+        CompressionRatio::of_share("fraction of values kept by threshold top-k", fraction).map(Self::ratio)
     }
 
-    /// Creates a compressor that keeps about one value in `factor`.
-    pub fn factor(factor: CompressionFactor) -> Self {
-        ThresholdTopK { factor, sample: Self::DEFAULT_SAMPLE }
+    /// Creates a compressor that keeps about one value in `ratio`.
+    pub fn ratio(ratio: CompressionRatio) -> Self {
+        ThresholdTopK { ratio, sample: Self::DEFAULT_SAMPLE }
     }
 
     /// Sets the largest share of the vector, in (0, 1], to sample for the threshold.
@@ -88,15 +100,12 @@ impl ThresholdTopK {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn with_sample(self, sample: f64) -> Result<Self, ConfigError> {
-        if !(sample > 0.0 && sample <= 1.0) {
-            return Err(ConfigError::range("sample of threshold top-k", "a share above 0 and at most 1", sample));
-        }
-        Ok(ThresholdTopK { sample, ..self })
+        ThresholdTopK { sample, ..self }.checked()
     }
 
     /// Returns the number of values to sample; `None` if an exact selection is as cheap.
     fn samples(&self, len: usize) -> Option<usize> {
-        let k = self.factor.keep(len);
+        let k = self.ratio.keep(len);
         if len < SAMPLED || k == len {
             return None;
         }
@@ -109,7 +118,7 @@ impl ThresholdTopK {
 impl ThresholdTopK {
     /// Selects by a sample of `x` among `kept`, which holds the largest values of `x`.
     fn pick_among(&self, x: &[f32], kept: &[f32], key: Key, (indices, values): (&mut Vec<u32>, &mut Vec<f32>)) {
-        let k = self.factor.keep(x.len());
+        let k = self.ratio.keep(x.len());
         let mut picks = Picks::new(indices);
         let picked = self.samples(x.len()).is_some_and(|count| {
             // The sample uses the storage of the values: nothing else is allocated.
@@ -127,8 +136,8 @@ fn most_of(k: usize) -> usize {
 }
 
 impl Tunable for ThresholdTopK {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.factor = factor;
+    fn tune(&mut self, ratio: CompressionRatio) {
+        self.ratio = ratio;
     }
 }
 
@@ -136,31 +145,35 @@ impl Compressor for ThresholdTopK {
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         Some(self)
     }
-    fn nominal(&self) -> CompressionFactor {
-        self.factor
+    fn nominal(&self) -> CompressionRatio {
+        self.ratio
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        (!self.ratio.is_dense()).then_some(Encoding::ThresholdTopK { ratio: self.ratio, sample: self.sample })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {
-        self.pick_among(x, x, key, start(out, x.len()));
+        self.pick_among(x, x, key, out.start_sparse_f32(x.len()));
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
         // A threshold below the smallest kept value passes more than MOST of the kept values, and of all values: then both ways lead to the
         // k largest. Any other threshold passes the same values.
-        let enough = most_of(self.factor.keep(x.len())) + 1;
+        let enough = most_of(self.ratio.keep(x.len())) + 1;
         let Some((among, kept)) = kept_of(coarse, x.len(), enough) else { return self.compress_into(x, key, out) };
-        let (indices, values) = start(out, x.len());
+        let (indices, values) = out.start_sparse_f32(x.len());
         self.pick_among(x, kept, key, (&mut *indices, values));
         locate(indices, among);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
-        let k = self.factor.keep(x.len());
+        let k = self.ratio.keep(x.len());
         class_of(if self.samples(x.len()).is_some() { (LEAST * k).div_ceil(10) } else { k }, x)
     }
 
     fn selects(&self) -> bool {
-        !self.factor.is_dense()
+        !self.ratio.is_dense()
     }
 }
 
@@ -198,35 +211,13 @@ fn pick(x: &[f32], [k, len]: [usize; 2], sample: &mut [f32], picks: &mut Picks<'
     false
 }
 
-impl std::fmt::Display for ThresholdTopK {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "threshold-topk:{}", self.factor)?;
-        if self.sample == Self::DEFAULT_SAMPLE { Ok(()) } else { write!(f, ":{}", self.sample) }
-    }
-}
-
-impl Spec for ThresholdTopK {
-    const SYNTAX: &'static str = "threshold-topk[:FRACTION|FACTORx[,sample=SHARE]]";
-    const HELP: &'static str = "about the largest values (0.01), by a threshold from a sample: faster";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = true;
-    const SEARCHES: bool = true;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "threshold-topk" {
-            return Ok(None);
-        }
-        let factor = knobs.share("factor", "fraction of values kept by threshold top-k", 0.01)?;
-        let sample = knobs.number("sample", "sample of threshold top-k", Self::DEFAULT_SAMPLE)?;
-        ThresholdTopK::factor(factor).with_sample(sample).map(Some)
+impl CompressorSettings for ThresholdTopK {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits::LARGEST
     }
 
-    fn is_exact(&self) -> bool {
-        true
-    }
-
-    fn representative() -> Self {
-        ThresholdTopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 

@@ -10,7 +10,7 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | `d/k` | `factor` |
+//! | `d/k` | `ratio` |
 //! | `α` or `δ` = k/d | `delta` of the error bound |
 //!
 //! **On the wire.** `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + v` bytes: `gⱼ` the gaps between indices (Rice codes with the best `r`, about 8.1 bits
@@ -35,7 +35,8 @@
 //! NeurIPS 2018 (top-k as a k-contraction).
 //!
 //! ```
-//! use briquette_core::{Key, Message, compress::{Compressor, TopK}};
+//! use briquette_core::{Key, Message};
+//! use briquette_core::compress::{Compressor, top_k::TopK};
 //! let mut message = Message::default();
 //! TopK::fraction(0.4)?.compress_into(&[1.0, -5.0, 2.0, 3.0, 0.0], Key::new(0), &mut message);
 //! let mut decoded = [0.0; 5];
@@ -48,16 +49,27 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::threshold::{Picks, kept_of, locate, magnitude, select};
-use super::{Compressor, ErrorBound, Knobs, Spec, Tunable};
 use crate::error::ConfigError;
 use crate::message::{Q8_BLOCK, ValueKind, Values, power_of_two};
+use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
+use crate::settings::{CompressorSettings, CompressorTraits, Described};
 use crate::wire::F16_LIMIT;
-use crate::{CompressionFactor, Key, Message};
+use crate::{CompressionRatio, Key, Message};
 
 /// Keeps the largest magnitudes; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "topk",
+    help = "the largest values (0.01), each of them in 32, 16 or 8 bits",
+    places = 2,
+    representatives("topk:8x")
+)]
 pub struct TopK {
-    factor: CompressionFactor,
+    #[serde(with = "crate::ratio::share")]
+    #[setting(default = "100x", syntax = "FRACTION|RATIOx")]
+    ratio: CompressionRatio,
+    #[setting(syntax = "f32|f16|q8")]
     values: ValueKind,
 }
 
@@ -67,12 +79,12 @@ impl TopK {
     /// # Errors
     /// [`ConfigError::Range`] otherwise.
     pub fn fraction(fraction: f64) -> Result<Self, ConfigError> {
-        CompressionFactor::of_share("fraction of values kept by top-k", fraction).map(TopK::factor)
+        CompressionRatio::of_share("fraction of values kept by top-k", fraction).map(TopK::ratio)
     }
 
-    /// Creates a compressor that keeps one value in `factor`.
-    pub fn factor(factor: CompressionFactor) -> Self {
-        TopK { factor, values: ValueKind::F32 }
+    /// Creates a compressor that keeps one value in `ratio`.
+    pub fn ratio(ratio: CompressionRatio) -> Self {
+        TopK { ratio, values: ValueKind::F32 }
     }
 
     /// Returns the number format of kept values.
@@ -89,8 +101,8 @@ impl TopK {
 }
 
 impl Tunable for TopK {
-    fn tune(&mut self, factor: CompressionFactor) {
-        self.factor = factor;
+    fn tune(&mut self, ratio: CompressionRatio) {
+        self.ratio = ratio;
     }
 }
 
@@ -98,13 +110,17 @@ impl Compressor for TopK {
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         Some(self)
     }
-    fn nominal(&self) -> CompressionFactor {
-        self.factor
+    fn nominal(&self) -> CompressionRatio {
+        self.ratio
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        (!self.ratio.is_dense()).then_some(Encoding::TopK { ratio: self.ratio, values: self.values })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (indices, values) = out.sparse(x.len(), self.values);
-        write(select(x, self.factor.keep(x.len()), indices), values);
+        write(select(x, self.ratio.keep(x.len()), indices), values);
     }
 
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
@@ -113,12 +129,12 @@ impl Compressor for TopK {
             ValueKind::F16 => 2_f64.powi(-22) + 2_f64.powi(-44),
             ValueKind::Q8 => 1.0 / 250.0,
         };
-        let kept = self.factor.keep(x.len()) as f64 / x.len().max(1) as f64;
+        let kept = self.ratio.keep(x.len()) as f64 / x.len().max(1) as f64;
         ErrorBound::Contractive { delta: if x.is_empty() { 1.0 } else { kept * (1.0 - lost) } }
     }
 
     fn refine_into(&mut self, x: &[f32], coarse: &Message, key: Key, out: &mut Message) {
-        let k = self.factor.keep(x.len());
+        let k = self.ratio.keep(x.len());
         // The k' ≥ k largest, ties to the lowest index, contain the k largest under the same rule.
         if let Some((among, kept)) = kept_of(coarse, x.len(), k) {
             let (indices, values) = out.sparse(x.len(), self.values);
@@ -138,7 +154,7 @@ impl Compressor for TopK {
     }
 
     fn selects(&self) -> bool {
-        !self.factor.is_dense()
+        !self.ratio.is_dense()
     }
 }
 
@@ -178,39 +194,19 @@ fn q8_code([low, high]: [f32; 2], v: f32) -> u8 {
     level as u8 | (((v.to_bits() >> 31) as u8) << 7)
 }
 
-impl std::fmt::Display for TopK {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "topk:{}", self.factor)?;
-        match self.values {
-            ValueKind::F32 => Ok(()),
-            ValueKind::F16 => f.write_str(":f16"),
-            ValueKind::Q8 => f.write_str(":q8"),
+impl CompressorSettings for TopK {
+    fn traits(&self) -> CompressorTraits {
+        CompressorTraits {
+            needs_feedback: true,
+            is_exact: self.values == ValueKind::F32,
+            is_sparse: true,
+            searches: true,
+            ..CompressorTraits::default()
         }
     }
-}
 
-impl Spec for TopK {
-    const SYNTAX: &'static str = "topk[:FRACTION|FACTORx[,values=f32|f16|q8]]";
-    const HELP: &'static str = "the largest values (0.01), each of them in 32, 16 or 8 bits";
-    const NEEDS_FEEDBACK: bool = true;
-    const SPARSE: bool = true;
-    const SEARCHES: bool = true;
-
-    fn parse(name: &str, knobs: &mut Knobs<'_>) -> Result<Option<Self>, ConfigError> {
-        if name != "topk" {
-            return Ok(None);
-        }
-        let top_k = TopK::factor(knobs.share("factor", "fraction of values kept by top-k", 0.01)?);
-        let kinds = [("f32", ValueKind::F32), ("f16", ValueKind::F16), ("q8", ValueKind::Q8)];
-        Ok(Some(top_k.with_values(knobs.word("values", "value type", &kinds)?)))
-    }
-
-    fn is_exact(&self) -> bool {
-        self.values == ValueKind::F32
-    }
-
-    fn representative() -> Self {
-        TopK::factor(CompressionFactor::new(8.0).expect("8 is at least 1"))
+    fn build(&self) -> Box<dyn Compressor> {
+        Box::new(*self)
     }
 }
 

@@ -1,12 +1,12 @@
-//! Builds reducers from settings: nests the wrappers, and rejects incompatible settings.
+//! Construction of reducers from settings: nests the wrappers, and rejects incompatible settings.
 
-use super::rules::Group;
+use super::groups::Group;
 use super::{Exchange, ReducerConfig, combine};
 use crate::Layout;
-use crate::control::Controller;
 use crate::error::ConfigError;
-use crate::reduce::{Dense, Reducer};
-use crate::wrapper::{Adaptive, Bucketed, Grouped, Metered};
+use crate::reduce::dense::Dense;
+use crate::seam::{Controller, Reducer};
+use crate::wrapper::{adaptive::Adaptive, bucketed::Bucketed, grouped::Grouped, metered::Metered};
 
 /// Minimum number of values in a bucket that is exchanged during the backward pass.
 const FEWEST_VALUES: usize = 16_384;
@@ -25,7 +25,7 @@ impl Exchange {
             return Err(ConfigError::conflict(
                 format!("controller {}", self.controller),
                 "this model",
-                "a controller turns the factor of the slots that no rule has and that are not kept dense, and there are none",
+                "a controller turns the ratio of the slots that no rule has and that are not kept dense, and there are none",
                 "lower dense_below, or use controller none",
             ));
         }
@@ -40,20 +40,22 @@ impl Exchange {
         if let Some(threads) = self.threads {
             reducer = threaded(reducer, threads)?;
         }
-        // Dense sends everything, so there is no gain to measure.
+        // A dense exchange sends everything, so there is no gain to measure.
         let metered: Box<dyn Reducer> = match self.reducer.get().traits().is_dense && self.rules.is_empty() {
             true => Box::new(Metered::seconds_only(reducer)),
-            false => Box::new(Metered::new(reducer).with_outer_feedback(self.feedback.get().requirement().remembers())),
+            false => {
+                Box::new(Metered::new(reducer).with_outer_feedback(self.feedback.get().requirement().keeps_state()))
+            }
         };
         let (feedback, own) = (self.feedback.get(), self.reducer.get());
-        match feedback.requirement().remembers() {
+        match feedback.requirement().keeps_state() {
             true => Ok(own.wrap_outer(feedback.wrap(metered, self, layout)?)),
             false => feedback.wrap(own.wrap_outer(metered), self, layout),
         }
     }
 
     pub(super) fn bucketed<R: Reducer>(&self, layout: &Layout, make: impl FnMut(usize) -> R) -> Bucketed<R> {
-        // Builds refuse 0.
+        // Validation refuses 0.
         match self.bucket_values.map(|values| values.max(1)) {
             values if self.during_backward => {
                 Bucketed::last_first(layout, values.unwrap_or((layout.len() / 4).max(FEWEST_VALUES)), make)
@@ -76,8 +78,8 @@ impl Exchange {
     }
 
     /// Builds the reducer of a rule's group.
-    fn group(&self, group: Group<'_>) -> Result<(Vec<usize>, Box<dyn Reducer>), ConfigError> {
-        Ok((group.members, Box::new(self.buckets(group.reducer, &group.layout)?)))
+    fn group(&self, group: Group) -> Result<(Vec<usize>, Box<dyn Reducer>), ConfigError> {
+        Ok((group.members, Box::new(self.buckets(&group.reducer, &group.layout)?)))
     }
 
     fn buckets(&self, reducer: &ReducerConfig, layout: &Layout) -> Result<Bucketed<Box<dyn Reducer>>, ConfigError> {
@@ -99,7 +101,7 @@ impl Exchange {
 
 #[cfg(feature = "rayon")]
 fn threaded(reducer: Box<dyn Reducer>, threads: usize) -> Result<Box<dyn Reducer>, ConfigError> {
-    Ok(Box::new(crate::wrapper::Threaded::new(reducer, threads)?))
+    Ok(Box::new(crate::wrapper::threaded::Threaded::new(reducer, threads)?))
 }
 
 #[cfg(not(feature = "rayon"))]

@@ -1,11 +1,12 @@
-//! Decides which parts of a configuration may be combined.
+//! Rules for combining the parts of a configuration.
 //!
-//! [`check`] builds nothing: it reads the traits and error bounds that the parts declare. Model and number of ranks are optional.
-//! [`Config::build`] makes its checks of the strategy first, [`Exchange::build_reducer`] those of the exchange, and the Burn
-//! integration those of the [`optimizer`]. The parts themselves check only what needs built values: ranges, the edges of a graph,
-//! and the step of DIANA's memory. The tables of combinations in the book are generated from it, and `briquette check` prints its verdict.
+//! [`check`] builds nothing: it reads the traits and error bounds that the parts declare. The model and the number of ranks are optional.
+//! [`Config::build`] first makes its checks of the strategy, [`Exchange::build_reducer`] those of the exchange, and the Burn integration
+//! those of the [`optimizer`]. The parts themselves check only properties of built values: ranges, the edges of a graph, and the step of
+//! DIANA's memory. The book's tables of combinations are generated with `check`, and `briquette check` prints its result.
 //!
 //! ```
+//! # briquette_zoo::install();
 //! use briquette_core::config::{Config, combine};
 //! let check = |text: &str, run| -> Result<(), briquette_core::error::ConfigError> {
 //!     Ok(combine::check(&text.parse::<Config>()?, &run)?)
@@ -20,17 +21,17 @@
 
 mod optimizer;
 
-pub use optimizer::{InnerOptimizer, optimizer, reads_optimizer};
+pub use crate::settings::{InnerOptimizer, Sends, StrategyTraits};
+pub use optimizer::{optimizer, reads_optimizer};
 
-use super::{
-    CompressorConfig, Config, ControllerConfig, Exchange, Feedback, ReducerConfig, ServerConfig, StrategyConfig,
-};
+use super::{CompressorConfig, Config, Exchange, ServerConfig};
 use crate::Layout;
 use crate::error::{ConfigError, Conflict, world_of};
-use crate::sync::{Agrees, Plan};
-use crate::wrapper::Probing;
+use crate::reduce::{dense::Dense, gather::GatherConfig};
+use crate::seam::{Agrees, Plan};
+use crate::wrapper::{adaptive::Probing, error_feedback::ErrorFeedbackConfig, no_feedback::NoFeedback};
 
-/// Properties of a run that decide what may be combined. An unknown one is not checked.
+/// Properties of a run that affect which parts may be combined. Unknown properties are not checked.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Run<'a> {
@@ -38,7 +39,7 @@ pub struct Run<'a> {
     pub world: Option<usize>,
     /// Layout of the model.
     pub layout: Option<&'a Layout>,
-    /// The optimizer that steps with the averages.
+    /// The optimizer that steps with the averaged gradients.
     pub optimizer: Option<InnerOptimizer>,
     /// The server policy, if ranks do not step together.
     pub server: Option<&'a ServerConfig>,
@@ -57,7 +58,7 @@ impl<'a> Run<'a> {
         Run { layout: Some(layout), ..self }
     }
 
-    /// Sets the optimizer that steps with the averages.
+    /// Sets the optimizer that steps with the averaged gradients.
     #[must_use]
     pub fn with_optimizer(self, optimizer: InnerOptimizer) -> Self {
         Run { optimizer: Some(optimizer), ..self }
@@ -70,38 +71,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Properties of a strategy that decide what it may be combined with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StrategyTraits {
-    /// The keys of the [`Exchange`] that it uses, and the reason that it would ignore the others, as a clause about "it". `None` if it
-    /// uses all.
-    pub uses: Option<(&'static [&'static str], &'static str)>,
-    /// The quantity that it exchanges.
-    pub sends: Sends,
-}
-
-impl StrategyTraits {
-    /// Traits of a strategy whose differences keep what was not sent, so that no feedback is needed. `why` is a clause about "it".
-    pub const fn without_feedback(why: &'static str) -> Self {
-        let uses = &["reducer", "aggregator", "controller", "bucket_values", "rules", "dense_below", "threads"];
-        StrategyTraits { uses: Some((uses, why)), sends: Sends::AsTheyAre }
-    }
-}
-
-/// Quantity that a strategy exchanges.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Sends {
-    /// Gradients or parameters, as they are.
-    #[default]
-    AsTheyAre,
-    /// The progress of parameters. It contains the optimizer's momentum and learning rates, so a feedback must not add them again.
-    Progress,
-    /// Gradients that the strategy accelerates, so a feedback must not add momentum.
-    Accelerated,
-}
-
-/// Decides whether all parts of a configuration may be combined in a run.
+/// Checks that all parts of a configuration may be combined in a run.
 ///
 /// # Errors
 /// [`Conflict`] names the first two settings that cannot be combined.
@@ -125,12 +95,9 @@ pub fn check_without_model(config: &Config, run: &Run<'_>) -> Result<(), ConfigE
     if config.strategy.get().traits().uses.is_none_or(|(keys, _)| keys.contains(&"dense_below")) {
         config.exchange.dense_below = Some(0);
     }
-    let slots = match &config.strategy {
-        StrategyConfig::StreamingDiloco(settings) => settings.fragments.clamp(1, 1000),
-        _ => 1,
-    };
+    let slots = config.strategy.get().fewest_slots().clamp(1, 1000);
     let layout = Layout::new((0..slots).map(|slot| (slot.to_string(), vec![1000])));
-    let fewest = config.fewest_ranks();
+    let fewest = config.min_ranks();
     let fits = |world: &usize| exchange(&config.exchange, Some(*world), None).is_ok();
     let world = run.world.or_else(|| (fewest..=64).find(fits)).unwrap_or(fewest);
     config.build(&layout, world).map(drop)
@@ -139,7 +106,7 @@ pub fn check_without_model(config: &Config, run: &Run<'_>) -> Result<(), ConfigE
 /// Checks the strategy with the exchange.
 pub(super) fn strategy(Config { strategy, exchange }: &Config) -> Result<(), Conflict> {
     let (left, feedback) = (format!("strategy {strategy}"), exchange.feedback.get());
-    if exchange.during_backward && *strategy != StrategyConfig::EveryStep {
+    if exchange.during_backward && !strategy.is_every_step() {
         let why = "during_backward exchanges gradients as they are computed";
         return Err(Conflict::new(
             left,
@@ -150,18 +117,18 @@ pub(super) fn strategy(Config { strategy, exchange }: &Config) -> Result<(), Con
     }
     let StrategyTraits { uses, sends } = strategy.get().traits();
     if let Some((key, setting)) = uses.and_then(|(keys, _)| exchange.unused(keys)) {
-        let why = format!("it {}, and {key} would be ignored", uses.map_or("", |(_, why)| why));
+        let why = format!("it {}, so {key} would be ignored", uses.map_or("", |(_, why)| why));
         return Err(Conflict::new(left, setting, why, format!("leave {key} out")));
     }
     let what = match (sends, feedback.has_momentum(), feedback.reads_rate()) {
         (Sends::Progress, true, _) => {
-            "it exchanges how far parameters have come, momentum included, which the feedback would add once more"
+            "it exchanges the progress of parameters, momentum included, which the feedback would add once more"
         }
         (Sends::Progress, false, true) => {
-            "it exchanges how far parameters have come, learning rates included, which the feedback would apply once more"
+            "it exchanges the progress of parameters, learning rates included, which the feedback would apply once more"
         }
         (Sends::Accelerated, true, _) => "it accelerates gradients, which the feedback would do a second time",
-        _ => return equal_averages(left, exchange, *strategy == StrategyConfig::EveryStep),
+        _ => return equal_averages(left, exchange, strategy.is_every_step()),
     };
     Err(Conflict::new(left, format!("feedback {}", exchange.feedback), what, "use feedback error"))
 }
@@ -172,7 +139,7 @@ fn equal_averages(strategy: String, exchange: &Exchange, is_every_step: bool) ->
         Some(reducer) => Err(Conflict::new(
             strategy,
             format!("reducer {reducer}"),
-            "the reducer sends each rank another average, and the strategy requires equal ones",
+            "the reducer sends each rank a different average, and the strategy requires equal averages",
             "use strategy every-step",
         )),
     }
@@ -189,7 +156,7 @@ pub(super) fn exchange(exchange: &Exchange, world: Option<usize>, layout: Option
 fn controller(exchange: &Exchange) -> Result<(), Conflict> {
     let (controller, reducer) = (&exchange.controller, &exchange.reducer);
     let (left, right) = (format!("controller {controller}"), format!("reducer {reducer}"));
-    if *controller == ControllerConfig::None {
+    if controller.is_none() {
         return match exchange.probing == Probing::default() {
             true => Ok(()),
             false => Err(Conflict::new(
@@ -206,11 +173,11 @@ fn controller(exchange: &Exchange) -> Result<(), Conflict> {
                 (format!("compressor {compressor}"), format!("use one of {}", CompressorConfig::tunable().join(", ")))
             }
             None => (
-                format!("reducer {}", reducer.name()),
+                "the reducer".to_owned(),
                 "use gather with topk or qsgd, ladder, shared-random-k, or controller none".to_owned(),
             ),
         };
-        let why = format!("it sets the compression ratio by a knob, and {what} has none");
+        let why = format!("it sets the compression ratio, and {what} has no adjustable ratio");
         return Err(Conflict::new(left, right, why, instead));
     }
     if controller.get().per_slot() && !reducer.get().traits().is_per_slot {
@@ -223,7 +190,7 @@ fn controller(exchange: &Exchange) -> Result<(), Conflict> {
 
 fn reducers(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
     for reducer in exchange.reducers() {
-        let (settings, fewest) = (reducer.get(), reducer.get().fewest_ranks());
+        let (settings, fewest) = (reducer.get(), reducer.get().min_ranks());
         if let Some(world) = world.filter(|world| *world < fewest) {
             let why = format!("it needs at least {fewest} ranks");
             return Err(Conflict::new(
@@ -239,14 +206,14 @@ fn reducers(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// Checks that the aggregator sees every rank's contribution to every value, unless it is the mean. Otherwise a rank could decide
-/// values that the aggregator does not see.
+/// Checks that the aggregator, unless it is the mean, sees every rank's contribution to every value. A rank alone could otherwise
+/// determine values that the aggregator does not see.
 fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict> {
     let (name, aggregator) = (&exchange.aggregator, exchange.aggregator.get());
     let conflict =
         |right: String, why: &str, instead: &str| Err(Conflict::new(format!("aggregator {name}"), right, why, instead));
-    if let Some(world) = world.filter(|world| *world < aggregator.fewest_ranks()) {
-        let why = format!("it needs at least {} ranks", aggregator.fewest_ranks());
+    if let Some(world) = world.filter(|world| *world < aggregator.min_ranks()) {
+        let why = format!("it needs at least {} ranks", aggregator.min_ranks());
         return conflict(world_of(world), &why, "start more ranks, or use aggregator mean");
     }
     if aggregator.is_mean() {
@@ -265,7 +232,7 @@ fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict>
         let instead = "leave out rules and dense_below, whose slots are averaged";
         return conflict(key.to_owned(), "it combines all slots", instead);
     }
-    if exchange.controller != ControllerConfig::None {
+    if !exchange.controller.is_none() {
         let why = "it combines every step, and under a controller dense steps are averaged";
         return conflict(format!("controller {}", exchange.controller), why, "use controller none");
     }
@@ -284,18 +251,15 @@ fn aggregator(exchange: &Exchange, world: Option<usize>) -> Result<(), Conflict>
 fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Result<(), Conflict> {
     let conflict =
         |right: String, why: &str, instead: &str| Err(Conflict::new(format!("server {policy}"), right, why, instead));
-    if *strategy != StrategyConfig::EveryStep {
+    if !strategy.is_every_step() {
         return conflict(format!("strategy {strategy}"), "workers do not step together", "leave the strategy out");
     }
     if let Some((key, setting)) = exchange.unused(&["reducer", "feedback"]) {
-        let why = format!("workers send gradients dense or as one message, and {key} would be ignored");
+        let why = format!("workers send gradients dense or as one message, so {key} would be ignored");
         return conflict(setting, &why, &format!("leave {key} out"));
     }
-    let is_one_message = match &exchange.reducer {
-        ReducerConfig::Dense => true,
-        ReducerConfig::Gather(gather) => !gather.per_slot,
-        _ => false,
-    };
+    let gather = exchange.reducer.downcast_ref::<GatherConfig>();
+    let is_one_message = exchange.reducer.is::<Dense>() || gather.is_some_and(|gather| !gather.per_slot);
     if !is_one_message {
         let why = "workers send gradients dense or as one message";
         return conflict(
@@ -304,16 +268,11 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
             "use reducer dense, or gather with a compressor",
         );
     }
-    let instead = match exchange.feedback {
-        Feedback::None => return Ok(()),
-        Feedback::Error if policy.get().allows_residual() => return Ok(()),
-        Feedback::Error => "use feedback none, and a compressor without bias such as qsgd:4",
-        _ => "use feedback error or none",
-    };
-    let why = if exchange.feedback == Feedback::Error {
-        "it allows workers no memory"
-    } else {
-        "a worker keeps a residual or nothing"
+    let (why, instead) = match exchange.feedback.is::<ErrorFeedbackConfig>() {
+        _ if exchange.feedback.is::<NoFeedback>() => return Ok(()),
+        true if policy.get().allows_residual() => return Ok(()),
+        true => ("it allows workers no memory", "use feedback none, and a compressor without bias such as qsgd:4"),
+        false => ("a worker keeps a residual or nothing", "use feedback error or none"),
     };
     conflict(format!("feedback {}", exchange.feedback), why, instead)
 }
@@ -321,10 +280,11 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
 /// Checks that parameters may be re-broadcast under a strategy with this plan.
 ///
 /// # Errors
-/// [`Conflict`] if ranks differ by design, or if no rank may decide for the others.
-pub fn rebroadcast(plan: Plan, weighs_samples: bool) -> Result<(), Conflict> {
+/// [`Conflict`] if replicas differ by design, if the strategy exchanges parameters itself, or if the aggregator is not the mean, so that rank
+/// 0 may not decide for the others.
+pub fn rebroadcast(plan: Plan, weights_by_samples: bool) -> Result<(), Conflict> {
     let (right, why) = match (plan.gradients, plan.replicas_equal) {
-        (true, true) if weighs_samples => return Ok(()),
+        (true, true) if weights_by_samples => return Ok(()),
         (true, true) => {
             ("an aggregator other than the mean", "re-broadcast parameters are rank 0's, whatever the aggregator")
         }

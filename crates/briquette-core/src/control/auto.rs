@@ -1,23 +1,25 @@
 //! Automatic controller: chooses the compression ratio, including no compression, from costs and the progress of the loss.
 //!
 //! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
-//! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** If ratio and network are known and do not change, a
-//! constant [`Schedule`](super::Schedule) saves the steps that time other levels (about fourteen at the start).
+//! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** It spends steps (about fourteen at the start) on timing
+//! other ratios. If ratio and network are known and do not change, a constant [`Schedule`](crate::control::schedule::Schedule)
+//! saves them.
 //!
 //! **Method.** Three nested controllers:
 //!
-//! 1. [`CostAware`] takes the lowest ratio whose predicted step time is within 3 % of the fastest.
-//! 2. [`LossGuard`] caps that ratio for a while when the loss falls behind its trend.
-//! 3. [`DelayLimit`](super::DelayLimit) caps it too: at 10x first, and higher while the staleness of the residual stays low.
+//! 1. [`CostAware`] chooses the lowest ratio whose predicted step time is within 3 % of the fastest.
+//! 2. [`LossGuard`] limits this ratio for a while when the loss falls behind its trend.
+//! 3. [`DelayLimit`](crate::control::delay_limit::DelayLimit) also limits it: to 10x at first, and to more while the staleness of the residual
+//!    stays low.
 //!
-//! The limit on the staleness depends on the feedback. Under [error feedback](crate::wrapper::ErrorFeedback) it is an effective delay
-//! of 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1. Under [momentum
-//! correction](crate::wrapper::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10 steps: no accuracy was
-//! lost up to 9 steps, and 15 steps cost seven points. Both limits lie between measurements on three small models with one seed each
-//! (`docs/evidence/signals.md`). For error feedback, the controller written out in full is
-//! `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
+//! The limit on the staleness depends on the feedback. It is an *effective delay*, the length of the residual in steps of the gradient. Under [error
+//! feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
+//! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10
+//! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one
+//! seed each (`docs/evidence/signals.md`). For error feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`. Decisions depend on measured times, so a run can be replayed only with a clock that replays them.
+//! **Knobs.** `max`, the highest ratio. Decisions depend on measured times, so a run can be replayed only with a clock
+//! that replays them.
 //!
 //! **Source.** This project's.
 //!
@@ -31,39 +33,39 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Controller, CostAware, CostAwareConfig, DelayLimitConfig, LossGuard, LossGuardConfig};
-use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described, Feedback, ReducerConfig};
+use super::{
+    cost_aware::{CostAware, CostAwareConfig},
+    delay_limit::DelayLimitConfig,
+    loss_guard::{LossGuard, LossGuardConfig},
+};
+use crate::CompressionRatio;
 use crate::error::ConfigError;
-use crate::reduce::LadderConfig;
+use crate::reduce::ladder::LadderConfig;
+use crate::seam::Controller;
+use crate::settings::{ControllerSettings, Described, Feedback, InnerOptimizer, ReducerConfig};
 
 /// Settings of the controller; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
-pub struct AutoConfig {
+#[described(
+    name = "auto",
+    help = "what pays here and now by seconds and loss progress, dense included; with reducer ladder (100x)"
+)]
+pub struct Auto {
     /// The highest ratio.
-    pub max: CompressionFactor,
-}
-
-impl Default for AutoConfig {
-    fn default() -> Self {
-        AutoConfig { max: CompressionFactor::constant(100.0) }
-    }
+    #[setting(default = "100x")]
+    pub max: CompressionRatio,
 }
 
 /// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
 const DELAYS: [f64; 2] = [0.2, 10.0];
 
-impl Described for AutoConfig {
-    const NAME: &'static str = "auto";
-    const SETTINGS: &'static str = "MAX";
-    const HELP: &'static str =
-        "what pays here and now by seconds and loss progress, dense included; with reducer ladder (100x)";
-}
-
-impl ControllerSettings for AutoConfig {
+impl ControllerSettings for Auto {
     fn build(&self, feedback: &Feedback, world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
-        let most = DELAYS[usize::from(matches!(feedback, Feedback::Momentum(_) | Feedback::InnerMomentum(_)))];
+        let is_of_sgd =
+            matches!(feedback.get().optimizer(), Some(InnerOptimizer::Sgd | InnerOptimizer::HeavyBall { .. }));
+        let is_residual_of_velocity = is_of_sgd && feedback.get().requirement().keeps_residual();
+        let most = DELAYS[usize::from(is_residual_of_velocity)];
         let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
         let settings = CostAwareConfig { max: self.max, ..CostAwareConfig::default() };
@@ -74,22 +76,26 @@ impl ControllerSettings for AutoConfig {
         true
     }
 
-    fn reducer(&self) -> ReducerConfig {
-        LadderConfig::default().into()
+    fn reducer(&self) -> Option<ReducerConfig> {
+        Some(LadderConfig::default().into())
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
-        [CompressionFactor::DENSE, self.max]
+    fn ratios(&self) -> [CompressionRatio; 2] {
+        [CompressionRatio::DENSE, self.max]
+    }
+
+    fn is_dense_alone(&self) -> bool {
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ControllerConfig;
-    use crate::control::{Agreed, Controller};
-    use crate::reduce::{AgreedStep, LastExchange};
-    use crate::report::Waiting;
+    use crate::report::ResidualEnergy;
+    use crate::seam::{Agreed, AgreedStep, Controller, LastExchange};
+    use crate::settings::ControllerConfig;
+    use crate::wrapper::momentum_correction::MomentumCorrectionConfig;
     use crate::{Layout, Traffic};
 
     /// Returns the ratios of 200 steps on a link that is slow at every ratio. The effective delay in steps is a tenth of the ratio.
@@ -105,11 +111,12 @@ mod tests {
         for step in 0..200 {
             let agreed_step = AgreedStep { step, previous, loss: loss(step), ..AgreedStep::default() };
             controller.observe(&agreed_step);
-            let ratio = controller.decide(&Agreed::new(&agreed_step, layout.slots())).factor().unwrap().get();
-            let (sent, waiting) = ((2.4e7 / ratio) as u64, Waiting { entered: 1.0, left: (0.1 * ratio).powi(2) });
+            let ratio = controller.decide(&Agreed::new(&agreed_step, layout.slots())).ratio().unwrap().get();
+            let (sent, residual_energy) =
+                ((2.4e7 / ratio) as u64, ResidualEnergy { entered: 1.0, left: (0.1 * ratio).powi(2) });
             let traffic = Traffic { sent, received: sent };
             let exchange_seconds = 1e-6 * sent as f64;
-            previous = Some(LastExchange { traffic, waiting, exchange_seconds, ..LastExchange::default() });
+            previous = Some(LastExchange { traffic, residual_energy, exchange_seconds, ..LastExchange::default() });
             ratios.push(ratio);
         }
         ratios
@@ -120,17 +127,47 @@ mod tests {
     fn the_guard_is_the_one_that_its_name_alone_builds() {
         let loss = |step: u64| Some(1.0 + 0.01 * step.saturating_sub(100) as f64);
         let written_out = "cost-aware:100x,limit=(loss-guard:(delay-limit:100x,most=10))";
-        let momentum = || Feedback::Momentum(Default::default());
+        let momentum = || Feedback::from(MomentumCorrectionConfig::default());
         let auto = with_losses("auto:100x", momentum(), loss);
         assert_eq!(auto, with_losses(written_out, momentum(), loss));
         assert_ne!(auto, ratios("auto:100x", momentum()));
     }
 
+    /// A feedback of momentum for another optimizer than SGD.
+    #[derive(Debug, serde::Serialize, serde::Deserialize, Described)]
+    #[described(name = "of-adam", help = "a feedback with Adam's momentum")]
+    struct OfAdam;
+
+    impl crate::settings::FeedbackSettings for OfAdam {
+        fn wrap(
+            &self,
+            inner: Box<dyn crate::seam::Reducer>,
+            _: &crate::settings::Exchange,
+            _: &Layout,
+        ) -> Result<Box<dyn crate::seam::Reducer>, ConfigError> {
+            Ok(inner)
+        }
+        fn requirement(&self) -> crate::settings::FeedbackRequirement {
+            crate::settings::FeedbackRequirement::Bounded
+        }
+        fn has_momentum(&self) -> bool {
+            true
+        }
+        fn optimizer(&self) -> Option<InnerOptimizer> {
+            Some(InnerOptimizer::OneBitAdam)
+        }
+    }
+
+    #[test]
+    fn only_the_velocity_of_sgd_allows_a_longer_delay() {
+        assert_eq!(ratios("auto:100x", OfAdam.into()), ratios("auto:100x", Feedback::error()));
+    }
+
     #[test]
     fn the_delay_allowed_is_the_memorys_inside_another_controller_too() {
         for text in ["auto:100x", "loss-guard:(auto:100x)", "cost-aware:100x,limit=(auto:100x)"] {
-            let momentum = Feedback::Momentum(Default::default());
-            let last = [Feedback::Error, momentum].map(|feedback| ratios(text, feedback)[199]);
+            let momentum = Feedback::from(MomentumCorrectionConfig::default());
+            let last = [Feedback::error(), momentum].map(|feedback| ratios(text, feedback)[199]);
             assert_eq!(last, [2.0, 100.0], "{text}");
         }
     }

@@ -1,39 +1,41 @@
 //! Delay limit: raises the compression ratio while the effective delay of the residual stays within a limit.
 //!
-//! **Why.** If a residual is kept, the gain does not measure the accuracy lost by compression, since all of a gradient arrives, only
-//! later. The *effective delay* `‖residual‖ / ‖gradient‖` ([`Waiting::delay`](crate::report::Waiting::delay)) measures this staleness
-//! in steps. Measured in the first third of a run, it ranks settings by the accuracy that they lose (`docs/evidence/signals.md`). **Why not.**
-//! Without a residual there is no delay, and the ratio stays at its start. The controller does not read times: as the limit of
-//! [`CostAware`](super::CostAware) it excludes the ratios that lose accuracy.
+//! **Why.** If a residual is kept, the gain does not measure the accuracy that compression costs, because all of a gradient arrives, only
+//! later. The *effective delay* `‖residual‖ / ‖gradient‖` ([`ResidualEnergy::delay`](crate::report::ResidualEnergy::delay)) measures this staleness in
+//! steps. Measured in the first third of a run, it ranks settings by their loss of accuracy (`docs/evidence/signals.md`). **Why not.** Without
+//! a residual there is no delay, and the ratio stays at its start. The controller does not observe times: as the limit of
+//! [`CostAware`](crate::control::cost_aware::CostAware) it excludes the ratios that lose accuracy.
 //!
 //! **Method.** During the first `window` steps at a ratio, the residual grows to its steady size. The median delay of the next
-//! `window` steps counts. The delay is assumed to be proportional to the ratio. The levels are 1x, 2x, 4x, 10x, 20x, 50x, 100x, … and
-//! `max`:
+//! `window` steps is the measurement. The delay is assumed to be proportional to the ratio. The rungs are 1x, 2x, 4x, 10x, 20x, 50x,
+//! 100x, … and `max`:
 //!
-//! - If the delay is above `most`, the next level is the highest ratio with an expected delay within `most`. The ratio that was too
-//!   high may be tried again after 80 steps. This number doubles with each failure;
-//! - if the expected delay of the next higher ratio is within `most`, this ratio is next.
+//! - If the delay is above `most`, the next rung is the highest ratio with an expected delay within `most`. The ratio that was too
+//!   high may be tried again after 80 steps. This number doubles with each failure.
+//! - If the expected delay of the next higher ratio is within `most`, this ratio is next.
 //!
-//! If a lower ratio is sent than this controller decided ([`Controller::overruled`]), the step counts for the ratio that was sent. Up
-//! to five such steps in a row do not count for any ratio: [`CostAware`](super::CostAware) uses them to time a level.
+//! If an outer controller sends a lower ratio than this one decided ([`Controller::overruled`]), the step counts for the ratio that was
+//! sent. Up to five such steps in a row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends
+//! them to time a rung.
 //!
-//! **Knobs.** [`DelayLimitConfig`]. **Bad numbers.** A step without a delay (nothing entered the residual, or sums are not finite) is not counted.
+//! **Knobs.** [`DelayLimitConfig`]. **Invalid measurements.** A step without a delay (nothing entered the residual, or sums are not finite) is not
+//! counted.
 //!
 //! **Source.** This project's.
 //!
 //! ```
-//! use briquette_core::control::{Agreed, Controller, DelayLimitConfig};
-//! use briquette_core::{CompressionFactor, reduce::{AgreedStep, LastExchange}, report::Waiting};
-//! let settings = DelayLimitConfig { max: CompressionFactor::new(100.0)?, most: 1.0, ..Default::default() };
+//! use briquette_core::control::{Agreed, Controller, delay_limit::DelayLimitConfig};
+//! use briquette_core::{CompressionRatio, reduce::{AgreedStep, LastExchange}, report::ResidualEnergy};
+//! let settings = DelayLimitConfig { max: CompressionRatio::new(100.0)?, most: 1.0, ..Default::default() };
 //! let mut controller = settings.controller()?;
 //! let (mut ratio, mut previous) = (10.0, None);
 //! for step in 0..200 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
-//!     ratio = controller.decide(&Agreed::new(&agreed_step, &[])).factor().expect("one for all").get();
+//!     ratio = controller.decide(&Agreed::new(&agreed_step, &[])).ratio().expect("one for all").get();
 //!     // At 10x a fifth of a step waits, and in proportion.
-//!     let waiting = Waiting { entered: 1.0, left: (0.02 * ratio) * (0.02 * ratio) };
-//!     previous = Some(LastExchange { waiting, ..LastExchange::default() });
+//!     let residual_energy = ResidualEnergy { entered: 1.0, left: (0.02 * ratio) * (0.02 * ratio) };
+//!     previous = Some(LastExchange { residual_energy, ..LastExchange::default() });
 //! }
 //! assert_eq!(ratio, 50.0); // a delay of 1; 100x would be 2
 //! # Ok::<(), briquette_core::error::ConfigError>(())
@@ -41,33 +43,34 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cost_aware::levels;
-use super::{Agreed, Controller, Decision};
-use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described, Feedback, ReducerConfig};
+use super::cost_aware::rungs;
 use crate::error::ConfigError;
-use crate::reduce::{AgreedStep, LadderConfig, Levels};
-use crate::stateful;
+use crate::reduce::ladder::LadderConfig;
+use crate::seam::{Agreed, AgreedStep, Controller, Decision, Ratios};
+use crate::settings::{ControllerSettings, Described, Feedback, ReducerConfig};
+use crate::{CompressionRatio, stateful};
 
 /// Settings of [`DelayLimit`]; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "delay-limit",
+    help = "the highest ratio at which what waits to be sent stays as fresh as `most` steps (100x)",
+    representatives("delay-limit:20x,start=4x,window=1")
+)]
 pub struct DelayLimitConfig {
     /// The highest ratio.
-    pub max: CompressionFactor,
+    #[setting(default = "100x")]
+    pub max: CompressionRatio,
     /// The initial ratio; `max`, if that is lower.
-    pub start: CompressionFactor,
+    #[setting(default = "10x")]
+    pub start: CompressionRatio,
     /// The longest effective delay, in steps; positive.
+    #[setting(default = 0.2, range = "(0, inf)")]
     pub most: f64,
     /// Number of steps in which a ratio settles, and of the following steps whose delay counts; at least 1.
+    #[setting(default = 10, range = "[1, inf)")]
     pub window: u64,
-}
-
-impl Default for DelayLimitConfig {
-    fn default() -> Self {
-        let [max, start] = [100.0, 10.0].map(CompressionFactor::constant);
-        DelayLimitConfig { max, start, most: 0.2, window: 10 }
-    }
 }
 
 /// Number of steps in a row at another ratio that do not count.
@@ -80,18 +83,18 @@ const MOST_DOUBLINGS: u32 = 6;
 #[derive(Debug, Clone, PartialEq)]
 pub struct DelayLimit {
     settings: DelayLimitConfig,
-    levels: Vec<CompressionFactor>,
+    rungs: Vec<CompressionRatio>,
     /// The ratio decided.
-    limit: CompressionFactor,
+    limit: CompressionRatio,
     /// The ratio sent at the last steps, the number of these steps, and the ratio sent at this step.
-    sent: CompressionFactor,
+    sent: CompressionRatio,
     steps: u64,
-    now: CompressionFactor,
+    now: CompressionRatio,
     /// Number of steps in a row at another ratio than `sent`.
     aside: u64,
     delays: Vec<f64>,
     /// The lowest ratio that was too high, the number of steps until it may be tried again, and the number of failures.
-    too_high: Option<CompressionFactor>,
+    too_high: Option<CompressionRatio>,
     closed: u64,
     failures: u32,
     why: Option<String>,
@@ -104,11 +107,11 @@ impl DelayLimitConfig {
     /// [`ConfigError::Range`] for settings out of range.
     pub fn controller(&self) -> Result<DelayLimit, ConfigError> {
         self.check()?;
-        let levels = levels(self.max);
-        let limit = levels.iter().rev().find(|level| **level <= self.start).copied().unwrap_or(levels[0]);
+        let rungs = rungs(self.max);
+        let limit = rungs.iter().rev().find(|rung| **rung <= self.start).copied().unwrap_or(rungs[0]);
         let (steps, aside, closed, failures, delays, too_high, why) = Default::default();
         let (settings, sent, now) = (*self, limit, limit);
-        Ok(DelayLimit { settings, levels, limit, sent, steps, now, aside, delays, too_high, closed, failures, why })
+        Ok(DelayLimit { settings, rungs, limit, sent, steps, now, aside, delays, too_high, closed, failures, why })
     }
 }
 
@@ -130,17 +133,17 @@ impl DelayLimit {
     /// Updates the limit from the delay at the ratio that is sent.
     fn weigh(&mut self, delay: f64) {
         let most = self.settings.most;
-        let expected = |level: CompressionFactor| delay * level.get() / self.sent.get();
+        let expected = |rung: CompressionRatio| delay * rung.get() / self.sent.get();
         if delay > most {
-            let fits = |level: &&CompressionFactor| **level < self.sent && expected(**level) <= most;
-            self.limit = self.levels.iter().rev().find(fits).copied().unwrap_or(CompressionFactor::DENSE);
+            let fits = |rung: &&CompressionRatio| **rung < self.sent && expected(**rung) <= most;
+            self.limit = self.rungs.iter().rev().find(fits).copied().unwrap_or(CompressionRatio::DENSE);
             self.too_high = Some(self.sent);
             self.closed = CLOSED << self.failures.min(MOST_DOUBLINGS);
             self.failures = self.failures.saturating_add(1);
             self.why = Some(format!("effective delay {delay:.2} at {}: at most {}", self.sent, self.limit));
         } else if self.sent == self.limit {
-            let is_open = |next: &CompressionFactor| self.closed == 0 || self.too_high.is_none_or(|high| *next < high);
-            let higher = self.levels.iter().find(|level| **level > self.limit).copied();
+            let is_open = |next: &CompressionRatio| self.closed == 0 || self.too_high.is_none_or(|high| *next < high);
+            let higher = self.rungs.iter().find(|rung| **rung > self.limit).copied();
             if let Some(next) = higher.filter(|next| expected(*next) <= most && is_open(next)) {
                 self.limit = next;
                 self.why = Some(format!("effective delay {delay:.2} at {}: up to {next}", self.sent));
@@ -158,7 +161,7 @@ impl Controller for DelayLimit {
             self.delays.clear();
         }
         if self.aside == 0 {
-            self.learn(previous.waiting.delay());
+            self.learn(previous.residual_energy.delay());
         }
     }
 
@@ -167,8 +170,8 @@ impl Controller for DelayLimit {
         Decision::all(self.limit, self.why.take())
     }
 
-    fn overruled(&mut self, levels: Levels<'_>) {
-        if let Levels::All(ratio) = levels {
+    fn overruled(&mut self, ratios: Ratios<'_>) {
+        if let Ratios::All(ratio) = ratios {
             self.now = ratio;
         }
     }
@@ -183,49 +186,28 @@ stateful! {
     after_load: |it| it.why = None;
 }
 
-impl Described for DelayLimitConfig {
-    const NAME: &'static str = "delay-limit";
-    const SETTINGS: &'static str = "MAX[,start=RATIO,most=STEPS,window=STEPS]";
-    const HELP: &'static str = "the highest ratio at which what waits to be sent stays as fresh as `most` steps (100x)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        if !(self.most > 0.0 && self.most.is_finite()) {
-            return Err(ConfigError::range("most of delay-limit", "a positive number of steps", self.most));
-        }
-        match self.window {
-            0 => Err(ConfigError::range("window of delay-limit", "at least 1 step", 0)),
-            _ => Ok(()),
-        }
-    }
-
-    fn representatives() -> Vec<Self> {
-        let max = CompressionFactor::constant(20.0);
-        vec![DelayLimitConfig { max, start: CompressionFactor::constant(4.0), window: 1, ..Default::default() }]
-    }
-}
-
 impl ControllerSettings for DelayLimitConfig {
     fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {
         Ok(Some(Box::new(self.controller()?)))
     }
 
-    fn reducer(&self) -> ReducerConfig {
-        LadderConfig::default().into()
+    fn reducer(&self) -> Option<ReducerConfig> {
+        Some(LadderConfig::default().into())
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
-        [CompressionFactor::DENSE, self.max]
+    fn ratios(&self) -> [CompressionRatio; 2] {
+        [CompressionRatio::DENSE, self.max]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduce::LastExchange;
-    use crate::report::Waiting;
+    use crate::report::ResidualEnergy;
+    use crate::seam::LastExchange;
 
-    fn ratio(value: f64) -> CompressionFactor {
-        CompressionFactor::new(value).unwrap()
+    fn ratio(value: f64) -> CompressionRatio {
+        CompressionRatio::new(value).unwrap()
     }
 
     /// Returns the ratio after each of `steps` steps. `delay` is the delay at a ratio, and the ratio sent is at most `sent`.
@@ -235,13 +217,13 @@ mod tests {
         let step = |step| {
             let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
             controller.observe(&agreed_step);
-            let decided = controller.decide(&Agreed::new(&agreed_step, &[])).factor().unwrap().get();
+            let decided = controller.decide(&Agreed::new(&agreed_step, &[])).ratio().unwrap().get();
             let now = decided.min(sent);
             if now < decided {
-                controller.overruled(Levels::All(ratio(now)));
+                controller.overruled(Ratios::All(ratio(now)));
             }
-            let waiting = Waiting { entered: 1.0, left: delay(now).powi(2) };
-            previous = Some(LastExchange { waiting, ..LastExchange::default() });
+            let residual_energy = ResidualEnergy { entered: 1.0, left: delay(now).powi(2) };
+            previous = Some(LastExchange { residual_energy, ..LastExchange::default() });
             decided
         };
         (0..steps).map(step).collect()
@@ -299,12 +281,12 @@ mod tests {
         for step in 0..40 {
             let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
             controller.observe(&agreed_step);
-            decided = controller.decide(&Agreed::new(&agreed_step, &[])).factor().unwrap().get();
+            decided = controller.decide(&Agreed::new(&agreed_step, &[])).ratio().unwrap().get();
             if step % 8 > 5 {
-                controller.overruled(Levels::All(ratio(4.0)));
+                controller.overruled(Ratios::All(ratio(4.0)));
             }
-            let waiting = Waiting { entered: 1.0, left: 1e-4 };
-            previous = Some(LastExchange { waiting, ..LastExchange::default() });
+            let residual_energy = ResidualEnergy { entered: 1.0, left: 1e-4 };
+            previous = Some(LastExchange { residual_energy, ..LastExchange::default() });
         }
         assert_eq!(decided, 20.0);
     }
@@ -314,7 +296,7 @@ mod tests {
         for delay in [f64::NAN, f64::INFINITY] {
             assert_eq!(run(DelayLimitConfig::default(), 100, f64::MAX, |_| delay)[99], 10.0);
         }
-        let nothing = Waiting { entered: 0.0, left: 1.0 };
-        assert_eq!((nothing.delay(), Waiting { entered: 1.0, ..nothing }.delay()), (None, Some(1.0)));
+        let nothing = ResidualEnergy { entered: 0.0, left: 1.0 };
+        assert_eq!((nothing.delay(), ResidualEnergy { entered: 1.0, ..nothing }.delay()), (None, Some(1.0)));
     }
 }

@@ -1,17 +1,13 @@
 //! No controller: the ratio stays at the compressor's own setting.
 
-use super::Controller;
-use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
+use crate::seam::Controller;
+use crate::settings::{ControllerSettings, Described, Feedback};
 
 /// No controller.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "none", help = "the compressor's own setting, always")]
 pub struct NoController;
-
-impl Described for NoController {
-    const NAME: &'static str = "none";
-    const HELP: &'static str = "the compressor's own setting, always";
-}
 
 impl ControllerSettings for NoController {
     fn build(&self, _feedback: &Feedback, _world: usize) -> Result<Option<Box<dyn Controller>>, ConfigError> {

@@ -2,54 +2,53 @@
 //!
 //! **Why.** Gradients of the first steps are large, change fast and suffer most from compression. Every rank can follow a schedule
 //! without measurements. **Why not.** A schedule knows neither the network nor the model: the length of the warm-up is a guess,
-//! whereas [`GraVac`](super::GraVac) measures. One ratio at every step is the baseline of every controller. It is suitable if network and
+//! whereas `gravac` of `briquette-zoo` measures. One ratio at every step is the baseline of every controller. It is suitable if network and
 //! model are known and do not change.
 //!
-//! **Method.** The factor is a pure function of the optimizer step `t`. [`Schedule::warm_up`]: `from·(to/from)^(t/n)`
+//! **Method.** The ratio is a pure function of the optimizer step `t`. [`Schedule::warm_up`]: `from·(to/from)^(t/n)`
 //! for `t < n`, then `to`. [`Schedule::staged`]: the same in `m` equal stages, `from·(to/from)^(⌊m·t/n⌋/m)`.
-//! [`Schedule::steps`]: the factor of the last stage that has begun. [`Schedule::constant`]: one stage, so the same ratio at every step.
+//! [`Schedule::steps`]: the ratio of the last stage that has begun. [`Schedule::constant`]: one stage, so the same ratio at every step.
 //!
 //! | paper | here |
 //! |---|---|
-//! | sparsity `s` | factor `1/(1 − s)` |
+//! | sparsity `s` | ratio `1/(1 − s)` |
 //! | warm-up epochs | `stages`; `steps_per_epoch` of [`Schedule::dgc`] |
 //!
 //! *DGC's warm-up* needs no separate controller. The sparsities of the paper, 75, 93.75, 98.4375, 99.6 and 99.9 %, are 4x to 1024x in
 //! four stages, the last two rounded: `schedule:4x,to=1024x,steps=N,stages=4` with `N` the steps of four epochs. The authors' program
 //! uses `r^((e+1)/(m+1))` in epoch `e` of `m` for a ratio `r`. It starts at `r^(1/(m+1))`: 3.981x for 1000x in four epochs.
 //!
-//! **Knobs.** Factors at least 1 (1 is dense). Without `to` the ratio is constant: `schedule:8x`. Steps are optimizer steps, at least
-//! 1. `stages` is at least 1 and at most `steps`; without it, the factor changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
+//! **Knobs.** Ratios at least 1 (1 is dense). Without `to` the ratio is constant: `schedule:8x`. Steps are optimizer steps, at least
+//! 1. `stages` is at least 1 and at most `steps`; without it, the ratio changes at every step. From 4x to the target over the first epoch worked for small networks on CIFAR-10.
 //!
 //! **Deviations from the paper.** The paper changes the sparsity per epoch; a ramp per step avoids its jumps. [`Schedule::dgc`] takes
 //! the sparsity 99.6 % as written, 250x, not as the 256x of the geometric series. Clipping and momentum correction are in
-//! [`MomentumCorrection`](crate::wrapper::MomentumCorrection). A schedule reads no measurements.
+//! [`MomentumCorrection`](crate::wrapper::momentum_correction::MomentumCorrection). A schedule reads no measurements.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression: Reducing the
 //! Communication Bandwidth for Distributed Training*, ICLR 2018, <https://arxiv.org/abs/1712.01887>, §3.3.
 //!
 //! ```
-//! use briquette_core::CompressionFactor;
-//! use briquette_core::control::Schedule;
-//! let (from, to) = (CompressionFactor::new(4.0)?, CompressionFactor::new(100.0)?);
+//! use briquette_core::CompressionRatio;
+//! use briquette_core::control::schedule::Schedule;
+//! let (from, to) = (CompressionRatio::new(4.0)?, CompressionRatio::new(100.0)?);
 //! let schedule = Schedule::warm_up(from, to, 80)?;
-//! assert_eq!(schedule.factor(0).get(), 4.0);
-//! assert!((schedule.factor(40).get() - 20.0).abs() < 1e-12); // 4·25^(1/2)
-//! assert_eq!(schedule.factor(80).get(), 100.0);
-//! assert_eq!(Schedule::constant(to).factor(0), to);
+//! assert_eq!(schedule.ratio(0).get(), 4.0);
+//! assert!((schedule.ratio(40).get() - 20.0).abs() < 1e-12); // 4·25^(1/2)
+//! assert_eq!(schedule.ratio(80).get(), 100.0);
+//! assert_eq!(Schedule::constant(to).ratio(0), to);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
 #[cfg(test)]
 mod tests;
 
-use super::{Agreed, Controller, Decision};
-use crate::CompressionFactor;
-use crate::config::{ControllerSettings, Described, Feedback};
 use crate::error::ConfigError;
-use crate::stateful;
+use crate::seam::{Agreed, Controller, Decision};
+use crate::settings::{ControllerSettings, Described, Feedback};
+use crate::{CompressionRatio, stateful};
 
-/// Factors over steps; see the [module](self).
+/// Ratios over steps; see the [module](self).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     shape: Shape,
@@ -60,27 +59,27 @@ pub struct Schedule {
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
     WarmUp {
-        from: CompressionFactor,
-        to: CompressionFactor,
+        from: CompressionRatio,
+        to: CompressionRatio,
         steps: u64,
         /// Number of stages; a ramp if absent.
         stages: Option<u64>,
     },
-    /// Pairs of first step and factor. First steps increase strictly, and the first of them is 0.
-    Stages(Vec<(u64, CompressionFactor)>),
+    /// Pairs of first step and ratio. First steps increase strictly, and the first of them is 0.
+    Stages(Vec<(u64, CompressionRatio)>),
 }
 
 impl Schedule {
-    /// The same factor at every step.
-    pub fn constant(factor: CompressionFactor) -> Self {
-        Schedule { shape: Shape::Stages(vec![(0, factor)]), reported: None }
+    /// The same ratio at every step.
+    pub fn constant(ratio: CompressionRatio) -> Self {
+        Schedule { shape: Shape::Stages(vec![(0, ratio)]), reported: None }
     }
 
     /// Geometric ramp from `from` to `to` over the first `steps` steps, then `to`.
     ///
     /// # Errors
     /// [`ConfigError`] when `steps` is 0 or `from` is above `to`.
-    pub fn warm_up(from: CompressionFactor, to: CompressionFactor, steps: u64) -> Result<Self, ConfigError> {
+    pub fn warm_up(from: CompressionRatio, to: CompressionRatio, steps: u64) -> Result<Self, ConfigError> {
         if steps == 0 {
             return Err(ConfigError::range("warm-up steps", "at least 1; for one ratio leave `to` out", steps));
         }
@@ -92,26 +91,21 @@ impl Schedule {
     }
 
     /// Geometric staircase from `from` to `to` over the first `steps` steps in `stages` stages of equal length, then `to`. Each
-    /// stage's factor is the previous one times the same ratio.
+    /// stage's ratio is the previous one times the same number.
     ///
     /// # Errors
     /// The errors of [`warm_up`](Self::warm_up), and an error when `stages` is 0 or above `steps`.
-    pub fn staged(
-        from: CompressionFactor,
-        to: CompressionFactor,
-        steps: u64,
-        stages: u64,
-    ) -> Result<Self, ConfigError> {
+    pub fn staged(from: CompressionRatio, to: CompressionRatio, steps: u64, stages: u64) -> Result<Self, ConfigError> {
         let schedule = Schedule::warm_up(from, to, steps)?;
         ConfigError::unless((1..=steps).contains(&stages), "stages of a warm-up", "1 to its steps", stages)?;
         Ok(Schedule { shape: Shape::WarmUp { from, to, steps, stages: Some(stages) }, ..schedule })
     }
 
-    /// Staircase from pairs of first step and factor, with the first pair at step 0.
+    /// Staircase from pairs of first step and ratio, with the first pair at step 0.
     ///
     /// # Errors
     /// [`ConfigError`] when there is no stage, the first does not begin at step 0, or the steps do not increase.
-    pub fn steps(stages: Vec<(u64, CompressionFactor)>) -> Result<Self, ConfigError> {
+    pub fn steps(stages: Vec<(u64, CompressionRatio)>) -> Result<Self, ConfigError> {
         match stages.first() {
             None => return Err(ConfigError::range("schedule", "at least one stage", 0)),
             Some((0, _)) => {}
@@ -141,15 +135,15 @@ impl Schedule {
         // Sparsities 75, 93.75, 98.4375, 99.6, 99.9 %.
         let stages = [4.0, 16.0, 64.0, 250.0, 1000.0].into_iter().zip(0..);
         let stages: Result<_, ConfigError> = stages
-            .map(|(factor, epoch): (f64, u64)| {
-                Ok((epoch.saturating_mul(steps_per_epoch), CompressionFactor::new(factor)?))
+            .map(|(ratio, epoch): (f64, u64)| {
+                Ok((epoch.saturating_mul(steps_per_epoch), CompressionRatio::new(ratio)?))
             })
             .collect();
         Schedule::steps(stages?)
     }
 
-    /// Returns the factor at `step`.
-    pub fn factor(&self, step: u64) -> CompressionFactor {
+    /// Returns the ratio at `step`.
+    pub fn ratio(&self, step: u64) -> CompressionRatio {
         match &self.shape {
             Shape::WarmUp { to, steps, .. } if step >= *steps => *to,
             Shape::WarmUp { from, to, steps, stages } => {
@@ -157,9 +151,9 @@ impl Schedule {
                     Some(stages) => self.stage(step) as f64 / *stages as f64,
                     None => step as f64 / *steps as f64,
                 };
-                let factor = from.get() * (to.get() / from.get()).powf(part);
+                let ratio = from.get() * (to.get() / from.get()).powf(part);
                 // Rounding may leave the range by one ulp, for example below 1.
-                CompressionFactor::new(factor.clamp(from.get(), to.get())).unwrap_or(*to)
+                CompressionRatio::new(ratio.clamp(from.get(), to.get())).unwrap_or(*to)
             }
             Shape::Stages(stages) => stages[self.stage(step) as usize].1,
         }
@@ -186,14 +180,14 @@ impl Schedule {
     fn reason(&self, stage: u64, step: u64) -> String {
         match &self.shape {
             Shape::WarmUp { stages: Some(stages), .. } if stage < *stages => {
-                format!("stage {} of {stages} of the warm-up: sending {:.4}x", stage + 1, self.factor(step).get())
+                format!("stage {} of {stages} of the warm-up: sending {:.4}x", stage + 1, self.ratio(step).get())
             }
             Shape::WarmUp { from, to, steps, .. } if stage == 0 => {
                 format!("warming up from {from} to {to} over {steps} steps")
             }
             Shape::WarmUp { to, .. } => format!("warm-up over: sending {to}"),
             Shape::Stages(stages) => {
-                format!("stage {} of {} of the schedule: sending {}", stage + 1, stages.len(), self.factor(step))
+                format!("stage {} of {} of the schedule: sending {}", stage + 1, stages.len(), self.ratio(step))
             }
         }
     }
@@ -211,24 +205,28 @@ impl Controller for Schedule {
         if reason.is_some() {
             self.reported = Some(stage);
         }
-        Decision::all(self.factor(step), reason)
+        Decision::all(self.ratio(step), reason)
     }
 }
 
 /// Settings of [`Schedule::constant`], [`Schedule::warm_up`] and [`Schedule::staged`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "schedule",
+    help = "one ratio (4x), or with `to` a geometric warm-up to another (in 1000 steps)",
+    representatives("schedule:2x,to=16x,steps=4", "schedule:16x"),
+    check = Self::check_together
+)]
 pub struct ScheduleConfig {
-    /// The factor at step 0.
-    pub from: CompressionFactor,
-    /// The factor from step `steps` on; if absent, the factor stays at `from`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<CompressionFactor>,
+    /// The ratio at step 0.
+    #[setting(default = "4x")]
+    pub from: CompressionRatio,
+    /// The ratio from step `steps` on; if absent, the ratio stays at `from`.
+    pub to: Option<CompressionRatio>,
     /// Number of steps in between, at least 1; 1000 if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Number of stages in between, at least 1 and at most `steps`; a ramp if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u64>,
 }
 
@@ -236,9 +234,9 @@ pub struct ScheduleConfig {
 const STEPS: u64 = 1000;
 
 impl ScheduleConfig {
-    /// The same factor at every step.
-    pub fn constant(factor: CompressionFactor) -> Self {
-        ScheduleConfig { from: factor, ..ScheduleConfig::default() }
+    /// The same ratio at every step.
+    pub fn constant(ratio: CompressionRatio) -> Self {
+        ScheduleConfig { from: ratio, ..ScheduleConfig::default() }
     }
 
     fn schedule(&self) -> Result<Schedule, ConfigError> {
@@ -256,27 +254,9 @@ impl ScheduleConfig {
         let steps = steps.unwrap_or(STEPS);
         stages.map_or_else(|| Schedule::warm_up(from, to, steps), |stages| Schedule::staged(from, to, steps, stages))
     }
-}
 
-impl Default for ScheduleConfig {
-    fn default() -> Self {
-        ScheduleConfig { from: CompressionFactor::constant(4.0), to: None, steps: None, stages: None }
-    }
-}
-
-impl Described for ScheduleConfig {
-    const NAME: &'static str = "schedule";
-    const SETTINGS: &'static str = "FACTORx[,to=FACTORx,steps=N,stages=N]";
-    const HELP: &'static str = "one ratio (4x), or with `to` a geometric warm-up to another (in 1000 steps)";
-
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check_together(&self) -> Result<(), ConfigError> {
         self.schedule().map(drop)
-    }
-
-    fn representatives() -> Vec<Self> {
-        let (from, to) = (CompressionFactor::constant(2.0), CompressionFactor::constant(16.0));
-        let warm_up = ScheduleConfig { from, to: Some(to), steps: Some(4), stages: None };
-        vec![warm_up, ScheduleConfig::constant(to)]
     }
 }
 
@@ -285,7 +265,7 @@ impl ControllerSettings for ScheduleConfig {
         Ok(Some(Box::new(self.schedule()?)))
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
+    fn ratios(&self) -> [CompressionRatio; 2] {
         [self.from, self.to.unwrap_or(self.from)]
     }
 }

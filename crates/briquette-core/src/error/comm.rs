@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::comm::Scope;
+use crate::scope::Scope;
 
 /// A session failed to complete an operation. The session cannot be used afterward.
 #[derive(Clone, PartialEq, thiserror::Error)]

@@ -3,6 +3,7 @@
 /// Two settings that cannot be combined, with the reason and a remedy.
 ///
 /// ```
+/// # briquette_zoo::install();
 /// use briquette_core::{Layout, config::Config, error::ConfigError};
 /// let config: Config = "strategy=easgd feedback=error".parse()?;
 /// let Err(ConfigError::Conflict(conflict)) = config.build(&Layout::flat(1000), 4).map(drop) else { panic!("it is refused") };
@@ -37,6 +38,6 @@ impl Conflict {
 }
 
 /// Returns the name of a world for a conflict: `a world of 2 ranks`.
-pub(crate) fn world_of(ranks: usize) -> String {
+pub fn world_of(ranks: usize) -> String {
     format!("a world of {ranks} rank{}", if ranks == 1 { "" } else { "s" })
 }

@@ -27,7 +27,7 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
-    /// A rank started to exchange gradients during its backward pass, and then discarded them instead of stepping with them.
+    /// A rank began to exchange gradients during its backward pass, and then discarded them.
     #[error(
         "step {step}: rank {rank} abandoned its gradients during their exchange: it called `forward_model` again, saved or evaluated \
          before the end of the step; no rank has used them"
@@ -38,7 +38,7 @@ pub enum SyncError {
         /// The rank.
         rank: usize,
     },
-    /// Gradients were weighted by a number of samples that differs from the number recorded in the end.
+    /// The number of samples by which gradients were weighted differs from the number that was recorded at the end.
     #[error(
         "step {step}: rank {rank} recorded samples after its backward pass, during the exchange: call \
          `record_samples` before `forward_model`"
@@ -50,7 +50,7 @@ pub enum SyncError {
         rank: usize,
     },
     /// The parameters or momentum that the strategy computed on this rank are not finite. Other ranks may have finite values: they
-    /// learn of the error from the abort of the session.
+    /// fail when this rank aborts the session.
     #[error(
         "step {step}: rank {rank}: the exchange produced a value that is not finite in `{slot}`: parameters or their momentum \
          overflowed. Lower the learning rate, or clip gradients"
@@ -96,7 +96,7 @@ pub enum SyncError {
         /// The other rank's step.
         got: u64,
     },
-    /// Ranks step with different optimizers among several that share a transport.
+    /// Several optimizers share a transport, and ranks step with different ones.
     #[error(
         "step {step}: rank {rank} steps with optimizer {got} of this world, this rank with {expected} (counted from 0, as their sessions \
          were made): step, save and evaluate with all optimizers in the same order on every rank"
@@ -111,7 +111,7 @@ pub enum SyncError {
         /// The other rank's optimizer.
         got: u8,
     },
-    /// The learning rate is not finite: a step with it would destroy every replica.
+    /// The learning rate is not finite. A step with it would destroy every replica.
     #[error("step {step}: rank {rank} steps with learning rate {got}, which is not finite; no rank exchanged anything")]
     Rate {
         /// The optimizer step.
@@ -121,7 +121,7 @@ pub enum SyncError {
         /// The learning rate. It is infinite if another rank's rate is not a number.
         got: f64,
     },
-    /// The recorded number of samples is so large that it would leave the other ranks no weight.
+    /// The recorded number of samples is too large: the other ranks would have no weight.
     #[error(
         "step {step}: rank {rank} recorded {got} samples for its gradient, the maximum is {most}; no rank exchanged \
          anything"
@@ -136,7 +136,7 @@ pub enum SyncError {
         /// The maximum.
         most: u64,
     },
-    /// Only some ranks recorded samples, so that the weights of the ranks would not be comparable.
+    /// Only some ranks recorded samples, so the weights of the ranks are not comparable.
     #[error(
         "step {step}: rank {rank} recorded its samples and rank {other} did not; no rank exchanged anything. Call `record_samples` on every \
          rank before the step (with 0 where a rank has none), or on none"
@@ -177,7 +177,7 @@ pub enum SyncError {
         /// The slot's path.
         slot: String,
     },
-    /// Ranks step with different learning rates, so that replicas would not stay equal.
+    /// Ranks step with different learning rates, so replicas would not stay equal.
     #[error(
         "step {step}: rank {rank} steps with learning rate {}, this rank with {}: give every rank the same",
         stated(*got), stated(*expected)
@@ -195,8 +195,8 @@ pub enum SyncError {
 }
 
 impl SyncError {
-    /// Returns whether every rank detects the error independently, in the step header and before any state has changed. No rank then
-    /// needs to abort another.
+    /// Returns whether every rank detects the error by itself, in the step header and before any state has changed. No rank then
+    /// needs to abort the others.
     pub fn is_on_all_ranks(&self) -> bool {
         !matches!(self, SyncError::Reduce { .. } | SyncError::Diverged { .. })
     }

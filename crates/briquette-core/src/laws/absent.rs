@@ -1,11 +1,11 @@
 //! Law of absent slots, for which no rank has a gradient.
 
-use super::driver::{Outcome, Rank, Setup, each_rank, local, same_bits};
-use super::{Synchronizes, driver::STEPS_ABSENT};
+use super::Synchronizes;
+use super::driver::{Outcome, Rank, STEPS_ABSENT, Setup, each_rank, local, same_bits};
 use crate::state::{State, Value};
 
 /// Checks that a slot for which no rank has a gradient is not moved and that its stored state is unchanged to the bit, as if
-/// the step had skipped the slot. A strategy that [does not hold](crate::sync::SyncStrategy::hold) such slots is not tested.
+/// the step had skipped the slot. A strategy that [does not hold](crate::seam::SyncStrategy::hold) such slots is not tested.
 ///
 /// # Panics
 /// If the slot is moved, if a vector of the state with a value for each parameter changes there, or if nothing else moves.

@@ -1,6 +1,6 @@
 //! Law 7: a compressor satisfies the error bound of its declared class.
 
-use crate::compress::{Compressor, ErrorBound};
+use crate::seam::{Compressor, ErrorBound};
 use crate::{Key, Message};
 
 /// Returns the number of draws of `x` that suffice to test a compressor of this class.

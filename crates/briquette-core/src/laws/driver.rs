@@ -5,11 +5,11 @@ use std::num::NonZeroUsize;
 use super::{Reduces, Synchronizes, gradient, learning_rate, long, sampled, short};
 use crate::comm::{Local, LocalBuilder, Session};
 use crate::error::SyncError;
-use crate::reduce::{AgreedStep, LastExchange, Reducer, Round};
 use crate::report::Report;
+use crate::seam::{AgreedStep, LastExchange, Plan, Reducer, Round};
 use crate::state::State;
 use crate::step::{Driver, Exchanged};
-use crate::sync::{Header, Plan};
+use crate::sync::Header;
 use crate::{Key, Layout, Traffic};
 
 /// Test setup: a strategy or a reducer alone, the parameters, and the number of ranks.
@@ -36,15 +36,15 @@ pub(super) fn local(world: usize) -> LocalBuilder {
 
 /// Returns the setups with enough ranks: the short layout with 1, 2, 3 and 5 ranks, the long one with up to 3, and, for
 /// algorithms that behave differently on long vectors, the longest one with up to 3.
-fn places(fewest_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
+fn places(min_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
     let mut places: Vec<_> = [1, 2, 3, 5].into_iter().map(|world| (short(), world)).collect();
     places.extend([1, 2, 3].map(|world| (long(), world)));
     if with_longest {
         places.extend([1, 2, 3].map(|world| (sampled(), world)));
     }
-    places.retain(|(_, world)| *world >= fewest_ranks);
-    if fewest_ranks > 3 {
-        places.push((long(), fewest_ranks));
+    places.retain(|(_, world)| *world >= min_ranks);
+    if min_ranks > 3 {
+        places.push((long(), min_ranks));
     }
     places
 }
@@ -52,13 +52,13 @@ fn places(fewest_ranks: usize, with_longest: bool) -> Vec<(Layout, usize)> {
 impl<C: Synchronizes + Clone> Setup<C> {
     /// Returns every setup of a strategy.
     pub fn all(config: &C) -> impl Iterator<Item = Self> + '_ {
-        let places = places(config.fewest_ranks(), config.is_tried_long());
+        let places = places(config.min_ranks(), config.is_tried_long());
         places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
     /// Returns the short setup with `world` ranks, or with more if the strategy needs them.
     pub fn short(config: &C, world: usize) -> Self {
-        Setup { config: config.clone(), layout: short(), world: world.max(config.fewest_ranks()) }
+        Setup { config: config.clone(), layout: short(), world: world.max(config.min_ranks()) }
     }
 
     /// Runs some steps from a fresh start.
@@ -83,7 +83,7 @@ impl<C: Synchronizes + Clone> Setup<C> {
 impl<C: Reduces + Clone> Setup<C> {
     /// Returns every setup of a reducer.
     pub fn reducers(config: &C) -> impl Iterator<Item = Self> + '_ {
-        let places = places(config.fewest_ranks(), config.is_tried_long());
+        let places = places(config.min_ranks(), config.is_tried_long());
         places.into_iter().map(|(layout, world)| Setup { config: config.clone(), layout, world })
     }
 
@@ -101,7 +101,7 @@ impl<C: Reduces + Clone> Setup<C> {
         reducer.commit();
         let mut report = Report::default();
         reducer.report(&mut report);
-        outcome.factor = report.factor.map(|f| f.get());
+        outcome.ratio = report.ratio.map(|ratio| ratio.get());
         reducer.save(&mut outcome.state);
         outcome
     }
@@ -137,7 +137,7 @@ pub struct Outcome {
     /// Saved state after the step.
     pub state: State,
     /// The nominal compression ratio, if reported.
-    pub factor: Option<f64>,
+    pub ratio: Option<f64>,
     /// The plan of the step.
     pub plan: Option<Plan>,
     /// The vector that an exchange of parameters must conserve in the mean, on this rank before and after, if there is one.
@@ -278,7 +278,7 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
             average: if plan.parameters { parameters } else { gradient },
             sent: Vec::new(),
             state: self.save(),
-            factor: report.factor.map(|f| f.get()),
+            ratio: report.ratio.map(|ratio| ratio.get()),
             plan: Some(plan),
             conserved,
             reported: report.traffic.unwrap_or_default(),
@@ -321,6 +321,24 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Rank<'_, C> {
             .field("rank", &self.rank)
             .field("step", &self.driver.step())
             .finish_non_exhaustive()
+    }
+}
+
+/// Checks that two runs are equal: averages, contributions, saved state, bytes and ratios, of every rank and step.
+///
+/// # Panics
+/// If they differ, with the place and `setup`.
+pub fn assert_same_runs(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
+    assert_eq!(a.len(), b.len(), "{setup}: ranks");
+    for (rank, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.len(), b.len(), "{setup}, rank {rank}: steps");
+        for (step, (a, b)) in a.iter().zip(b).enumerate() {
+            assert!(same_bits(&a.average, &b.average), "{setup}, rank {rank}, step {step}: average");
+            assert!(same_bits(&a.sent, &b.sent), "{setup}, rank {rank}, step {step}: sent");
+            assert_eq!(a.state, b.state, "{setup}, rank {rank}, step {step}");
+            let books = |o: &Outcome| (o.reported, o.counted, o.ratio);
+            assert_eq!(books(a), books(b), "{setup}, rank {rank}, step {step}");
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::data::{gradient, learning_rate};
 use super::driver::{Outcome, Setup, same_bits};
 use super::{Reduces, Synchronizes};
-use crate::compress::ErrorBound;
-use crate::config::DownlinkResidual;
+use crate::seam::ErrorBound;
+use crate::settings::DownlinkResidual;
 use crate::state::Value;
 
 /// Checks law 1: if a strategy declares that replicas are equal, every rank has the same bits. State that is declared as
@@ -199,7 +199,7 @@ pub fn accounts_for_its_bytes<C: Synchronizes + Clone>(setup: &Setup<C>) {
 pub fn decides_identically<C: Synchronizes + Clone>(setup: &Setup<C>) {
     let runs = setup.run(12);
     for rank in &runs[1..] {
-        let factors = |run: &[Outcome]| run.iter().map(|o| o.factor).collect::<Vec<_>>();
-        assert_eq!(factors(rank), factors(&runs[0]), "law 9 broken: {setup}");
+        let ratios = |run: &[Outcome]| run.iter().map(|o| o.ratio).collect::<Vec<_>>();
+        assert_eq!(ratios(rank), ratios(&runs[0]), "law 9 broken: {setup}");
     }
 }

@@ -1,13 +1,11 @@
 //! Laws of interrupted runs: failure leaves no trace, resume, non-finite input.
 
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, local, same_bits};
-use super::long;
-use super::{Reduces, Synchronizes};
+use super::{Reduces, Synchronizes, long};
 use crate::comm::{Faulty, Session};
 use crate::error::SyncError;
-use crate::reduce::Reducer;
+use crate::seam::{Agrees, HEADER_STEPS, Reducer};
 use crate::state::State;
-use crate::sync::{Agrees, HEADER_STEPS};
 
 /// Checks law 4: fails at every call of every rank in a step, and each time continues from the start of the step in a fresh
 /// world. The rank that failed continues as it is, and the others load their state.
@@ -157,7 +155,7 @@ pub fn resumes_to_the_bit<C: Synchronizes + Clone>(setup: &Setup<C>) {
         for (a, b) in outcomes.iter().zip(&whole[rank][half..]) {
             assert!(same_bits(&a.average, &b.average), "law 5 broken: {setup}, rank {rank}: average");
             assert_eq!(a.state, b.state, "law 5 broken: {setup}, rank {rank}: state");
-            assert_eq!(a.factor, b.factor, "law 5 broken: {setup}, rank {rank}: ratio");
+            assert_eq!(a.ratio, b.ratio, "law 5 broken: {setup}, rank {rank}: ratio");
         }
     }
 }

@@ -1,11 +1,16 @@
 //! Laws: properties that every algorithm satisfies, as test functions for your own algorithms (feature `testing`).
 //!
 //! [`strategy`], [`reducer`] and [`compressor`] check your algorithm against all laws that apply, with 1, 2, 3 and 5 ranks and
-//! on vectors of 131 to 40 007 values. They panic with the broken law, the place and the rank. They take seconds in an
-//! optimized build.
+//! on vectors of 131 to 40 007 values. If a law is broken they panic, and name the law, the number of values and ranks, and
+//! the rank. They take seconds in an optimized build.
 //!
 //! ```
-//! use briquette_core::{Layout, aggregate::Mean, compress::TopK, error::ConfigError, laws, reduce::Gather, sync::EveryStep};
+//! use briquette_core::{Layout, laws};
+//! use briquette_core::aggregate::mean::Mean;
+//! use briquette_core::compress::top_k::TopK;
+//! use briquette_core::error::ConfigError;
+//! use briquette_core::reduce::gather::Gather;
+//! use briquette_core::sync::every_step::EveryStep;
 //!
 //! let own = laws::OwnStrategy::new("top-k, a quarter", |_: &Layout, _: usize| {
 //!     Ok::<_, ConfigError>(EveryStep::new(Gather::new(TopK::fraction(0.25)?, Mean)))
@@ -29,18 +34,28 @@
 //! unchanged.
 //!
 //! Law 3, conservation, concerns a quantity of each wrapper: test it next to the wrapper.
+//!
+//! [`compress`] has checks of a compressor by itself.
+//!
+//! [`train`] runs a strategy by SGD on a small problem, to compare it with its equations or with another strategy.
 
 mod absent;
 mod class;
+pub mod compress;
 mod data;
+mod delivered;
+mod device;
 mod driver;
 mod exchange;
 mod failure;
+pub mod train;
 
 pub use absent::holds_absent_slots;
 pub use class::check_class;
 pub use data::{gradient, learning_rate, long, sampled, short, vectors};
-pub use driver::{Outcome, Rank, Setup, each_rank, same_bits};
+pub use delivered::Delivered;
+pub use device::{HostDevice, Kernels};
+pub use driver::{Outcome, Rank, Setup, assert_same_runs, each_rank, same_bits};
 pub use exchange::{
     accounts_for_its_bytes, agrees, conserves_its_mean, decides_identically, is_honest, is_honest_in_sum,
     is_honest_within, stays_in_range,
@@ -52,12 +67,13 @@ pub use failure::{
 
 use std::fmt;
 
-use crate::aggregate::Mean;
-use crate::compress::{Compressor, ErrorBound};
-use crate::config::{Config, DownlinkResidual, Exchange};
+use crate::aggregate::mean::Mean;
+use crate::config::Config;
 use crate::error::ConfigError;
-use crate::reduce::{Gather, Reducer};
-use crate::sync::{EveryStep, SyncStrategy};
+use crate::reduce::gather::Gather;
+use crate::seam::{Compressor, ErrorBound, Reducer, SyncStrategy};
+use crate::settings::{DownlinkResidual, Exchange};
+use crate::sync::every_step::EveryStep;
 use crate::{Key, Layout, Message};
 
 /// Number of steps over which the error of a downlink is measured.
@@ -78,7 +94,7 @@ pub trait Synchronizes: fmt::Debug + Sync {
     }
 
     /// Returns the minimum number of ranks.
-    fn fewest_ranks(&self) -> usize {
+    fn min_ranks(&self) -> usize {
         1
     }
 
@@ -112,7 +128,7 @@ pub trait Reduces: fmt::Debug + Sync {
     }
 
     /// Returns the minimum number of ranks.
-    fn fewest_ranks(&self) -> usize {
+    fn min_ranks(&self) -> usize {
         1
     }
 
@@ -130,8 +146,8 @@ impl Synchronizes for Config {
         let mut differing = self.exchange.reducers().filter(|reducer| !reducer.get().averages_equal()).peekable();
         differing.peek().is_some() && differing.all(|reducer| reducer.get().downlink_residual(len).is_some())
     }
-    fn fewest_ranks(&self) -> usize {
-        Config::fewest_ranks(self)
+    fn min_ranks(&self) -> usize {
+        Config::min_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
         Reduces::is_tried_long(&self.exchange)
@@ -151,8 +167,8 @@ impl Reduces for Exchange {
     fn downlink_residual(&self, len: usize) -> Option<DownlinkResidual> {
         self.reducers().find_map(|reducer| reducer.get().downlink_residual(len))
     }
-    fn fewest_ranks(&self) -> usize {
-        Exchange::fewest_ranks(self)
+    fn min_ranks(&self) -> usize {
+        Exchange::min_ranks(self)
     }
     fn is_tried_long(&self) -> bool {
         self.reducers().any(|reducer| reducer.get().traits().searches)
@@ -164,19 +180,19 @@ impl Reduces for Exchange {
 pub struct OwnStrategy<F> {
     name: String,
     make: F,
-    fewest_ranks: usize,
+    min_ranks: usize,
 }
 
 impl<F> OwnStrategy<F> {
     /// Names a strategy; `make` creates it from the layout and the number of ranks.
     pub fn new(name: impl Into<String>, make: F) -> Self {
-        OwnStrategy { name: name.into(), make, fewest_ranks: 1 }
+        OwnStrategy { name: name.into(), make, min_ranks: 1 }
     }
 
     /// Sets the minimum number of ranks that it is tested with.
     #[must_use]
     pub fn with_at_least(mut self, ranks: usize) -> Self {
-        self.fewest_ranks = ranks;
+        self.min_ranks = ranks;
         self
     }
 }
@@ -195,8 +211,8 @@ where
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         Ok(Box::new((self.make)(layout, world)?))
     }
-    fn fewest_ranks(&self) -> usize {
-        self.fewest_ranks
+    fn min_ranks(&self) -> usize {
+        self.min_ranks
     }
 }
 
@@ -216,7 +232,7 @@ impl<F> OwnReducer<F> {
     /// Declares that the average is not a mean but lies in the range of what is sent, and sets the minimum number of ranks.
     #[must_use]
     pub fn without_mean(mut self, ranks: usize) -> Self {
-        (self.is_mean, self.own.fewest_ranks) = (false, ranks);
+        (self.is_mean, self.own.min_ranks) = (false, ranks);
         self
     }
 }
@@ -238,8 +254,8 @@ where
     fn is_mean(&self) -> bool {
         self.is_mean
     }
-    fn fewest_ranks(&self) -> usize {
-        self.own.fewest_ranks
+    fn min_ranks(&self) -> usize {
+        self.own.min_ranks
     }
 }
 
@@ -282,7 +298,7 @@ pub fn reducer<C: Reduces + Clone>(own: &C) {
         }
     }
     let every_step = |layout: &Layout, world: usize| Ok(EveryStep::new(own.reducer(layout, world)?));
-    strategy(&OwnStrategy::new(format!("{own:?}"), &every_step).with_at_least(own.fewest_ranks()));
+    strategy(&OwnStrategy::new(format!("{own:?}"), &every_step).with_at_least(own.min_ranks()));
 }
 
 /// Checks a compressor against laws 6 and 7 and, sent by an all-gather, against the laws of a [`reducer`].

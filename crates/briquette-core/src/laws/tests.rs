@@ -3,13 +3,12 @@
 use std::panic::catch_unwind;
 
 use super::*;
-use crate::compress::{ErrorBound, TopK};
+use crate::compress::top_k::TopK;
 use crate::error::{CommError, ReduceError, SyncError};
-use crate::reduce::{Exchanged, Round};
 use crate::report::Report;
+use crate::seam::{Context, ErrorBound, Exchanged, Plan, Round};
 use crate::state::Stateful;
-use crate::sync::{Context, Plan};
-use crate::{CompressionFactor, Session, Traffic};
+use crate::{CompressionRatio, Session, Traffic};
 
 #[test]
 fn what_is_here_keeps_them() {
@@ -26,8 +25,8 @@ impl Compressor for Boasts {
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         ErrorBound::Contractive { delta: 1.0 }
     }
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::DENSE
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::DENSE
     }
 }
 

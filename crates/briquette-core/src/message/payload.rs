@@ -43,16 +43,25 @@ pub(crate) enum Values {
 
 /// Levels of a quantizer, as shares of the bucket's scale. Level 0 is zero, the highest is the scale itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Grid {
+pub enum Grid {
     /// `ℓ/s`.
-    Linear { levels: u8 },
+    Linear {
+        /// Number of levels besides zero, `s`.
+        levels: u8,
+    },
     /// `b^(ℓ−s)`, and 0 at `ℓ = 0`.
-    Exponential { base: f32, levels: u8 },
+    Exponential {
+        /// Ratio of two neighboring levels, `b`.
+        base: f32,
+        /// Number of levels besides zero, `s`.
+        levels: u8,
+    },
 }
 
 /// Encoding of a quantized message's codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Coding {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Coding {
     /// Fixed-width codes.
     Fixed,
     /// Elias codes, of the nonzero codes or of all codes, whichever is shorter. No code is a negative zero.
@@ -61,23 +70,24 @@ pub(crate) enum Coding {
 
 impl Grid {
     /// Maximum number of levels besides zero: a code has at most 8 bits.
-    pub(crate) const MAX_LEVELS: u8 = 127;
+    pub const MAX_LEVELS: u8 = 127;
     /// Bases of exponential grids: a base of 1 would give no levels.
-    pub(crate) const BASES: std::ops::RangeInclusive<f32> = 1.01..=65536.0;
+    pub const BASES: std::ops::RangeInclusive<f32> = 1.01..=65536.0;
 
-    pub(crate) fn levels(self) -> u8 {
+    /// Returns the number of levels besides zero.
+    pub fn levels(self) -> u8 {
         match self {
             Grid::Linear { levels } | Grid::Exponential { levels, .. } => levels,
         }
     }
 
     /// Returns the bits of a code: the sign in the highest bit, the level in the others.
-    pub(crate) fn bits(self) -> u8 {
+    pub fn bits(self) -> u8 {
         1 + (8 - self.levels().leading_zeros() as u8)
     }
 
     /// Returns each level's share of the scale.
-    pub(crate) fn shares(self) -> [f32; 128] {
+    pub fn shares(self) -> [f32; 128] {
         let mut shares = [0.0; 128];
         let levels = usize::from(self.levels());
         match self {

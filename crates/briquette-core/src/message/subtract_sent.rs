@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::{Message, Payload};
 use crate::Slot;
-use crate::math::subtract_sent;
-use crate::reduce::SentStatistics;
+use crate::math::{SentStatistics, subtract_sent};
 
 impl Message {
     /// Computes `x ← x − decoded`, adds the sent energy and count of each slot to `kept`, and returns whether the

@@ -9,7 +9,8 @@
 //!
 //! ```
 //! use briquette_core::comm::{Session, Local};
-//! use briquette_core::{Key, Layout, reduce::{Dense, AgreedStep, Reducer, Round}};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::reduce::{dense::Dense, AgreedStep, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
 //! Dense.reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
@@ -18,17 +19,17 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
-use super::{Exchanged, Reducer, Round, Selection, SentStatistics, Unsent, check_average};
-use crate::compress::ErrorBound;
-use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
-use crate::math::{copy_finite, scale};
+use crate::math::{SentStatistics, copy_finite, scale};
 use crate::report::Report;
+use crate::seam::{ErrorBound, Exchanged, Reducer, Round, Selection, SentInput, check_average};
+use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Stateful;
-use crate::{CompressionFactor, Layout, Session};
+use crate::{CompressionRatio, Layout, Session};
 
 /// The exact mean; see the [module](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "dense", help = "an exact all-reduce")]
 pub struct Dense;
 
 impl Stateful for Dense {}
@@ -53,9 +54,9 @@ impl Reducer for Dense {
         true
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        for ((slot, kept), energy) in unsent.slots.iter().zip(&mut *unsent.kept).zip(unsent.energies) {
-            let vector = &mut unsent.vector[slot.range()];
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        for ((slot, kept), energy) in input.slots.iter().zip(&mut *input.kept).zip(input.energies) {
+            let vector = &mut input.vector[slot.range()];
             let values = vector.iter().filter(|v| **v != 0.0).count();
             *kept = SentStatistics { energy: *energy, values };
             vector.fill(0.0);
@@ -64,14 +65,9 @@ impl Reducer for Dense {
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = Some(CompressionFactor::DENSE);
+        report.ratio = Some(CompressionRatio::DENSE);
         report.gain.get_or_insert(1.0);
     }
-}
-
-impl Described for Dense {
-    const NAME: &'static str = "dense";
-    const HELP: &'static str = "an exact all-reduce";
 }
 
 impl ReducerSettings for Dense {

@@ -1,40 +1,44 @@
 //! All-gather of compressed messages: compress, send to all ranks, decode, aggregate.
 //!
-//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1` messages, so at a wire
-//! factor `f` it moves fewer bytes than the dense ring only while `f > W/2`. On many ranks use a reducer that sums in transit.
+//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1` messages in a world of
+//! `W` ranks. With messages that are `r` times smaller than the vector, it moves fewer bytes than the dense ring only while `r > W/2`.
+//! With many ranks, use a reducer that sums in transit.
 //!
 //! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message), sent to `W−1` ranks.
 //!
-//! **Properties.** With [`Mean`](crate::aggregate::Mean), linear in `sent`. The error bound is the compressor's. An aggregator that rates
-//! whole contributions sees those of the whole vector, whatever the grain. If the aggregator is not the mean, a rank that sends a
-//! non-finite value or an invalid message is excluded: [none of its parts count](Aggregator::without), and the report names it. All parts
-//! are then held, compressed, until the last has been read.
+//! **Properties.** With [`Mean`](crate::aggregate::mean::Mean), the average is the mean of the ranks' `sent` vectors. The error bound is the
+//! compressor's. An aggregator that rates whole contributions rates those of the whole vector, whatever the grain. If the aggregator is not the
+//! mean, a rank that sends a non-finite value or an invalid message is excluded: [none of its parts count](Aggregator::without), and the report
+//! names it. All parts are then kept, compressed, until the last has been read.
 
 mod config;
+mod knob;
 
 pub use config::GatherConfig;
 
 use std::ops::Range;
 
+use self::knob::{Setting, Staged, tune};
 use super::incoming::Incoming;
-use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, Unsent, check_average};
-use crate::aggregate::{Aggregator, check_ranks};
-use crate::compress::Compressor;
 use crate::error::{AggregateError, ReduceError};
-use crate::math::{all_finite, norm2};
+use crate::math::all_finite;
 use crate::report::Report;
+use crate::seam::{
+    Aggregator, Arriving, CompleteVector, Compressor, Exchanged, Knob, Reducer, Round, Selection, SentInput,
+    check_average, check_ranks,
+};
 use crate::state::Stateful;
 use crate::trace::phase;
-use crate::{CompressionFactor, Key, Message, Session, Slot};
+use crate::{CompressionRatio, Key, Message, Session, Slot};
 
-/// Scope of one message.
+/// Part of the vector that one message covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Grain {
-    /// The whole vector (or bucket): keeps the most energy at a given size.
+    /// The whole vector (or bucket). Of all grains it keeps the most energy (squared norm) at a given size.
     #[default]
     Whole,
-    /// Each slot separately: the usual choice in the literature, and right for scaled signs.
+    /// Each slot (parameter tensor) separately: the usual choice in the literature, and best for signs with a scale.
     PerSlot,
 }
 
@@ -50,36 +54,6 @@ impl Grain {
         match self {
             Grain::Whole => 1,
             Grain::PerSlot => slots.len(),
-        }
-    }
-}
-
-/// Messages made while probing, for the next exchange to send.
-#[derive(Debug, Default)]
-struct Staged {
-    key: Option<Key>,
-    /// One entry per factor; entries beyond `factors` are storage for later.
-    messages: Vec<Vec<Message>>,
-    factors: Vec<CompressionFactor>,
-}
-
-/// Current setting of the compressor's knob.
-#[derive(Debug)]
-struct Setting {
-    /// The compressor's own ratio.
-    own: CompressionFactor,
-    /// Empty for `own`, one entry for all parts, or one entry per part.
-    factors: Vec<CompressionFactor>,
-    /// The ratio over all parts of the last exchange, if parts have different ratios.
-    mean: Option<CompressionFactor>,
-}
-
-impl Setting {
-    fn of(&self, part: usize) -> Option<CompressionFactor> {
-        match &self.factors[..] {
-            [] => None,
-            [all] => Some(*all),
-            each => Some(each[part]),
         }
     }
 }
@@ -101,9 +75,9 @@ pub struct Gather<C, A> {
 }
 
 impl<C: Compressor, A: Aggregator> Gather<C, A> {
-    /// Creates a gather with one message for the whole vector; see [`grain`](Gather::grain).
+    /// Creates a gather with one message for the whole vector; [`grain`](Gather::grain) changes that.
     pub fn new(compressor: C, aggregator: A) -> Self {
-        let setting = Setting { own: compressor.nominal(), factors: Vec::new(), mean: None };
+        let setting = Setting { own: compressor.nominal(), ratios: Vec::new(), mean: None };
         Gather {
             compressor,
             aggregator,
@@ -119,39 +93,47 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     }
 
     /// Returns the compressor and the aggregator.
-    pub(super) fn parts(&mut self) -> (&mut C, &mut A) {
+    pub fn parts(&mut self) -> (&mut C, &mut A) {
         (&mut self.compressor, &mut self.aggregator)
     }
 
-    /// Sets the scope of one message.
+    /// Sets the part of the vector that one message covers.
     #[must_use]
     pub fn grain(mut self, grain: Grain) -> Self {
         self.grain = grain;
         self
     }
 
-    /// Fills `mine`. Each message comes from the probe's cache if it holds exactly this one; otherwise it is compressed now.
-    fn compress_mine(&mut self, round: &Round<'_>, rank: usize) {
+    /// Fills `mine`. A message comes from the probe's cache if the cache holds exactly this message; otherwise it is
+    /// compressed now.
+    fn compress_mine(
+        &mut self,
+        round: &Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        let (rank, len) = (comm.rank(), round.average.len());
         let is_staged = self.staged.key.take() == Some(round.key);
         let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
         let (mut dense, mut sent) = (0.0, 0.0);
         self.mine.resize_with(self.grain.parts(round.slots), Message::default);
         for (part, mine) in self.mine.iter_mut().enumerate() {
-            let factor = self.setting.of(part);
-            tune(&mut self.compressor, factor);
-            let staged = self.staged.factors.iter().position(|staged| is_staged && Some(*staged) == factor);
+            let ratio = self.setting.of(part);
+            tune(&mut self.compressor, ratio);
+            let staged = self.staged.ratios.iter().position(|staged| is_staged && Some(*staged) == ratio);
             match staged {
                 Some(probe) => std::mem::swap(mine, &mut self.staged.messages[probe][part]),
-                None => compress(&mut self.compressor, place, (part, round.input), None, mine),
+                None => encode(&mut self.compressor, place, (part, len), input, mine, comm)?,
             }
-            let values = place.range(part, round.input.len()).len() as f64;
+            let values = place.range(part, len).len() as f64;
             (dense, sent) = (dense + values, sent + values / self.compressor.nominal().get());
         }
-        let mean = (self.setting.factors.len() > 1 && sent > 0.0).then(|| CompressionFactor::new(dense / sent));
+        let mean = (self.setting.ratios.len() > 1 && sent > 0.0).then(|| CompressionRatio::new(dense / sent));
         self.setting.mean = mean.and_then(Result::ok);
+        Ok(())
     }
 
-    /// Sends every message to every rank. A single message lends its frame; several are concatenated.
+    /// Sends every message to every rank. A single message is sent from its own storage; several are concatenated.
     fn gather(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         let wrong = |source| AggregateError::Message { rank: comm.rank(), source };
         if let [only] = &mut self.mine[..] {
@@ -163,9 +145,15 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         Ok(comm.all_gather(&self.bytes, &mut self.incoming.frames)?)
     }
 
-    /// Aggregates part by part. For a mean, no rank holds more than one part of each message. Any other rule is given only the ranks of
-    /// which every part can be used.
-    fn aggregate(&mut self, slots: &[Slot], rank: usize, average: &mut [f32]) -> Result<(), ReduceError> {
+    /// Aggregates part by part. For a mean, only one part of each rank's contribution is decoded at a time. Any other aggregator gets
+    /// only the ranks whose parts are all valid.
+    fn aggregate(
+        &mut self,
+        slots: &[Slot],
+        rank: usize,
+        input: &mut dyn Arriving,
+        average: &mut [f32],
+    ) -> Result<(), ReduceError> {
         let (world, parts) = (self.incoming.frames.len(), self.grain.parts(slots));
         let is_mean = self.aggregator.is_mean();
         let held = if is_mean && !self.aggregator.rates() { 1 } else { parts };
@@ -198,6 +186,10 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             let place = if held < parts { 0 } else { part };
             let of = |from: &usize| if *from == rank { &self.mine[part] } else { &self.decoded[*from][place] };
             let column: Vec<&Message> = ranks.iter().map(of).collect();
+            // A device whose average is not finite leaves it to the host, which names the slot.
+            if is_mean && averages_on_device(input, ranges[part].clone(), &column, rank)? {
+                continue;
+            }
             let average = &mut average[ranges[part].clone()];
             rule.combine(&self.weights, &column, average)?;
             finite &= is_finite(average, if is_mean { &column } else { &[] });
@@ -209,8 +201,8 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     }
 }
 
-/// Returns the rule for the contributions of the remaining ranks.
-pub(super) fn without(
+/// Returns the aggregator for the contributions of the remaining ranks.
+pub fn without(
     aggregator: &dyn Aggregator,
     excluded: Vec<usize>,
     world: usize,
@@ -219,7 +211,20 @@ pub(super) fn without(
     aggregator.without(excluded.len(), world).ok_or(AggregateError::Excluded { ranks: excluded, world })
 }
 
-/// Returns whether the whole average is finite. A mean of sparse messages is checked only where they have values: elsewhere it is 0.
+/// Averages messages on the input's device. Returns whether it did, with a finite average.
+fn averages_on_device(
+    input: &mut dyn Arriving,
+    range: Range<usize>,
+    messages: &[&Message],
+    rank: usize,
+) -> Result<bool, ReduceError> {
+    let Some(device) = input.device() else { return Ok(false) };
+    let averaged = device.part(range).average(1.0 / messages.len() as f32, messages, rank);
+    Ok(averaged.map_err(|source| ReduceError::Device { rank, source })? == Some(true))
+}
+
+/// Returns whether the whole average is finite. A mean of sparse messages is 0 where they have no values, so only the other places
+/// are checked.
 fn is_finite(average: &[f32], messages: &[&Message]) -> bool {
     let touched: Option<Vec<&[u32]>> = messages.iter().map(|message| message.sparse_indices()).collect();
     match touched {
@@ -244,35 +249,34 @@ impl Place<'_> {
     }
 }
 
-/// Compresses one part of `x`, by refining the coarser message `coarse` if there is one.
-fn compress<C: Compressor>(
+/// Compresses one part of a vector of `len` values where it is: on its device, or on the host.
+fn encode<C: Compressor>(
     compressor: &mut C,
     place: Place<'_>,
-    (part, x): (usize, &[f32]),
-    coarse: Option<&Message>,
+    (part, len): (usize, usize),
+    input: &mut dyn Arriving,
     out: &mut Message,
-) {
-    let (x, key) = (&x[place.range(part, x.len())], place.key.bucket(part));
-    match coarse {
-        Some(coarse) => compressor.refine_into(x, coarse, key, out),
-        None => compressor.compress_into(x, key, out),
+    comm: &mut Session,
+) -> Result<(), ReduceError> {
+    let (range, key) = (place.range(part, len), place.key.bucket(part));
+    if let Some(device) = input.device() {
+        let encoded = device.part(range.clone()).encode(compressor, key, out);
+        if encoded.map_err(|source| ReduceError::Device { rank: comm.rank(), source })? {
+            return Ok(());
+        }
     }
+    compressor.compress_into(input.wait(range, comm), key, out);
+    Ok(())
 }
 
-fn tune<C: Compressor>(compressor: &mut C, factor: Option<CompressionFactor>) {
-    if let (Some(factor), Some(knob)) = (factor, compressor.knob()) {
-        knob.tune(factor);
-    }
-}
-
-/// By hand: it saves nothing, and forgets what was staged with every step.
+/// By hand: it saves nothing, and each step discards what was staged.
 impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
     /// Messages staged after this step's exchange belong to no other step.
     fn commit(&mut self) {
         self.staged.key = None;
     }
 
-    /// The step may be repeated with other values.
+    /// The step may be repeated with another vector.
     fn discard(&mut self) {
         self.staged.key = None;
     }
@@ -280,14 +284,27 @@ impl<C: Compressor, A: Aggregator> Stateful for Gather<C, A> {
 
 impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        let mut input = CompleteVector(round.input);
+        self.reduce_arriving(round, &mut input, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
+        if input.device().is_none() {
+            input.wait(0..round.average.len(), comm);
+        }
         let encode = phase!("encode");
-        self.compress_mine(&round, rank);
+        self.compress_mine(&round, input, comm)?;
         drop(encode);
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| self.gather(comm))?;
         let _decode = phase!("decode");
-        self.aggregate(round.slots, rank, round.average)?;
+        self.aggregate(round.slots, rank, input, round.average)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {
                 let range = self.grain.part(index, sent.len(), round.slots);
@@ -303,80 +320,38 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         true
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        let Unsent { slots, vector, kept, .. } = unsent;
+    fn subtracts_on_device(&self) -> bool {
+        true
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        let len = input.device.as_ref().map_or(input.vector.len(), |device| device.len());
+        let SentInput { slots, vector, device, kept, .. } = input;
         (0..self.grain.parts(slots)).fold(true, |finite, index| {
-            let range = self.grain.part(index, vector.len(), slots);
+            let range = self.grain.part(index, len, slots);
             let places = match self.grain {
                 Grain::Whole => 0..slots.len(),
                 Grain::PerSlot => index..index + 1,
             };
+            if let Some(device) = device {
+                let (slots, kept) = (&slots[places.clone()], &mut kept[places]);
+                return device.reborrow().part(range).subtract(&self.mine[index], slots, kept) & finite;
+            }
             let (start, part) = (range.start, &mut vector[range]);
             self.mine[index].subtract_sent(start, &slots[places.clone()], part, &mut kept[places]) & finite
         })
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
+        report.ratio = self.setting.mean.or_else(|| Some(self.compressor.nominal()));
         self.incoming.report(&mut report.excluded);
-        if self.setting.factors.len() > 1 {
-            report.slots.iter_mut().zip(&self.setting.factors).for_each(|(slot, factor)| slot.factor = Some(*factor));
+        if self.setting.ratios.len() > 1 {
+            report.slots.iter_mut().zip(&self.setting.ratios).for_each(|(slot, ratio)| slot.ratio = Some(*ratio));
         }
     }
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {
         self.compressor.knob().is_some().then_some(self as _)
-    }
-}
-
-impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
-    fn per_slot(&self) -> bool {
-        self.grain == Grain::PerSlot
-    }
-
-    fn set(&mut self, levels: Levels<'_>) {
-        let was_own = self.setting.factors.is_empty();
-        self.setting.factors.clear();
-        match levels {
-            Levels::Own if was_own => {}
-            Levels::Own => tune(&mut self.compressor, Some(self.setting.own)),
-            Levels::All(factor) => self.setting.factors.push(factor),
-            Levels::PerSlot(factors) => {
-                assert!(self.per_slot(), "one message of the whole vector cannot have a ratio for each slot");
-                self.setting.factors.extend_from_slice(factors);
-            }
-        }
-    }
-
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
-        let Probe { input, slots, factors, .. } = *probe;
-        // After an exchange, the report gives the ratio that was sent.
-        let sent = self.compressor.nominal();
-        let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
-        let parts = self.grain.parts(slots);
-        self.staged.messages.resize_with(factors.len().max(self.staged.messages.len()), Vec::new);
-        out.clear(factors.len());
-        let range = |part| place.range(part, input.len());
-        match probe.per_slot {
-            false => out.push(norm2(input)),
-            true => (0..parts).for_each(|part| out.push(norm2(&input[range(part)]))),
-        }
-        for (index, &factor) in factors.iter().enumerate() {
-            tune(&mut self.compressor, Some(factor));
-            let (before, now) = self.staged.messages.split_at_mut(index);
-            now[0].resize_with(parts, Message::default);
-            for (part, message) in now[0].iter_mut().enumerate() {
-                let coarse = before.last().map(|before| &before[part]);
-                compress(&mut self.compressor, place, (part, input), coarse, message);
-                let row = if probe.per_slot { part } else { 0 };
-                out.kept_mut(row)[index] += message.kept_energy(&input[range(part)]);
-            }
-        }
-        self.staged.key = Some(probe.key);
-        self.staged.factors.clear();
-        self.staged.factors.extend_from_slice(factors);
-        tune(&mut self.compressor, Some(sent));
     }
 }
 

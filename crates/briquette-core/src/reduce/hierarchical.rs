@@ -1,8 +1,8 @@
 //! Hierarchical all-reduce: exact sums inside each machine, another reducer between machines.
 //!
-//! **Why, and when not.** Ranks of one machine share its link to the others. If each exchanges separately, that link carries as many
-//! messages as the machine has ranks; here it carries one. Inside a machine, memory is fast enough for exact sums. If every rank has its
-//! own machine, this gains nothing and adds two hops.
+//! **Why, and when not.** Ranks of one machine share its link to other machines. If each rank exchanges separately, the link carries one
+//! message per rank; here it carries one per machine. Inside a machine, memory is fast enough for exact sums. If every rank has its own
+//! machine, this gains nothing and adds two hops.
 //!
 //! **Method.** In a world of `W` ranks on `M` machines:
 //!
@@ -12,21 +12,21 @@
 //!
 //! The mean over machines of those sums is the mean over ranks, even if machines have different numbers of ranks.
 //!
-//! **On the wire.** Between machines, the traffic of `between` in a world of `M`. In a gather of `W` ranks, the `n = W/M` ranks of a
-//! machine send to each rank of every other machine; here one sends to one, which makes `n²` times fewer messages on each link. A ring
-//! crosses each link once anyway, so a dense `between` saves only latencies. Inside a machine of `n` ranks, an all-reduce and `4d` bytes to
-//! each of the other ranks, or twice that if a wrapper requests `sent`.
+//! **On the wire.** Between machines, the traffic of `between` in a world of `M`. In a gather over `W` ranks, each of the `n = W/M` ranks
+//! of a machine sends to each rank of every other machine. Here one rank sends to one, which makes `n²` times fewer messages on each link.
+//! A ring crosses each link once anyway, so a dense `between` saves only latencies. Inside a machine of `n` ranks: an all-reduce, and `4d`
+//! bytes to each of the other ranks, or twice that if a wrapper requests `sent`.
 //!
-//! **Properties.** The part that is not sent is lost from a machine's sum. Every rank of the machine adds an equal share of it to its
-//! residual, so residuals do not hold the differences between ranks of one machine. One rank's share may exceed its own vector, so no error
-//! bound holds per rank. No rank selected coordinates of its own vector, whatever `between` does: momentum factor masking has nothing to
-//! mask.
+//! **Properties.** The part that is not sent is missing from a machine's sum. Every rank of the machine adds an equal share of it to its
+//! residual, so residuals do not hold the differences between ranks of one machine. One rank's share may exceed its own vector, so there is
+//! no error bound per rank. No rank selects coordinates of its own vector, whatever `between` does, so momentum factor masking masks
+//! nothing.
 //!
 //! **State.** That of the reducer between machines, on their first ranks.
 //!
-//! **Knobs.** `between`, a reducer (dense). `group`, the number of consecutive ranks that count as one machine, a divisor of the world
-//! size. By default the ranks that [are on one machine](crate::comm::Places); machines may then have different numbers of ranks. A nested
-//! `between` with its own groups, for a third level, needs `group` here, so that the number of machines is known.
+//! **Knobs.** `between`, a reducer (default: dense). `group`, the number of consecutive ranks that count as one machine, a divisor of the
+//! world size. By default it is the ranks that [are on one machine](crate::comm::MachineMap); machines may then have different numbers of
+//! ranks. If `between` is itself hierarchical, for a third level, `group` is required here, so that the number of machines is known.
 //!
 //! **Deviations.** One rank of a machine exchanges for all. Dividing the vector among the ranks would use a machine's cores better.
 //!
@@ -35,14 +35,13 @@
 //! common practice; the division of the state among ranks is ours.
 //!
 //! ```
-//! use briquette_core::comm::{Compute, Simulated, run_ranks};
+//! use briquette_core::comm::{Local, run_ranks};
 //! use briquette_core::error::ReduceError;
-//! use briquette_core::reduce::{AgreedStep, Dense, Hierarchical, Reducer, Round};
+//! use briquette_core::reduce::{AgreedStep, dense::Dense, hierarchical::Hierarchical, Reducer, Round};
 //! use briquette_core::{Key, Layout};
-//! use std::time::Duration;
 //!
 //! // Three ranks on two machines: 1 and 2 on one, 6 on the other.
-//! let world = Simulated::world(3, "1gbit,50us,2".parse()?, Compute::Fixed(Duration::ZERO));
+//! let world = Local::builder(3).machines_of(2.try_into()?).build();
 //! let averages = run_ranks(world, |mut comm| {
 //!     let (layout, mut average) = (Layout::flat(1), [0.0]);
 //!     let input = [[1.0], [2.0], [6.0]][comm.rank()];
@@ -52,18 +51,17 @@
 //!     Ok::<_, ReduceError>(average[0])
 //! });
 //! assert!(averages.into_iter().all(|average| (average.unwrap() - 3.0).abs() < 1e-6));
-//! # Ok::<_, briquette_core::error::ConfigError>(())
+//! # Ok::<_, std::num::TryFromIntError>(())
 //! ```
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, check_average};
-use crate::comm::Places;
-use crate::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
+use crate::comm::MachineMap;
 use crate::error::{ConfigError, Conflict, ReduceError};
 use crate::report::Report;
-use crate::stateful;
-use crate::{Layout, Session, Slot};
+use crate::seam::{Exchanged, Reducer, Round, Selection, check_average};
+use crate::settings::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
+use crate::{Layout, Session, Slot, stateful};
 
 /// Exact sums inside machines, another reducer between them; see the [module](self).
 #[derive(Debug)]
@@ -85,7 +83,7 @@ impl<R: Reducer> Hierarchical<R> {
 
     fn exchange(&mut self, round: Round<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let Round { key, slots, agreed_step, input, average, sent } = round;
-        let places = comm.places_in(self.group);
+        let places = comm.machine_map_in(self.group);
         let (machine, leaders) = (places.machine(), places.leaders());
         let share = leaders.len() as f32 / comm.world() as f32;
         self.sum.clear();
@@ -152,34 +150,20 @@ impl<R: Reducer> Reducer for Hierarchical<R> {
 }
 
 /// Settings of [`Hierarchical`].
-#[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "hierarchical",
+    help = "exact sums inside each machine, REDUCER (dense) between one rank of each",
+    representatives("hierarchical:dense", "hierarchical:gather:topk:8x", "hierarchical:gather:topk:8x,group=1")
+)]
 pub struct HierarchicalConfig {
     /// The reducer between the first ranks of machines.
-    pub between: Box<ReducerConfig>,
+    #[setting(syntax = "(REDUCER)")]
+    pub between: ReducerConfig,
     /// Ranks per machine; by default the ranks that are on one machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[setting(range = "[1, inf)", syntax = "RANKS")]
     pub group: Option<usize>,
-}
-
-impl Described for HierarchicalConfig {
-    const NAME: &'static str = "hierarchical";
-    const SETTINGS: &'static str = "(REDUCER)[,group=RANKS]";
-    const HELP: &'static str = "exact sums inside each machine, REDUCER (dense) between one rank of each";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.group != Some(0), "group of hierarchical", "at least 1", 0)
-    }
-
-    fn representatives() -> Vec<Self> {
-        let top_k = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-        let between = Box::new(top_k);
-        vec![
-            Self::default(),
-            HierarchicalConfig { between: between.clone(), group: None },
-            HierarchicalConfig { between, group: Some(1) },
-        ]
-    }
 }
 
 impl ReducerSettings for HierarchicalConfig {
@@ -193,7 +177,7 @@ impl ReducerSettings for HierarchicalConfig {
 
     fn check_within(&self, exchange: &Exchange) -> Result<(), Conflict> {
         let between = self.between.get();
-        if between.downlink(1).is_some() || between.fewest_ranks() > 1 {
+        if between.downlink(1).is_some() || between.min_ranks() > 1 {
             let why =
                 "hierarchical has one rank of each machine, perhaps of one alone, and the other reducer needs all";
             let instead = format!("use {} alone", self.between.name());
@@ -203,7 +187,7 @@ impl ReducerSettings for HierarchicalConfig {
     }
 
     fn check_world(&self, world: usize) -> Result<(), Conflict> {
-        Places::check_groups(Self::NAME, self.group, world)?;
+        MachineMap::check_groups(Self::NAME, self.group, world)?;
         let between = self.between.get();
         match self.group {
             Some(size) => between.check_world(world / size),
@@ -227,7 +211,7 @@ impl ReducerSettings for HierarchicalConfig {
     }
 
     /// The loss is that of a machine's sum: one rank's share may be longer than its own vector.
-    fn error_bound(&self, _len: usize) -> Option<crate::compress::ErrorBound> {
+    fn error_bound(&self, _len: usize) -> Option<crate::seam::ErrorBound> {
         None
     }
 

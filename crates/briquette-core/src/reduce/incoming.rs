@@ -5,9 +5,9 @@ use crate::{Frame, Message};
 
 /// Frames of one exchange, a read cursor per frame, and the excluded ranks.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub struct Incoming {
     /// Frames by rank; this rank's own is empty.
-    pub(super) frames: Vec<Frame>,
+    pub frames: Vec<Frame>,
     cursors: Vec<usize>,
     /// Set if ranks that send an invalid or non-finite message are excluded. All ranks have the same frames, and exclude the same ranks.
     excludes: bool,
@@ -21,7 +21,7 @@ impl Incoming {
     ///
     /// # Errors
     /// For a part that is too long to be encoded.
-    pub(super) fn begin(&mut self, excludes: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
+    pub fn begin(&mut self, excludes: bool, rank: usize, mine: &mut [Message]) -> Result<(), AggregateError> {
         self.excludes = excludes;
         self.cursors.clear();
         self.cursors.resize(self.frames.len(), 0);
@@ -38,7 +38,7 @@ impl Incoming {
     ///
     /// # Errors
     /// Names the rank whose next bytes are not such a message, unless ranks are excluded.
-    pub(super) fn next(
+    pub fn next(
         &mut self,
         rank: usize,
         decoded: &mut [Vec<Message>],
@@ -69,7 +69,7 @@ impl Incoming {
     ///
     /// # Errors
     /// Names the rank whose frame has more bytes, unless ranks are excluded.
-    pub(super) fn end(&mut self, rank: usize) -> Result<(), AggregateError> {
+    pub fn end(&mut self, rank: usize) -> Result<(), AggregateError> {
         let frames = self.frames.iter().zip(&self.cursors).enumerate();
         for (from, (frame, cursor)) in frames.filter(|(from, (frame, cursor))| *from != rank && frame.len() > **cursor)
         {
@@ -83,7 +83,7 @@ impl Incoming {
     }
 
     /// Returns the ranks whose contributions must not count, ascending; complete after [`end`](Self::end).
-    pub(super) fn excluded(&self) -> Vec<usize> {
+    pub fn excluded(&self) -> Vec<usize> {
         let mut excluded = self.excluded.clone();
         excluded.sort_unstable();
         excluded.dedup();
@@ -91,7 +91,7 @@ impl Incoming {
     }
 
     /// Adds the ranks whose contributions did not count to the report.
-    pub(super) fn report(&self, excluded: &mut Vec<usize>) {
+    pub fn report(&self, excluded: &mut Vec<usize>) {
         excluded.extend(self.excluded());
         excluded.sort_unstable();
         excluded.dedup();
@@ -99,7 +99,7 @@ impl Incoming {
 }
 
 /// Decodes the length-prefixed message at `cursor`. A message that fills the frame may keep its buffer.
-pub(super) fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
+pub fn next_message(frame: &mut Frame, cursor: &mut usize, out: &mut Message) -> Result<(), WireError> {
     let left = frame.len() - *cursor;
     let truncated = |what, needed| WireError::Truncated { what, needed, left };
     let prefix = frame[*cursor..].first_chunk::<4>().ok_or(truncated("length of a message", 4))?;

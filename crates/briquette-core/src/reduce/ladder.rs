@@ -1,15 +1,15 @@
-//! Reducer with all levels between dense and very sparse, for a controller to choose from.
+//! Ladder: a reducer with all rungs between dense and very sparse, for a controller to choose from.
 //!
 //! **Why.** On fast networks ratios below about `W` are best. At such ratios, gathered sparse messages are no smaller than dense ones; a ring
-//! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the levels is used: choose that one directly.
+//! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the rungs is used: choose that one directly.
 //!
 //! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
-//! [`Gather`](super::Gather) with the compressor. 1x is sent by [`Adaptive`](crate::wrapper::Adaptive)'s dense ring. All levels share one
-//! residual, so the level may change at any step.
+//! [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
+//! All rungs share one residual, so the rung may change at any step.
 //!
 //! | ratio | sent | bytes into each of `W` ranks, `d` values |
 //! |---|---|---|
-//! | 1x | [`Dense`](super::Dense) | `2·(W−1)/W · 4d` |
+//! | 1x | [`Dense`](crate::reduce::dense::Dense) | `2·(W−1)/W · 4d` |
 //! | 2x | bf16 sums | `2·(W−1)/W · 2d` |
 //! | 4x | int8 sums | `2·(W−1)/W · 1.016d` |
 //! | above | messages | `(W−1)` messages |
@@ -18,7 +18,7 @@
 //!
 //! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy.
 //!
-//! **Source.** This project. The levels are those of [`ring`](super::ring) and [`gather`](super::gather).
+//! **Source.** This project. The rungs are those of [`ring`](super::ring) and [`gather`](super::gather).
 //!
 //! ```
 //! use briquette_core::config::Exchange;
@@ -33,15 +33,17 @@
 use std::ops::Range;
 
 use super::{
-    Energies, Exchanged, GatherConfig, Knob, Levels, Probe, Reducer, Ring, Round, SentStatistics, Unsent, Wire,
+    gather::GatherConfig,
+    ring::{Ring, Wire},
 };
-use crate::compress::ErrorBound;
-use crate::config::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
-use crate::math::{keep_unsent, norm2};
+use crate::math::{SentStatistics, keep_unsent, norm2};
 use crate::report::Report;
-use crate::stateful;
-use crate::{CompressionFactor, Layout, Session};
+use crate::seam::{
+    Arriving, CompleteVector, Energies, ErrorBound, Exchanged, Knob, Probe, Ratios, Reducer, Round, SentInput,
+};
+use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::{CompressionRatio, Layout, Session, stateful};
 
 /// Ratios below which each ring is used, in order.
 const RINGS: [(f64, Wire); 2] = [(3.0, Wire::Bf16), (6.0, Wire::Int8)];
@@ -65,8 +67,8 @@ impl<R: Reducer> Ladder<R> {
 }
 
 /// Returns the ring for a ratio.
-fn ring(factor: CompressionFactor) -> Option<usize> {
-    RINGS.iter().position(|(below, _)| factor.get() < *below)
+fn ring(ratio: CompressionRatio) -> Option<usize> {
+    RINGS.iter().position(|(below, _)| ratio.get() < *below)
 }
 
 stateful! {
@@ -75,8 +77,19 @@ stateful! {
 
 impl<R: Reducer> Reducer for Ladder<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let Some(ring) = self.ring else { return self.sparse.reduce(round, comm) };
-        let Round { key, slots, agreed_step, input, average, sent } = round;
+        let mut input = CompleteVector(round.input);
+        self.reduce_arriving(round, &mut input, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let Some(ring) = self.ring else { return self.sparse.reduce_arriving(round, input, comm) };
+        let input = input.wait(0..round.average.len(), comm);
+        let Round { key, slots, agreed_step, average, sent, .. } = round;
         let takes_off = sent.is_none();
         self.sent.resize(if takes_off { input.len() } else { 0 }, 0.0);
         let sent = sent.or(takes_off.then_some(&mut self.sent[..]));
@@ -87,14 +100,18 @@ impl<R: Reducer> Reducer for Ladder<R> {
         self.sparse.can_subtract_sent()
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtracts_on_device(&self) -> bool {
+        self.ring.is_none() && self.sparse.subtracts_on_device()
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
         if self.ring.is_none() {
-            return self.sparse.subtract_sent(unsent);
+            return self.sparse.subtract_sent(input);
         }
         let mut is_finite = true;
-        for ((slot, kept), energy) in unsent.slots.iter().zip(&mut *unsent.kept).zip(unsent.energies) {
+        for ((slot, kept), energy) in input.slots.iter().zip(&mut *input.kept).zip(input.energies) {
             let sent = &self.sent[slot.range()];
-            let left = keep_unsent(&mut unsent.vector[slot.range()], sent, 1.0);
+            let left = keep_unsent(&mut input.vector[slot.range()], sent, 1.0);
             is_finite &= left.is_finite();
             *kept = SentStatistics { energy: energy - left, values: sent.iter().filter(|sent| **sent != 0.0).count() };
         }
@@ -123,23 +140,23 @@ impl<R: Reducer> Knob for Ladder<R> {
         false
     }
 
-    fn set(&mut self, levels: Levels<'_>) {
-        self.ring = match levels {
-            Levels::All(factor) => ring(factor),
-            Levels::Own | Levels::PerSlot(_) => None,
+    fn set(&mut self, ratios: Ratios<'_>) {
+        self.ring = match ratios {
+            Ratios::All(ratio) => ring(ratio),
+            Ratios::Own | Ratios::PerSlot(_) => None,
         };
         if self.ring.is_none() {
-            self.sparse.knob().into_iter().for_each(|knob| knob.set(levels));
+            self.sparse.knob().into_iter().for_each(|knob| knob.set(ratios));
         }
     }
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        let in_rings = probe.factors.iter().take_while(|factor| ring(**factor).is_some()).count();
-        out.clear(probe.factors.len());
-        let (mut sparse, factors) = (Energies::new(), &probe.factors[in_rings..]);
-        sparse.clear(factors.len());
-        match self.sparse.knob().filter(|_| !factors.is_empty()) {
-            Some(knob) => knob.probe(&Probe { factors, ..*probe }, &mut sparse),
+        let in_rings = probe.ratios.iter().take_while(|ratio| ring(**ratio).is_some()).count();
+        out.clear(probe.ratios.len());
+        let (mut sparse, ratios) = (Energies::new(), &probe.ratios[in_rings..]);
+        sparse.clear(ratios.len());
+        match self.sparse.knob().filter(|_| !ratios.is_empty()) {
+            Some(knob) => knob.probe(&Probe { ratios, ..*probe }, &mut sparse),
             None => sparse.push(norm2(probe.input)),
         }
         for row in 0..sparse.rows() {
@@ -153,35 +170,29 @@ impl<R: Reducer> Knob for Ladder<R> {
 }
 
 /// Settings of [`Ladder`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "ladder",
+    help = "under a controller: rings in 16 and 8 bits below 6x, then messages (topk:20x:q8)",
+    check = Self::check_compressor
+)]
 pub struct LadderConfig {
     /// The compressor for ratios of 6x and more. Without a controller, its own ratio is used.
+    #[setting(default = "topk:20x:q8")]
     pub compressor: CompressorConfig,
 }
 
-impl Default for LadderConfig {
-    fn default() -> Self {
-        LadderConfig { compressor: GatherConfig::default().compressor }
-    }
-}
-
 impl LadderConfig {
-    fn sparse(self) -> GatherConfig {
-        GatherConfig { compressor: self.compressor, per_slot: false }
+    fn sparse(&self) -> GatherConfig {
+        GatherConfig { compressor: self.compressor.clone(), per_slot: false }
     }
-}
 
-impl Described for LadderConfig {
-    const NAME: &'static str = "ladder";
-    const SETTINGS: &'static str = "COMPRESSOR";
-    const HELP: &'static str = "under a controller: rings in 16 and 8 bits below 6x, then messages (topk:20x:q8)";
-
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check_compressor(&self) -> Result<(), ConfigError> {
         if self.compressor.has_knob() {
             return Ok(());
         }
-        let (compressor, valid) = (self.compressor, CompressorConfig::tunable().join(", "));
+        let (compressor, valid) = (&self.compressor, CompressorConfig::tunable().join(", "));
         Err(ConfigError::conflict(
             "reducer ladder",
             format!("compressor {compressor}"),

@@ -1,10 +1,10 @@
 //! PowerSGD: low-rank approximation of each matrix, with all-reduced factors.
 //!
 //! **Why, and when not.** One warm-started power-iteration step per exchange captures most of a gradient matrix in `r` columns. The factors
-//! are *linear* in the input: they can be all-reduced, so bytes do not grow with the world. Useless for vectors (biases, BatchNorm), which
-//! are sent dense. Needs error feedback.
+//! are *linear* in the input, so they can be all-reduced, and the bytes per rank do not grow with the world. Useless for vectors (biases,
+//! BatchNorm), which are sent dense. Needs error feedback.
 //!
-//! **Method.** For each slot that is a matrix `M` of `n × m` with `r·(n+m) < n·m`; all slots in two all-reduces:
+//! **Method.** For each slot that is an `n × m` matrix `M` with `r·(n+m) < n·m`. All slots share two all-reduces:
 //!
 //! | paper | here |
 //! |---|---|
@@ -15,21 +15,23 @@
 //!
 //! **On the wire.** All-reduces of `Σ r·n + Σ dense` and of `Σ r·m` values.
 //!
-//! **Properties.** A projection: contractive, and exact if the mean matrix has rank ≤ `r` and `Q` spans its row space. Linear: the same as
-//! single-process PowerSGD on the mean gradient.
+//! **Properties.** A projection: contractive, and exact if the mean matrix has rank at most `r` and `Q` spans its row space. Linear: the
+//! result is that of single-process PowerSGD on the mean gradient.
 //!
 //! **State.** `Q`, equal on all ranks. **Knobs.** `rank`, at least 1; the literature uses 1, 2, 4; default 2.
 //!
-//! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, this rank's own projection, while the paper's residual uses the average. The mean residual is
-//! the same; each rank's is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column space matters. A column of `P` of
-//! which orthogonalization leaves less than 1e-12 of the energy counts as linearly dependent and becomes zero. Its column of `Q` also
-//! becomes zero and is drawn again at the next exchange.
+//! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, the projection of this rank's own matrix, while the paper's residual uses the average. The
+//! mean of the residuals is the same; each rank's residual is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column
+//! space matters. If orthogonalization leaves less than 1e-12 of the energy of a column of `P`, the column counts as linearly dependent
+//! and becomes zero. The same column of `Q` then also becomes zero, and is drawn again at the next exchange.
 //!
 //! **Reference.** T. Vogels, S. P. Karimireddy, M. Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for
 //! Distributed Optimization*, NeurIPS 2019 (arXiv 1905.13727), algorithm 1.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, PowerSgd, Reducer, Round}};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::comm::Local;
+//! use briquette_core::reduce::{AgreedStep, power_sgd::PowerSgd, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("w", vec![3, 4])]);
 //! let input: Vec<f32> = (0..12).map(|i| ((i / 4 + 1) * (i % 4 + 1)) as f32).collect(); // rank 1
@@ -48,14 +50,12 @@ mod matrix;
 
 use matrix::{columns_of, expand, project_left, project_right, rows_of};
 
-use super::{Exchanged, Reducer, Round, Selection, check_average};
-use crate::compress::ErrorBound;
-use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{ConfigError, ReduceError};
 use crate::report::Report;
+use crate::seam::{ErrorBound, Exchanged, Reducer, Round, Selection, check_average};
+use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Staged;
-use crate::stateful;
-use crate::{CompressionFactor, Key, Layout, Session, Slot};
+use crate::{CompressionRatio, Key, Layout, Session, Slot, stateful};
 
 /// One matrix slot and its position in the packed factors.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +73,7 @@ struct Plan {
     rank: usize,
     len: usize,
     matrices: Vec<Matrix>,
-    /// Slots that are sent dense, after the left factors.
+    /// Slots that are sent dense, in the same all-reduce as the left factors.
     dense: Vec<Range<usize>>,
     left_len: usize,
     right_len: usize,
@@ -133,7 +133,7 @@ impl Plan {
 pub struct PowerSgd {
     rank: usize,
     plan: Plan,
-    /// The warm start, `m × r` per matrix, row-major. The next one is the right factor.
+    /// The warm start, `m × r` per matrix, row-major. This exchange's right factor is the next warm start.
     q: Staged<Vec<f32>>,
     left: Vec<f32>,
     /// One matrix's factor, column by column.
@@ -146,9 +146,7 @@ impl PowerSgd {
     /// # Errors
     /// [`ConfigError`] if `rank` is 0.
     pub fn new(rank: usize) -> Result<Self, ConfigError> {
-        if rank == 0 {
-            return Err(ConfigError::range("PowerSGD rank", "at least 1", rank));
-        }
+        PowerSgdConfig { rank }.check()?;
         Ok(PowerSgd { rank, plan: Plan::default(), q: Staged::default(), left: Vec::new(), columns: Vec::new() })
     }
 
@@ -191,8 +189,8 @@ fn orthonormalize(p: &mut [f32], rank: usize) {
             p.chunks_exact_mut(rank).for_each(|row| row[column] -= along * row[earlier]);
         }
         let norm2 = dot(p, column, column);
-        // A remainder below the rounding error of the original is noise, not direction; and a column of denormal numbers has a length whose
-        // inverse is infinite.
+        // A remainder below the rounding error of the original column has no meaningful direction. A column of denormal numbers has a
+        // length whose inverse is infinite.
         let scale = if norm2 > original * 1e-12 { (1.0 / norm2.sqrt()) as f32 } else { 0.0 };
         let scale = if scale.is_finite() { scale } else { 0.0 };
         p.chunks_exact_mut(rank).for_each(|row| row[column] *= scale);
@@ -246,32 +244,18 @@ impl Reducer for PowerSgd {
     fn report(&self, report: &mut Report) {
         let plan = &self.plan;
         let travels = plan.left_len + plan.right_len + plan.dense.iter().map(ExactSizeIterator::len).sum::<usize>();
-        report.factor = CompressionFactor::new(plan.len as f64 / travels.max(1) as f64).ok();
+        report.ratio = CompressionRatio::new(plan.len as f64 / travels.max(1) as f64).ok();
     }
 }
 
 /// Settings of [`PowerSgd`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(name = "power-sgd", help = "an all-reduce of factors of low rank (2)")]
 pub struct PowerSgdConfig {
     /// Columns kept per matrix.
+    #[setting(default = 2, range = "[1, inf)")]
     pub rank: usize,
-}
-
-impl Default for PowerSgdConfig {
-    fn default() -> Self {
-        PowerSgdConfig { rank: 2 }
-    }
-}
-
-impl Described for PowerSgdConfig {
-    const NAME: &'static str = "power-sgd";
-    const SETTINGS: &'static str = "RANK";
-    const HELP: &'static str = "an all-reduce of factors of low rank (2)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        PowerSgd::new(self.rank).map(drop)
-    }
 }
 
 impl ReducerSettings for PowerSgdConfig {

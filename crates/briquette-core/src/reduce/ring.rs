@@ -1,11 +1,11 @@
 //! Ring all-reduce with partial sums in 16 or 8 bits.
 //!
-//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training needs no
-//! feedback: the level between dense and sparse. The same formats [gathered](super::Gather) move `W/2` times as much. Each rank adds a
-//! rounding, so the error grows with the world. Sparse messages save far more on a slow network.
+//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training needs no error
+//! feedback: a compression between dense and sparse. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
+//! rank adds a rounding error, so the error grows with the world. Sparse messages save far more on a slow network.
 //!
-//! **Method.** Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`. Let `d` be the sum that a rank received (0 at
-//! the first), `x` its own values and `Q` the rounding of the format:
+//! **Method.** The vector is cut into one chunk per rank. Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`.
+//! Let `d` be the sum that a rank received (0 at the first rank), `x` its own values and `Q` the rounding of the format:
 //!
 //! | step | here |
 //! |---|---|
@@ -13,10 +13,11 @@
 //! | the last rank | `Q(s)` is the result on *all* ranks, this one included: the same bits everywhere |
 //! | `sent` | `Q(s) − d`: the change made by this rank |
 //!
-//! Each rank rounds each value once, and the changes of all ranks telescope to the final sum. So the mean of `sent` equals the average
-//! exactly, and `x − sent = s − Q(s)` is the loss of this rank's own rounding. The residual of error feedback is therefore exact.
+//! Each rank rounds each value once, and the ranks' changes add up to the final sum. The mean of `sent` therefore equals the average
+//! exactly, and `x − sent = s − Q(s)` is the error of this rank's own rounding, which error feedback keeps as its exact residual.
 //!
-//! Up to [`SMALL_ALL_REDUCE`] values, each rank's `Q(x)` is sent to every rank and summed in f32, in rank order; `sent` is `Q(x)`.
+//! Vectors of up to [`SMALL_ALL_REDUCE`] values are not cut: each rank sends `Q(x)` to every rank, and all sum in f32, in rank
+//! order; `sent` is `Q(x)`.
 //!
 //! | format | `Q` |
 //! |---|---|
@@ -24,27 +25,31 @@
 //! | `f16` | the same; a block of 256 values whose largest magnitude is not within 7.6e-6 and 65504 is scaled by a power of two |
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
 //!
-//! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index: a rank draws once for each index.
+//! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index. A rank rounds each value once, so it uses each
+//! index once.
 //!
-//! **On the wire.** On the ring in 16 bits, `2·(W−1)/W·2d` bytes each way, exactly half of the dense ring's. In a frame with any scaled
-//! block, each block adds one byte (the exponent, before the block's values). In 8 bits, `2·(W−1)/W·d·(1 + 4/256)` and at most 4 bytes a
-//! frame. Gathered vectors take as many bytes for each other rank.
+//! **On the wire.** In 16 bits, a ring of `d` values sends and receives `2·(W−1)/W·2d` bytes, exactly half of the dense ring's. In a
+//! frame with any scaled block, each block adds one byte (the exponent, before the block's values). In 8 bits: `2·(W−1)/W·d·(1 + 4/256)`
+//! bytes, plus at most 4 bytes a frame. Short vectors take the same number of bytes per value for each other rank.
 //!
-//! **Properties.** A hop errs per value by at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, from 6e-5 on, in a scaled block from `2⁻²⁹` of its
-//! largest on), or half a step of the block's `max|s|/127` (int8, the largest value exact). The error depends on other ranks' values, so no
-//! error bound holds for this rank's vector alone, and EF21 and DIANA are refused. `stochastic` is unbiased.
+//! **Properties.** At each hop the error of a value is at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, for values of at least 6e-5, or in a scaled
+//! block at least `2⁻²⁹` of the block's largest), or half a step of `max|s|/127` of the block (int8, the largest value exact). The error
+//! depends on other ranks' values, so there is no error bound for this rank's vector alone, and EF21 and DIANA are refused. `stochastic` is
+//! unbiased.
 //!
-//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 only), default off: its error has twice the energy and mean zero.
+//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 only), default off: its error has mean zero and twice the energy.
 //!
-//! **Deviations.** PyTorch's hooks divide by `W` before they round, which keeps f16 from overflowing and flushes more small values. They
-//! add in 16 bits where the collective does. Here sums are sent, and blocks beyond the range of f16 are scaled. A sum beyond the range of
-//! `f32` is an [error](ReduceError::Overflow) on every rank.
+//! **Deviations.** PyTorch's hooks divide by `W` before they round. This keeps f16 from overflowing, and rounds more small values to
+//! zero. They add in 16 bits if the collective does. Here sums are sent, and blocks beyond the range of f16 are scaled. A sum beyond the
+//! range of `f32` is an [error](ReduceError::Overflow) on every rank.
 //!
 //! **Reference.** `bf16_compress_hook` and `fp16_compress_hook` of PyTorch's `torch.distributed.algorithms.ddp_comm_hooks`; Horovod's
 //! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the accounting of `sent` per rank is this crate's.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{AgreedStep, Reducer, Ring, Round, Wire}};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::comm::Local;
+//! use briquette_core::reduce::{AgreedStep, Reducer, ring::{Ring, Wire}, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let (layout, mut average) = (Layout::flat(2), [0.0; 2]);
 //! Ring::new(Wire::Bf16).reduce(Round { key: Key::new(0), slots: layout.slots(), agreed_step: &AgreedStep::default(),
@@ -55,14 +60,13 @@
 
 use std::ops::Range;
 
-use super::{Exchanged, Reducer, Round, Selection, check_average};
 use crate::comm::{Hop, Hops, SMALL_ALL_REDUCE, expect_size};
-use crate::compress::ErrorBound;
-use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::error::{CommError, ConfigError, ReduceError};
 use crate::report::Report;
+use crate::seam::{ErrorBound, Exchanged, Reducer, Round, Selection, check_average};
+use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Stateful;
-use crate::{CompressionFactor, Frame, Key, Layout, Session};
+use crate::{CompressionRatio, Frame, Key, Layout, Session};
 
 mod wire;
 
@@ -78,7 +82,7 @@ pub struct Ring {
     frames: Vec<Frame>,
 }
 
-/// State of one exchange in progress.
+/// Inputs and outputs of one exchange in progress.
 struct Vectors<'a> {
     wire: Wire,
     /// Key for stochastic rounding, if enabled.
@@ -122,7 +126,8 @@ impl Hops for Vectors<'_> {
 }
 
 impl Vectors<'_> {
-    /// Returns whether any block of the frame is beyond the format's range. All blocks of the frame then carry a scale.
+    /// Returns whether any block of the frame is beyond the format's range. If so, all blocks of the frame carry a
+    /// scale.
     fn needs_scales(&self, place: Range<usize>, hop: Hop) -> bool {
         let mut sums = [0.0; SCALED];
         place.clone().step_by(SCALED).any(|start| {
@@ -181,7 +186,8 @@ impl Ring {
         Ring { stochastic: true, ..Ring::new(Wire::Int8) }
     }
 
-    /// Sends all ranks' values to every rank: one latency, for short vectors. With one rank, vectors of any length.
+    /// Sends all ranks' values to every rank: one latency, for short vectors. Also used for any vector in a world of
+    /// one rank.
     fn gather(&mut self, mut vectors: Vectors<'_>, comm: &mut Session) -> Result<(), CommError> {
         let (rank, len) = (comm.rank(), vectors.input.len());
         vectors.send(0..len, Hop::Start, &mut self.own);
@@ -228,27 +234,30 @@ impl Reducer for Ring {
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = Some(CompressionFactor::of_bits(self.wire.bits()));
+        report.ratio = Some(CompressionRatio::of_bits(self.wire.bits()));
         report.carrier = Some(self.wire.carrier());
     }
 }
 
 /// Settings of [`Ring`].
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "ring",
+    help = "an all-reduce of sums in 16 or 8 bits; int8 rounds to nearest, or at random (bf16)",
+    representatives("ring:bf16", "ring:f16", "ring:int8", "ring:int8,stochastic=true"),
+    check = Self::check_rounding
+)]
 pub struct RingConfig {
     /// The number format of partial sums.
+    #[setting(syntax = "bf16|f16|int8")]
     pub format: Wire,
     /// Enables stochastic rounding.
     pub stochastic: bool,
 }
 
-impl Described for RingConfig {
-    const NAME: &'static str = "ring";
-    const SETTINGS: &'static str = "bf16|f16|int8[,stochastic=true]";
-    const HELP: &'static str = "an all-reduce of sums in 16 or 8 bits; int8 rounds to nearest, or at random (bf16)";
-
-    fn check(&self) -> Result<(), ConfigError> {
+impl RingConfig {
+    fn check_rounding(&self) -> Result<(), ConfigError> {
         if self.stochastic && self.format != Wire::Int8 {
             return Err(ConfigError::conflict(
                 "reducer ring in 16 bits",
@@ -258,11 +267,6 @@ impl Described for RingConfig {
             ));
         }
         Ok(())
-    }
-
-    fn representatives() -> Vec<Self> {
-        let nearest = [Wire::Bf16, Wire::F16, Wire::Int8].map(|format| RingConfig { format, stochastic: false });
-        [&nearest[..], &[RingConfig { format: Wire::Int8, stochastic: true }]].concat()
     }
 }
 

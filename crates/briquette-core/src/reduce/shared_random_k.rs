@@ -1,16 +1,17 @@
 //! Random-k with a shared seed: an all-reduce of `k` values, without indices.
 //!
-//! **Why, and when not.** All ranks derive the selected coordinates from the key, so only values are sent and they are summed in transit:
-//! bytes do not grow with the world. It keeps only `k/d` of the energy, far less than the largest `k` coordinates.
+//! **Why, and when not.** All ranks derive the selected coordinates from the key. Only values are sent, and they are summed in transit,
+//! so the bytes per rank do not grow with the world. It keeps only `k/d` of the energy (squared norm), far less than the largest `k`
+//! coordinates would.
 //!
-//! **Method.** `S` = `k` of `d` positions without replacement, equal on all ranks; the average is
-//! `s·mean(x_S)` on `S`, 0 elsewhere. Unscaled `s = 1` (use error feedback); scaled `s = d/k`.
+//! **Method.** `S` is a set of `k` of the `d` positions, drawn without replacement and equal on all ranks. The average
+//! is `s·mean(x_S)` on `S`, 0 elsewhere. Unscaled, `s = 1` (use error feedback); scaled, `s = d/k`.
 //!
 //! **On the wire.** The all-reduce of `k` values: `2·(W−1)/W·4k` bytes each way on a ring.
 //!
 //! **Properties.** Unscaled: contractive in expectation, δ = k/d. Scaled: unbiased, ω = d/k − 1.
 //!
-//! **Knobs.** The factor `d/k`.
+//! **Knobs.** The ratio `d/k`.
 //!
 //! **Deviations.** Sampling is without replacement (GraVAC's code samples with), which changes the constants.
 //!
@@ -18,29 +19,30 @@
 //! T. Vogels, S. P. Karimireddy, M. Jaggi, *PowerSGD*, 2019, §4.
 //!
 //! ```
-//! use briquette_core::{CompressionFactor, Key, reduce::SharedRandomK};
+//! use briquette_core::{CompressionRatio, Key};
+//! use briquette_core::reduce::shared_random_k::SharedRandomK;
 //! let mut picked = Vec::new();
 //! SharedRandomK::choose(Key::new(1), 1000, 10, &mut picked);
 //! assert_eq!(picked.len(), 10);
 //! assert!(picked.is_sorted());
 //! ```
 
-use super::{Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selection, check_average};
-use crate::compress::{ErrorBound, random_k};
-use crate::config::{Described, Exchange, ReducerSettings, ReducerTraits};
+use crate::compress::random_k;
 use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
 use crate::report::Report;
+use crate::seam::{Energies, ErrorBound, Exchanged, Knob, Probe, Ratios, Reducer, Round, Selection, check_average};
+use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Stateful;
-use crate::{CompressionFactor, Key, Layout, Session};
+use crate::{CompressionRatio, Key, Layout, Session};
 
 /// An all-reduce of `k` shared coordinates; see the [module](self).
 #[derive(Debug)]
 pub struct SharedRandomK {
     /// The configured ratio.
-    own: CompressionFactor,
+    own: CompressionRatio,
     /// The ratio in use.
-    factor: CompressionFactor,
+    ratio: CompressionRatio,
     scaled: bool,
     indices: Vec<u32>,
     values: Vec<f32>,
@@ -48,16 +50,16 @@ pub struct SharedRandomK {
 
 impl SharedRandomK {
     /// Creates a reducer that sends unscaled values, for use under error feedback.
-    pub fn new(factor: CompressionFactor) -> Self {
-        SharedRandomK { own: factor, factor, scaled: false, indices: Vec::new(), values: Vec::new() }
+    pub fn new(ratio: CompressionRatio) -> Self {
+        SharedRandomK { own: ratio, ratio, scaled: false, indices: Vec::new(), values: Vec::new() }
     }
 
     /// Creates a reducer that scales values by `d/k`: unbiased, for use without error feedback.
-    pub fn scaled(factor: CompressionFactor) -> Self {
-        SharedRandomK { scaled: true, ..SharedRandomK::new(factor) }
+    pub fn scaled(ratio: CompressionRatio) -> Self {
+        SharedRandomK { scaled: true, ..SharedRandomK::new(ratio) }
     }
 
-    /// Draws `k` of `len` positions in ascending order, each subset equally likely. [`RandomK`](crate::compress::RandomK) draws the same
+    /// Draws `k` of `len` positions in ascending order, each subset equally likely. [`RandomK`](crate::compress::random_k::RandomK) draws the same
     /// way.
     pub fn choose(key: Key, len: usize, k: usize, out: &mut Vec<u32>) {
         random_k::choose(key, len, k, out);
@@ -75,21 +77,21 @@ impl Knob for SharedRandomK {
         false
     }
 
-    fn set(&mut self, levels: Levels<'_>) {
-        self.factor = match levels {
-            Levels::Own => self.own,
-            Levels::All(factor) => factor,
-            Levels::PerSlot(_) => panic!("coordinates of all slots are chosen together"),
+    fn set(&mut self, ratios: Ratios<'_>) {
+        self.ratio = match ratios {
+            Ratios::Own => self.own,
+            Ratios::All(ratio) => ratio,
+            Ratios::PerSlot(_) => panic!("coordinates of all slots are chosen together"),
         };
     }
 
-    /// Draws the positions that a factor would select. Nothing is cached for the exchange.
+    /// Draws the positions that a ratio would select. Nothing is cached for the exchange.
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
         let x = probe.input;
-        out.clear(probe.factors.len());
+        out.clear(probe.ratios.len());
         out.push(norm2(x));
-        for (factor, kept) in probe.factors.iter().zip(out.kept_mut(0)) {
-            SharedRandomK::choose(probe.key, x.len(), factor.keep(x.len()), &mut self.indices);
+        for (ratio, kept) in probe.ratios.iter().zip(out.kept_mut(0)) {
+            SharedRandomK::choose(probe.key, x.len(), ratio.keep(x.len()), &mut self.indices);
             let chosen: f64 = self.indices.iter().map(|&i| f64::from(x[i as usize]).powi(2)).sum();
             // For a value x sent as s·x, x² − (x − s·x)² = s(2 − s)·x².
             let scale = self.scale(x.len(), self.indices.len());
@@ -101,7 +103,7 @@ impl Knob for SharedRandomK {
 impl Reducer for SharedRandomK {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         let Round { key, slots, input, average, sent, .. } = round;
-        let k = self.factor.keep(input.len());
+        let k = self.ratio.keep(input.len());
         SharedRandomK::choose(key, input.len(), k, &mut self.indices);
         let scale = self.scale(input.len(), k) as f32;
         self.values.clear();
@@ -123,7 +125,7 @@ impl Reducer for SharedRandomK {
     }
 
     fn report(&self, report: &mut Report) {
-        report.factor = Some(self.factor);
+        report.ratio = Some(self.ratio);
     }
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {
@@ -132,34 +134,24 @@ impl Reducer for SharedRandomK {
 }
 
 /// Settings of [`SharedRandomK`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "shared-random-k",
+    help = "an all-reduce of the same random coordinates on every rank (10x)",
+    representatives("shared-random-k:8x")
+)]
 pub struct SharedRandomKConfig {
     /// `d/k`.
-    pub factor: CompressionFactor,
+    #[setting(default = "10x")]
+    pub ratio: CompressionRatio,
     /// Scales values by `d/k` (unbiased, without feedback).
     pub scaled: bool,
 }
 
-impl Default for SharedRandomKConfig {
-    fn default() -> Self {
-        SharedRandomKConfig { factor: CompressionFactor::constant(10.0), scaled: false }
-    }
-}
-
 impl SharedRandomKConfig {
     fn reducer(self) -> SharedRandomK {
-        SharedRandomK { scaled: self.scaled, ..SharedRandomK::new(self.factor) }
-    }
-}
-
-impl Described for SharedRandomKConfig {
-    const NAME: &'static str = "shared-random-k";
-    const SETTINGS: &'static str = "FACTORx[,scaled=true]";
-    const HELP: &'static str = "an all-reduce of coordinates that all ranks draw alike (10x)";
-
-    fn representatives() -> Vec<Self> {
-        vec![SharedRandomKConfig { factor: CompressionFactor::constant(8.0), scaled: false }]
+        SharedRandomK { scaled: self.scaled, ..SharedRandomK::new(self.ratio) }
     }
 }
 
@@ -177,7 +169,7 @@ impl ReducerSettings for SharedRandomKConfig {
     }
 
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
-        let share = self.factor.keep(len.max(1)) as f64 / len.max(1) as f64;
+        let share = self.ratio.keep(len.max(1)) as f64 / len.max(1) as f64;
         Some(if self.scaled {
             ErrorBound::Unbiased { omega: 1.0 / share - 1.0 }
         } else {
@@ -192,15 +184,15 @@ mod tests {
     use crate::Layout;
     use crate::comm::Local;
     use crate::math::distance2;
-    use crate::reduce::AgreedStep;
+    use crate::seam::AgreedStep;
 
     #[test]
     fn a_probe_foretells_what_is_kept_scaled_or_not() {
         let x: Vec<f32> = (0..100).map(|i| (i as f32 * 0.7).sin()).collect();
-        let (layout, key, factor) = (Layout::flat(100), Key::new(3), CompressionFactor::new(10.0).unwrap());
-        for mut reducer in [SharedRandomK::new(factor), SharedRandomK::scaled(factor)] {
+        let (layout, key, ratio) = (Layout::flat(100), Key::new(3), CompressionRatio::new(10.0).unwrap());
+        for mut reducer in [SharedRandomK::new(ratio), SharedRandomK::scaled(ratio)] {
             let (mut energies, mut average, mut sent) = (Energies::default(), vec![0.0; 100], vec![0.0; 100]);
-            let probe = Probe { input: &x, slots: layout.slots(), key, rank: 0, factors: &[factor], per_slot: false };
+            let probe = Probe { input: &x, slots: layout.slots(), key, rank: 0, ratios: &[ratio], per_slot: false };
             reducer.probe(&probe, &mut energies);
             let agreed_step = AgreedStep::default();
             let (average, sent) = (&mut average, Some(&mut sent[..]));

@@ -2,7 +2,7 @@
 //!
 //! **Why, and when not.** No rank waits for another: with ranks of different speeds, all compute all the time. A gradient is
 //! older than the model that it is applied to, by `W − 1` versions if all ranks are equally fast, and by many more if one is
-//! slow. Learning rates that suit synchronous training may diverge: use a lower rate, or [`picky`](super::picky).
+//! slow. Learning rates that suit synchronous training may diverge: use a lower rate, or policy `picky` of `briquette-zoo`.
 //!
 //! **Method.** Each worker computes `g = ∇F(x_v)` and receives the newest model. The server, at `x_t`, steps its optimizer with
 //! each gradient as it arrives: `x_{t+1} = x_t − γ·g`.
@@ -23,7 +23,7 @@
 //! step, one server).
 //!
 //! ```
-//! use briquette_core::server::{Arrival, AsyncSgd, PolicySettings, Verdict};
+//! use briquette_core::server::{Arrival, async_sgd::AsyncSgd, PolicySettings, Verdict};
 //! let policy = AsyncSgd.build(3)?;
 //! let late = Arrival { version: 1, now: 90, distance: &|| 1e9 };
 //! assert_eq!((policy.judge(&late), policy.quorum(90)), (Verdict::Accepted, 1));
@@ -31,18 +31,14 @@
 //! ```
 
 use super::{Arrival, Policy, PolicySettings, Verdict};
-use crate::config::Described;
 use crate::error::ConfigError;
+use crate::settings::Described;
 
 /// Accepts every gradient; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(deny_unknown_fields)]
+#[described(name = "async-sgd", help = "every gradient as it comes")]
 pub struct AsyncSgd;
-
-impl Described for AsyncSgd {
-    const NAME: &'static str = "async-sgd";
-    const HELP: &'static str = "every gradient as it comes";
-}
 
 impl PolicySettings for AsyncSgd {
     fn build(&self, workers: usize) -> Result<Box<dyn Policy>, ConfigError> {
@@ -63,17 +59,7 @@ impl Policy for AsyncSgd {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::{Noisy, simulate};
     use super::*;
-
-    /// A worker that is ten times slower costs the others nothing: 3 fast ones make 30 updates while it makes one.
-    /// Synchronously 93 updates would take 11.5 s; here they take 1.5 s, and the slowest one's last gradient.
-    #[test]
-    fn nobody_waits_for_the_slowest() {
-        let run = simulate(&AsyncSgd, 4, "0ms,500ms,50ms", &Noisy::default(), 93);
-        assert!((1.5..=2.0).contains(&run.seconds), "{}", run.seconds);
-        assert!((28..=33).contains(&run.served.longest_delay), "{:?}", run.served);
-    }
 
     #[test]
     fn a_server_alone_is_refused() {

@@ -1,7 +1,7 @@
-//! Drives a server and its workers over a session.
+//! Communication loops of a server and its workers over a session.
 //!
-//! Transports compare the operation and step that both sides of a frame state. A server and its workers have no common step, so
-//! their frames have separate operation names and step 0; errors carry the version instead.
+//! The two sides of a transport compare the operation and the step of each frame. A server and its workers have no common step,
+//! so their frames have operation names of their own and step 0; errors state the version instead.
 
 use super::wire::{Assignment, Fate};
 use super::{Contribution, Reply, Server, Task, Uplink, Verdict};
@@ -10,16 +10,16 @@ use crate::error::{AggregateError, CommError, ReduceError, WireError};
 use crate::math::all_finite;
 use crate::{Frame, Key, Session};
 
-/// Number of timeouts that a worker waits for the server in addition to the first. The server may wait for another worker since
-/// before this one started waiting. So the server gives up first, and names the worker that hangs.
+/// Additional timeouts that a worker waits for the server. The server may have started its own wait for another worker later
+/// than this worker did. With the longer timeout the server times out first, and its error names the worker that hangs.
 pub const PATIENCE: u32 = 2;
 
-pub(super) const ASSIGN: Scope = Scope { operation: "assignment by the server", step: 0, bucket: None };
-pub(super) const CONTRIBUTE: Scope = Scope { operation: "contribution to the server", step: 0, bucket: None };
+const ASSIGN: Scope = Scope { operation: "assignment by the server", step: 0, bucket: None };
+const CONTRIBUTE: Scope = Scope { operation: "contribution to the server", step: 0, bucket: None };
 /// The exchange at the end of serving, when every worker is idle.
 const END: Scope = Scope { operation: "end of serving", step: 0, bucket: None };
 
-/// Data for a gradient.
+/// Data from which a gradient is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
     /// The rank's batch with this number, counted from 0 over the whole run.
@@ -28,18 +28,18 @@ pub enum Batch {
     All,
 }
 
-/// Values computed together with a gradient.
+/// Numbers that come with a gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Computed {
-    /// Number of samples behind the gradient.
+    /// Number of samples from which it was computed.
     pub samples: u64,
     /// Mean loss of those samples.
     pub loss: f64,
-    /// Number of batches used: 1, or those of all data.
+    /// Number of batches used: 1, or the number of batches in all data.
     pub batches: u32,
 }
 
-/// The model and its data. The drivers see vectors only.
+/// The model and its data, as the drivers see them: through vectors only.
 pub trait Trainer {
     /// Error of the trainer.
     type Error: From<ReduceError> + std::fmt::Display;
@@ -50,7 +50,8 @@ pub trait Trainer {
     /// Those of the trainer.
     fn gradient(&mut self, x: &[f32], batch: Batch, out: &mut Vec<f32>) -> Result<Computed, Self::Error>;
 
-    /// Steps the optimizer from `x`: the server's at an update, or a worker's own at a local step. `version` is the server's.
+    /// Steps an optimizer from `x`: the server's own at an update, or a worker's own at a local step. `version` is the
+    /// server's.
     ///
     /// # Errors
     /// Those of the trainer.
@@ -88,7 +89,7 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
             return if got == 0 { Ok(()) } else { Err(missing.into()) };
         }
         *comm.scope() = CONTRIBUTE;
-        // No other rank has anything to send. A rank that waits may have left, and the server does not wait for it.
+        // No other rank has anything to send. Waiting ranks may have left, and the server does not wait for them.
         let received = comm.recv_any_long(&computing);
         let (from, frame) = received.map_err(|error| ReduceError::from(at(error, version)))?;
         let wrong = |source| ReduceError::from(AggregateError::Message { rank: from, source });
@@ -125,7 +126,7 @@ fn rank_of(worker: usize, server: usize) -> usize {
     worker + usize::from(worker >= server)
 }
 
-/// Sends a reply without waiting for completion: the link takes what it can now, and the rest while the server waits for
+/// Sends a reply without waiting for completion. The link takes what it can now, and the rest while the server waits for
 /// contributions.
 fn send(server: &Server, Reply { worker, verdict, task }: Reply, comm: &mut Session) -> Result<(), CommError> {
     let models = [server.model_of(worker), server.model_before()];
@@ -149,7 +150,7 @@ fn end(server: usize, version: u64, comm: &mut Session) -> Result<(), ReduceErro
     Ok(())
 }
 
-/// Replaces the step of an error, which is the same constant for both sides of a frame, with the version.
+/// Replaces the step of an error with the version. The step is the same constant on both sides of a frame.
 fn at(mut error: CommError, version: u64) -> CommError {
     if let CommError::Deadline { during, .. } | CommError::Lost { during, .. } | CommError::Size { during, .. } =
         &mut error
@@ -164,8 +165,8 @@ fn stop(error: &dyn std::fmt::Display, version: u64, comm: &mut Session) {
     comm.abort(&error.to_string());
 }
 
-/// Works for the rank `server` until the server stops it, starting with batch number `batch`. Returns the final model, the next
-/// batch's number, and the number of updates. `x` has the length of the model.
+/// Works for the server, rank `server`, until the server stops this worker. Starts with batch number `batch`. Returns the final
+/// model, the next batch's number, and the number of updates. `x` has the length of the model.
 ///
 /// # Errors
 /// Those of `trainer`, of the session, and of received assignments; the session is then aborted.
@@ -212,7 +213,7 @@ impl<T: Trainer> Worker<'_, T> {
         }
     }
 
-    /// Receives the next assignment, and the models to compute it from.
+    /// Receives the next assignment, and the models from which to compute.
     fn receive(&self, x: &mut [f32], before: &mut [f32], comm: &mut Session) -> Result<Assignment, ReduceError> {
         let (rank, server) = (comm.rank(), self.server);
         *comm.scope() = ASSIGN;
@@ -233,8 +234,8 @@ impl<T: Trainer> Worker<'_, T> {
         Ok(assignment)
     }
 
-    /// Computes and encodes the contribution from batch `first` on, compressed or exact. If compute times are given, each
-    /// gradient takes its own.
+    /// Computes and encodes the contribution, from batch `first` on, compressed or exact. If compute times are given,
+    /// each gradient advances the clock by its own.
     fn contribution(
         &mut self,
         (computed, is_exact): (&Computed, bool),

@@ -1,15 +1,15 @@
-//! Placeholder strategy that holds a rank's saved server or worker state while workers are idle.
+//! Strategy placeholder that holds the saved state of a server or worker, so that checkpoints can save it.
 
 use super::Server;
 use crate::Session;
 use crate::error::{StateError, SyncError};
 use crate::report::Report;
+use crate::seam::{Context, Plan, SyncStrategy};
 use crate::state::{OnResize, Place, State, Stateful};
-use crate::sync::{Context, Plan, SyncStrategy};
 
-/// Saved state of a server or a worker; empty before it has begun. Checkpoints that save strategies save it the same way.
+/// Saved state of a server or a worker; empty before the first run. Checkpoints save it as they save a strategy.
 ///
-/// It exchanges nothing: a step that all ranks take together is rejected.
+/// It exchanges nothing, and rejects a synchronous step.
 ///
 /// ```
 /// use briquette_core::server::ServerState;
@@ -28,16 +28,16 @@ pub struct ServerState {
 }
 
 const WORLD: &str = "world";
-/// Field that marks state beyond the world size.
+/// Field that marks state with more than the world size.
 const BEGUN: &str = "begun";
 
 impl ServerState {
-    /// Creates it for a model of `len` values and `world` ranks.
+    /// Creates an empty state for a model of `len` values and `world` ranks.
     pub fn new(len: usize, world: usize) -> Self {
         ServerState { len, world, begun: None }
     }
 
-    /// Marks the saved state of a server or a worker in such a world, so that it can be [loaded](Stateful::load).
+    /// Marks state that a server or worker saved in a world of this size, so that it can be [loaded](Stateful::load).
     pub fn mark(state: &mut State, world: usize) {
         state.put(WORLD, world as u64);
         state.put(BEGUN, 1_u64);
@@ -49,7 +49,7 @@ impl ServerState {
     }
 }
 
-/// By hand, because it keeps the state of a server or worker that another part will load.
+/// By hand, because it keeps the saved state of a server or worker without interpreting it.
 impl Stateful for ServerState {
     fn save(&self, state: &mut State) {
         let Some(begun) = &self.begun else { return state.put(WORLD, self.world as u64) };
@@ -58,7 +58,7 @@ impl Stateful for ServerState {
         }
     }
 
-    /// Loads a checkpoint with the same checks on every rank, so that no rank alone finds an error in it later, during
+    /// Loads a checkpoint. Makes the same checks on every rank, so that no rank finds an error alone, later, during
     /// training.
     fn load(&mut self, state: &State) -> Result<(), StateError> {
         let world = state.u64(WORLD)?;
@@ -79,7 +79,7 @@ impl Stateful for ServerState {
 }
 
 impl SyncStrategy for ServerState {
-    /// Replicas are equal whenever they are compared. Gradients are requested, and then rejected.
+    /// Replicas count as equal whenever they are compared. The plan requests gradients, which are then rejected.
     fn plan(&self, _step: u64) -> Plan {
         Plan { gradients: true, replicas_equal: true, ..Plan::ALONE }
     }
@@ -93,9 +93,9 @@ impl SyncStrategy for ServerState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BackupConfig, PolicySettings, Uplink};
     use super::*;
-    use crate::compress::Dense;
+    use crate::compress::dense::Dense;
+    use crate::server::{PolicySettings, Uplink, async_sgd::AsyncSgd};
 
     fn saved(save: impl FnOnce(&mut State)) -> State {
         let mut state = State::default();
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_a_server_or_a_worker_saved_comes_back() {
-        let policy = BackupConfig { ranks: 1, spare: 1 }.build(2).unwrap();
+        let policy = AsyncSgd.build(2).unwrap();
         let server = saved(|state| Server::new(policy, vec![1.0; 4], 2).at_version(5).save(state));
         let worker = saved(|state| Uplink::new(Dense, true).save(state));
         for state in [server, worker] {

@@ -11,17 +11,17 @@ use crate::state::State;
 /// A worker's contribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contribution {
-    /// Version of the model that it was computed from.
+    /// Version of the model from which it was computed.
     pub version: u64,
-    /// Number of samples behind it.
+    /// Number of samples from which it was computed.
     pub samples: u64,
     /// Mean loss of those samples.
     pub loss: f64,
-    /// Number of batch gradients that it took.
+    /// Number of batch gradients computed for it.
     pub gradients: u32,
-    /// Set if the worker is asked to stop, and with it the run.
+    /// Set if the worker requests a stop of the run.
     pub stops: bool,
-    /// The vector.
+    /// The encoded vector.
     pub message: Message,
 }
 
@@ -31,9 +31,9 @@ pub struct Contribution {
 pub struct Reply {
     /// Index of the worker, from 0.
     pub worker: usize,
-    /// Verdict on its previous contribution; absent at first.
+    /// Verdict on its previous contribution, if any.
     pub verdict: Option<Verdict>,
-    /// Its next task, from the newest model. If absent, it stops.
+    /// Its next task, on the newest model. `None` stops the worker.
     pub task: Option<Task>,
 }
 
@@ -43,13 +43,14 @@ pub struct Reply {
 pub struct Served {
     /// Contributions that counted.
     pub accepted: u64,
-    /// Contributions rejected because they are of another version.
+    /// Contributions rejected because they were computed from another version.
     pub late: u64,
     /// Contributions rejected because the model has moved too far.
     pub far: u64,
     /// Batch gradients that workers computed.
     pub gradients: u64,
-    /// Sum, over contributions that counted, of the number of versions since the model they were computed from.
+    /// Sum of the delays of the contributions that counted. A delay is the number of versions since the model from
+    /// which the contribution was computed.
     pub delays: u64,
     /// The largest such delay.
     pub longest_delay: u64,
@@ -57,10 +58,10 @@ pub struct Served {
     pub loss: f64,
 }
 
-/// The server's record of one worker.
+/// The server's state of one worker.
 #[derive(Debug, Clone, Default)]
 struct Seat {
-    /// The model that the worker computes from.
+    /// The model from which the worker computes.
     model: Arc<Vec<f32>>,
     version: u64,
     doing: Doing,
@@ -76,7 +77,7 @@ enum Doing {
     Waits(Contribution),
 }
 
-/// The model, and the handling of contributions.
+/// Server state machine: the model, and the handling of contributions.
 #[derive(Debug)]
 pub struct Server {
     policy: Box<dyn Policy>,
@@ -91,7 +92,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server with this many workers, which start from `model`.
+    /// Creates a server with this many workers, all of which start from `model`.
     pub fn new(policy: Box<dyn Policy>, model: Vec<f32>, workers: usize) -> Self {
         let model = Arc::new(model);
         let (before, seats) = (Arc::clone(&model), vec![Seat::default(); workers]);
@@ -99,7 +100,7 @@ impl Server {
         Server { policy, model, before, version: 0, until: 0, seats, mean, served }
     }
 
-    /// Sets the number of updates that have been made before.
+    /// Sets the number of updates made so far, for a resumed run.
     #[must_use]
     pub fn at_version(mut self, version: u64) -> Self {
         self.version = version;
@@ -111,13 +112,13 @@ impl Server {
         &self.model
     }
 
-    /// Returns the model that differences are taken from: that of the previous version, or of the last version that the policy
-    /// [marks](Policy::marks). At version 0 it is the model itself.
+    /// Returns the model from which differences are taken: that of the previous version, or of the last version that the
+    /// policy [marks](Policy::marks). At version 0 it is the model itself.
     pub fn model_before(&self) -> &[f32] {
         &self.before
     }
 
-    /// Returns the model that a worker computes from, or ends with.
+    /// Returns the model from which a worker computes, or with which it ends.
     pub fn model_of(&self, worker: usize) -> &[f32] {
         &self.seats[worker].model
     }
@@ -132,7 +133,7 @@ impl Server {
         &self.served
     }
 
-    /// Returns the workers that compute; a contribution from each is outstanding.
+    /// Returns the workers that compute. Each owes a contribution.
     pub fn computing(&self) -> impl Iterator<Item = usize> {
         (0..self.seats.len()).filter(|worker| self.seats[*worker].doing == Doing::Computes)
     }
@@ -154,19 +155,20 @@ impl Server {
         self.policy.puts_back()
     }
 
-    /// Returns the first replies to all workers, which are idle, for a run until version `until`.
+    /// Starts a run until version `until`: returns the first reply to each worker. All workers must be idle.
     pub fn begin(&mut self, until: u64) -> Vec<Reply> {
         self.until = until;
         self.policy.begin();
         (0..self.seats.len()).map(|worker| self.assign(worker, None)).collect()
     }
 
-    /// Makes the next update the last. Workers in that update are then stopped, and the others when their contributions arrive.
+    /// Makes the next update the last. Workers whose contributions are part of it then stop; the others stop when their
+    /// contributions arrive.
     pub fn stop(&mut self) {
         self.until = self.until.min(self.version.saturating_add(1));
     }
 
-    /// Handles a worker's contribution. `step` applies an update to the model, as the server's optimizer does.
+    /// Handles a worker's contribution. `step` applies an update to the model with the server's optimizer.
     ///
     /// # Errors
     /// Those of `step`, of a message with the wrong length, and of a contribution that was not requested. The server cannot be
@@ -207,8 +209,8 @@ impl Server {
         Ok(waiting.into_iter().map(|worker| self.assign(worker, Some(Verdict::Accepted))).collect())
     }
 
-    /// Checks that a contribution to this version is due. The server knows which version is due, so a worker that states
-    /// another answers a different assignment.
+    /// Checks that a contribution to this version is due. A worker that states another version answers a different
+    /// assignment.
     fn expects(&self, worker: usize, value: u64) -> Result<(), WireError> {
         let Seat { doing, version, .. } = &self.seats[worker];
         match *doing {
@@ -218,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Applies an update. Sums by worker, so that the sum does not depend on the order of arrival.
+    /// Applies an update. Contributions are summed in worker order, so the sum does not depend on the order of arrival.
     fn update<E: From<WireError>>(
         &mut self,
         step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
@@ -253,7 +255,8 @@ impl Server {
         Ok(())
     }
 
-    /// Handles the waiting worker, whose parameters moved by `moved` from its own model. Returns the server's model afterwards.
+    /// Handles a contribution of a worker with its own model, whose parameters moved by `moved`. Returns the server's model
+    /// afterwards.
     fn follow(&mut self, moved: &[f32], loss: f64) -> Arc<Vec<f32>> {
         let Some(worker) = self.waiters().map(|(worker, _)| worker).next() else { return Arc::clone(&self.model) };
         let mut own: Vec<f32> = self.seats[worker].model.iter().zip(moved).map(|(x, moved)| x - moved).collect();
@@ -282,7 +285,7 @@ impl Server {
         state.put("served", counts.into_iter().chain([loss]).collect::<Vec<f64>>());
     }
 
-    /// Loads a saved state into a server that was created with the model of that time.
+    /// Loads a saved state. The server must have been created with the model saved at the same time.
     ///
     /// # Errors
     /// [`StateError`] for fields that are missing or have another shape; nothing has changed then.

@@ -1,16 +1,17 @@
 //! Worker uplink: compression of contributions, with optional error feedback.
 
 use super::wire::Fate;
-use crate::compress::{Compressor, Dense};
+use crate::compress::dense::Dense;
 use crate::error::{ReduceError, StateError};
+use crate::seam::Compressor;
 use crate::state::{OnResize, Place, State};
 use crate::{Key, Message};
 
-/// A worker's compressed channel to the server.
+/// Compressor of a worker's contributions to the server.
 ///
-/// With error feedback, the residual of a message is added to the next vector. For a message that did not count, the
-/// [policy](super::Policy::puts_back) decides. Either the whole vector goes to the residual, as a gradient that was too late
-/// for its update is as good as any. Or the vector is discarded, and the residual stays as it was before.
+/// With error feedback, the residual of a message is added to the next vector. If a message does not count, the
+/// [policy](super::Policy::puts_back) decides. Either its whole input becomes the residual: a gradient that was too late for
+/// one update is still useful in the next. Or the message is discarded, and the residual is the same as before it.
 pub struct Uplink {
     compressor: Box<dyn Compressor>,
     /// `None` without error feedback.
@@ -24,15 +25,15 @@ pub struct Uplink {
 
 impl std::fmt::Debug for Uplink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uplink").field("remembers", &self.residual.is_some()).finish_non_exhaustive()
+        f.debug_struct("Uplink").field("error_feedback", &self.residual.is_some()).finish_non_exhaustive()
     }
 }
 
 impl Uplink {
     /// Creates an uplink through `compressor`, with or without error feedback.
-    pub fn new(compressor: impl Compressor + 'static, remembers: bool) -> Self {
+    pub fn new(compressor: impl Compressor + 'static, error_feedback: bool) -> Self {
         let (fed, message) = Default::default();
-        let residual = remembers.then(Vec::new);
+        let residual = error_feedback.then(Vec::new);
         Uplink { compressor: Box::new(compressor), residual, fed, message, taken: 0 }
     }
 
@@ -108,10 +109,10 @@ impl Uplink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compress::TopK;
+    use crate::compress::top_k::TopK;
 
-    fn half(remembers: bool) -> Uplink {
-        Uplink::new(TopK::fraction(0.5).unwrap(), remembers)
+    fn half(error_feedback: bool) -> Uplink {
+        Uplink::new(TopK::fraction(0.5).unwrap(), error_feedback)
     }
 
     /// Half of (3, 2) is sent. If counted, the residual 2 makes the next value 2 + 2. If put back, everything is in the

@@ -1,4 +1,4 @@
-//! Frames between server and workers: `docs/wire.md`.
+//! Frames between server and workers, as specified in `docs/wire.md`.
 
 use super::{Contribution, Task};
 use crate::error::WireError;
@@ -8,7 +8,7 @@ use crate::{Frame, Message};
 /// Fields of an assignment, without the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Assignment {
-    /// `None` to stop.
+    /// `None` stops the worker.
     pub(super) task: Option<Task>,
     /// Fate of the previous contribution.
     pub(super) fate: Option<Fate>,
@@ -18,11 +18,11 @@ pub(super) struct Assignment {
 /// Effect of the last message on the worker's residual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The message counted: its compression error is the residual.
+    /// The message counted. The residual is its compression error.
     Counted,
-    /// The message did not count, and its whole input goes to the residual.
+    /// The message did not count. The residual is its whole input.
     PutBack,
-    /// The message did not count, and is discarded.
+    /// The message did not count and is discarded. The residual is the one before it.
     Dropped,
 }
 
@@ -129,7 +129,8 @@ mod tests {
 
     use super::*;
     use crate::Key;
-    use crate::compress::{Compressor, TopK};
+    use crate::compress::top_k::TopK;
+    use crate::seam::Compressor;
 
     fn contribution() -> Contribution {
         let mut message = Message::default();

@@ -14,10 +14,12 @@
 //! An entry is replicated unless [`rank_local`](Entry::rank_local) declares otherwise. A [`scalar`] is rank-local. The entries of
 //! a component keep their own placement. [`when`] limits an entry to some settings, [`if_some`] to a field that is present.
 
+use std::borrow::Cow;
+
 pub use super::components::{Part, Parts, flatten, part, parts};
 pub use super::numbers::{Group, Numbers, numbers};
 use super::{OnResize, Place, Staged, State, Value};
-use crate::CompressionFactor;
+use crate::CompressionRatio;
 use crate::error::StateError;
 
 /// A declared entry for a field of type `T`.
@@ -49,9 +51,9 @@ pub trait Field<T> {
 /// Storage of a saved value: [`Staged`], or the value itself if it never changes during an exchange.
 pub trait Cell {
     /// Type of the saved value.
-    type Value;
+    type Value: Clone;
     /// Returns the value committed last.
-    fn now(&self) -> &Self::Value;
+    fn now(&self) -> Cow<'_, Self::Value>;
     /// Replaces the value, and drops the staged one.
     fn set(&mut self, value: Self::Value);
     /// Commits the staged value.
@@ -60,20 +62,20 @@ pub trait Cell {
     fn discard(&mut self) {}
 }
 
-impl<T: Saved> Cell for T {
+impl<T: Saved + Clone> Cell for T {
     type Value = T;
-    fn now(&self) -> &T {
-        self
+    fn now(&self) -> Cow<'_, T> {
+        Cow::Borrowed(self)
     }
     fn set(&mut self, value: T) {
         *self = value;
     }
 }
 
-impl<T: Default> Cell for Staged<T> {
+impl<T: Default + Clone> Cell for Staged<T> {
     type Value = T;
-    fn now(&self) -> &T {
-        Staged::now(self)
+    fn now(&self) -> Cow<'_, T> {
+        Cow::Borrowed(Staged::now(self))
     }
     fn set(&mut self, value: T) {
         Staged::set(self, value);
@@ -121,7 +123,7 @@ saved! {
     u8 => |it| Some(u64::from(*it).into()), |name, state| narrow(name, state.u64(name)?);
     Vec<f32> => |it| Some(it.clone().into()), |name, state| state.f32s(name, None).map(<[f32]>::to_vec);
     Vec<f64> => |it| Some(it.clone().into()), |name, state| state.f64s(name).map(<[f64]>::to_vec);
-    Vec<CompressionFactor> => |it| Some(it.iter().map(|ratio| ratio.get()).collect::<Vec<f64>>().into()),
+    Vec<CompressionRatio> => |it| Some(it.iter().map(|ratio| ratio.get()).collect::<Vec<f64>>().into()),
         |name, state| ratios(name, state.f64s(name)?);
     /// Saves a vector of at most one number.
     Option<f64> => |it| Some(it.iter().copied().collect::<Vec<f64>>().into()),
@@ -131,8 +133,8 @@ saved! {
         |name, state| if state.contains(name) { state.u64(name).map(Some) } else { Ok(None) };
 }
 
-fn ratios(name: &str, saved: &[f64]) -> Result<Vec<CompressionFactor>, StateError> {
-    let ratios = saved.iter().map(|ratio| CompressionFactor::new(*ratio).ok()).collect::<Option<_>>();
+fn ratios(name: &str, saved: &[f64]) -> Result<Vec<CompressionRatio>, StateError> {
+    let ratios = saved.iter().map(|ratio| CompressionRatio::new(*ratio).ok()).collect::<Option<_>>();
     ratios.ok_or_else(|| StateError::mismatch(name, "ratios of at least 1", saved))
 }
 
@@ -180,15 +182,15 @@ pub trait Kind<V> {
 
 impl<C: Cell, K: Kind<C::Value>> Field<C> for Entry<K> {
     fn save(&self, field: &C, state: &mut State) {
-        if let Some(value) = self.kind.saved(field.now()) {
+        if let Some(value) = self.kind.saved(&field.now()) {
             state.put_at(self.place, self.name, value);
         }
     }
     fn read(&self, field: &mut C, state: &State) -> Result<(), StateError> {
-        self.kind.load(self.name, field.now(), state).map(|_| ())
+        self.kind.load(self.name, &field.now(), state).map(|_| ())
     }
     fn set(&self, field: &mut C, state: &State) -> Result<(), StateError> {
-        let loaded = self.kind.load(self.name, field.now(), state)?;
+        let loaded = self.kind.load(self.name, &field.now(), state)?;
         field.set(loaded);
         Ok(())
     }

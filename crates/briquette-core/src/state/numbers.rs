@@ -1,7 +1,7 @@
 //! Several fields in one entry.
 
 use super::State;
-use crate::CompressionFactor;
+use crate::CompressionRatio;
 use crate::error::StateError;
 
 /// A field that is saved as a fixed count of exact numbers.
@@ -41,25 +41,25 @@ impl<const N: usize> Numbers for [f64; N] {
     }
 }
 
-impl Numbers for CompressionFactor {
+impl Numbers for CompressionRatio {
     fn put(&self, numbers: &mut Vec<f64>) {
         numbers.push(self.get());
     }
     fn accepts(&self, saved: &[f64]) -> bool {
-        CompressionFactor::new(saved[0]).is_ok()
+        CompressionRatio::new(saved[0]).is_ok()
     }
     fn set(&mut self, saved: &[f64]) {
-        *self = CompressionFactor::new(saved[0]).unwrap_or(*self);
+        *self = CompressionRatio::new(saved[0]).unwrap_or(*self);
     }
 }
 
 /// 0 stands for `None`.
-impl Numbers for Option<CompressionFactor> {
+impl Numbers for Option<CompressionRatio> {
     fn put(&self, numbers: &mut Vec<f64>) {
         numbers.push(self.map_or(0.0, |ratio| ratio.get()));
     }
     fn set(&mut self, saved: &[f64]) {
-        *self = CompressionFactor::new(saved[0]).ok();
+        *self = CompressionRatio::new(saved[0]).ok();
     }
 }
 

@@ -1,7 +1,6 @@
 use super::{Staged, State, Stateful};
-use crate::CompressionFactor;
 use crate::error::StateError;
-use crate::stateful;
+use crate::{CompressionRatio, stateful};
 
 /// One field of every kind.
 #[derive(Default)]
@@ -10,7 +9,7 @@ struct Everything {
     shift: Staged<Vec<f32>>,
     weight: Staged<f32>,
     absent: Staged<Vec<f64>>,
-    limit: Option<CompressionFactor>,
+    limit: Option<CompressionRatio>,
     sums: [f64; 2],
     steps: u64,
     inner: Inner,
@@ -76,7 +75,7 @@ fn step(all: &mut Everything) {
 }
 
 fn everything() -> Everything {
-    let limit = CompressionFactor::new(4.0).ok();
+    let limit = CompressionRatio::new(4.0).ok();
     let rounds = vec![Inner::default(), Inner::default()];
     Everything { limit, sums: [1.0, 2.0], steps: 5, base: Some(Inner::default()), rounds, ..Everything::default() }
 }

@@ -3,8 +3,8 @@
 use super::{Driver, HeaderCost};
 use crate::comm::Session;
 use crate::error::SyncError;
-use crate::reduce::{AgreedStep, Arriving};
-use crate::sync::{Agreement, Context, Header, Placeholder, SyncStrategy, agree};
+use crate::seam::{AgreedStep, Arriving, Context, SyncStrategy};
+use crate::sync::{Agreement, Header, Placeholder, agree};
 use crate::{Key, Layout};
 
 /// A gradient that arrives during its backward pass.
@@ -27,18 +27,18 @@ pub trait ArrivingGradient: Arriving {
 }
 
 /// A strategy that a [driver](Driver) has lent to a background exchange, with the data that a step needs.
-pub struct Lent {
+pub struct LentStrategy {
     strategy: Box<dyn SyncStrategy>,
     layout: Layout,
     names: Layout,
     key: Key,
-    weighs_samples: bool,
+    weights_by_samples: bool,
     before: Option<AgreedStep>,
 }
 
 /// Result of an exchange during the backward pass, before anything is committed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrived {
+pub struct EarlyExchange {
     /// The agreement that the strategy acted on.
     pub early: Agreement,
     /// The agreement at the end, with losses and the learning rate.
@@ -47,20 +47,20 @@ pub struct Arrived {
     pub header: HeaderCost,
 }
 
-impl Lent {
-    /// Exchanges `gradient` while it arrives, and writes the result to `average`. The first header agrees on `header`, with
-    /// values known before the backward pass: losses are those of the previous step, and `learning_rate` is the rate if it is
+impl LentStrategy {
+    /// Exchanges `gradient` while it arrives, and writes the result to `average`. The first header, `header`, has the values
+    /// that are known before the backward pass. The strategy sees the previous step's loss, and `learning_rate` if that is
     /// known. The second header, at the end, agrees that all gradients were finite and complete.
     ///
     /// # Errors
-    /// Those of the gradient, and [`SyncError`]. If a rank gives up the step, [`SyncError::GaveUp`] on every rank.
+    /// Those of the gradient, and [`SyncError`]. If a rank gives up the step, every rank returns [`SyncError::GaveUp`].
     pub fn exchange<A: ArrivingGradient>(
         &mut self,
         (header, learning_rate): (Header, Option<f64>),
         gradient: &mut A,
         average: &mut Vec<f32>,
         comm: &mut Session,
-    ) -> Result<Arrived, A::Error> {
+    ) -> Result<EarlyExchange, A::Error> {
         let (slots, before) = (self.layout.slots(), self.before.as_ref());
         let (start, traffic) = (comm.now(), comm.traffic());
         let mut early = agree(&header, before, slots, &mut vec![true; slots.len()], comm)?;
@@ -69,7 +69,7 @@ impl Lent {
         early.agreed_step.loss = before.and_then(|before| before.loss);
         early.agreed_step.validation_loss = before.and_then(|before| before.validation_loss);
         early.agreed_step.learning_rate = learning_rate;
-        gradient.weigh(if self.weighs_samples { early.weight } else { 1.0 });
+        gradient.weigh(if self.weights_by_samples { early.weight } else { 1.0 });
         let cx = Context { key: self.key, slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
         self.strategy.during_backward(gradient, average, &cx, comm)?;
         let Some(end) = gradient.end(comm)? else {
@@ -85,7 +85,7 @@ impl Lent {
         if let Some(rank) = samples(&early).iter().zip(samples(&late)).position(|(early, late)| *early != late) {
             return Err(SyncError::LateSamples { step: header.step, rank }.into());
         }
-        Ok(Arrived { early, late, header: cost })
+        Ok(EarlyExchange { early, late, header: cost })
     }
 
     /// Returns the layout of the gradient's slots.
@@ -94,47 +94,47 @@ impl Lent {
     }
 }
 
-impl std::fmt::Debug for Lent {
+impl std::fmt::Debug for LentStrategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lent").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("LentStrategy").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
 impl Driver {
     /// Lends the strategy to a background exchange. A placeholder with this step's plan remains.
-    pub fn lend(&mut self) -> Lent {
+    pub fn lend(&mut self) -> LentStrategy {
         let placeholder = Box::new(Placeholder(self.plan()));
-        Lent {
+        LentStrategy {
             strategy: std::mem::replace(&mut self.strategy, placeholder),
             layout: self.layout.clone(),
             names: self.names.clone(),
             key: self.key,
-            weighs_samples: self.weighs_samples,
+            weights_by_samples: self.weights_by_samples,
             before: self.last.0,
         }
     }
 
-    /// Takes a lent strategy back. If its exchange failed, its staged state is discarded; abort the session then, if only this
-    /// rank knows of the error.
-    pub fn give_back(&mut self, Lent { strategy, .. }: Lent, succeeded: bool) {
+    /// Takes a lent strategy back. If its exchange failed, its staged state is discarded; the caller must then abort the
+    /// session if only this rank detected the error.
+    pub fn give_back(&mut self, LentStrategy { strategy, .. }: LentStrategy, succeeded: bool) {
         self.strategy = strategy;
         if !succeeded {
             self.strategy.discard();
         }
     }
 
-    /// Commits an exchange whose strategy was [given back](Self::give_back). Only at the end of an exchange is it known for
-    /// which slots no rank has a gradient.
-    pub fn commit_arrived(
+    /// Commits an exchange whose strategy was [given back](Self::give_back). Discards staged state of slots without a
+    /// gradient on any rank: these are known only at the end of the exchange.
+    pub fn commit_early(
         &mut self,
-        Arrived { early, late, .. }: &Arrived,
+        EarlyExchange { early, late, .. }: &EarlyExchange,
         average: &mut [f32],
         present: &[bool],
         comm: &mut Session,
     ) {
         let absent = self.layout.absent(present);
-        if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.remembers {
-            self.clear(average, present);
+        if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.keeps_state {
+            super::gradient::clear(self.layout.slots(), present, average);
         }
         self.strategy.commit();
         self.strategy.after_commit(&super::context(self.key, &self.layout, early), comm);

@@ -4,7 +4,7 @@ use super::*;
 use crate::comm::{Local, run_ranks};
 use crate::config::Config;
 use crate::error::CommError;
-use crate::reduce::Arriving;
+use crate::seam::Arriving;
 use crate::state::State;
 
 const SLOTS: usize = 3;
@@ -16,8 +16,8 @@ fn layout() -> Layout {
 fn driver(config: &Config, world: usize) -> Driver {
     let mut driver = Driver::new(Key::new(3));
     driver.drive(config.build(&layout(), world).unwrap(), layout());
-    driver.set_weighs_samples(config.weighs_samples());
-    driver.set_remembers(config.remembers());
+    driver.set_weights_by_samples(config.weights_by_samples());
+    driver.set_keeps_state(config.keeps_state());
     driver
 }
 
@@ -74,7 +74,7 @@ fn arriving(driver: &mut Driver, source: &mut There, comm: &mut Session) -> Resu
     let first = Header { step: driver.step(), previous: driver.previous().copied(), ..header(rank) };
     let exchanged = lent.exchange((first, None), source, &mut average, comm);
     driver.give_back(lent, exchanged.is_ok());
-    driver.commit_arrived(&exchanged?, &mut average, &source.present, comm);
+    driver.commit_early(&exchanged?, &mut average, &source.present, comm);
     Ok(average)
 }
 
@@ -151,7 +151,7 @@ fn ranks_count_by_their_samples_unless_told_otherwise() {
             let (rank, layout) = (comm.rank(), Layout::flat(2));
             let mut driver = Driver::new(Key::new(1));
             driver.drive(Config::dense().build(&layout, 2).unwrap(), layout);
-            driver.set_weighs_samples(weighs);
+            driver.set_weights_by_samples(weighs);
             let mut values = vec![2.0 * rank as f32, 0.0];
             driver.exchange_gradient(header(rank), &mut values, &mut [true], &mut comm).unwrap();
             Ok::<_, CommError>(values)
@@ -176,24 +176,4 @@ fn an_agreement_is_reported_by_the_next_header_and_what_one_rank_knows_is_not() 
     });
     // Steps without an exchange keep the last one.
     assert!(ranks.into_iter().all(|seen| seen.unwrap() == [None, Some(4), Some(4), Some(4)]));
-}
-
-#[test]
-fn a_rank_whose_parameters_are_not_finite_after_the_optimizer_stops_the_others() {
-    let config: Config = "strategy=parle:1".parse().unwrap();
-    let ranks = run_ranks(Local::world(2), |mut comm| {
-        let (rank, mut driver) = (comm.rank(), driver(&config, 2));
-        let plan = driver.plan();
-        assert!(plan.gradients && plan.parameters);
-        let mut values = gradient(rank, 0, &[true; SLOTS]);
-        driver.strategy_mut().begin(&gradient(0, 0, &[true; SLOTS]));
-        let gradient = driver.exchange_gradient(header(rank), &mut values, &mut [true; SLOTS], &mut comm);
-        let bad = Header { bad_slot: (rank == 1).then_some(2), ..header(rank) };
-        // The other rank may be at either exchange when it learns of the error.
-        let error = gradient.and_then(|_| driver.exchange_parameters(bad, &mut values, &mut comm));
-        Ok::<_, CommError>(error.unwrap_err().to_string())
-    });
-    let errors: Vec<String> = ranks.into_iter().map(Result::unwrap).collect();
-    assert!(errors.iter().all(|error| error.contains("rank 1")), "{errors:?}");
-    assert!(errors[1].contains('c'), "{errors:?}");
 }

@@ -4,8 +4,8 @@
 //! times fewer bytes than at every step. Long periods make a plain mean less accurate; the outer momentum recovers most of that.
 //! If the network can carry more, a shorter period or gradients at every step lose less.
 //!
-//! **Method.** All ranks start a period of `H` steps at `x₀`. Their mean change is an *outer gradient*, with which PyTorch's
-//! SGD with Nesterov momentum steps:
+//! **Method.** All ranks start a period of `H` steps at `x₀`. Their mean change is an *outer gradient* (pseudo-gradient),
+//! which PyTorch's SGD with Nesterov momentum applies:
 //!
 //! ```text
 //! D = mean over ranks of x₀ − x_i        b ← μ·b + D        x₀ ← x₀ − ρ·(D + μ·b)
@@ -23,83 +23,63 @@
 //!
 //! **Properties.** Replicas are equal at the end of a period; ranks may step with different learning rates.
 //!
-//! **State.** `x₀` and `b`, the same on every rank.
+//! **State.** `x₀` and the momentum `b`, replicated.
 //!
 //! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), or less if the run is known to have fewer than 20 periods;
 //! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
 //!
-//! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer; the paper warms it up before
-//! the first period, with a model that one rank has trained for a while.
+//! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer. The paper warms it up before
+//! the first period, and starts from a model that one rank has trained for a while.
 //!
 //! **Reference.** A. Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023 (arXiv 2311.08105),
 //! algorithm 1.
 //!
 //! ```
-//! use briquette_core::sync::{DiLoCoConfig, outer::{OuterRule, OuterStep}};
-//! let (diloco, at) = (DiLoCoConfig::default(), OuterStep { rate: 0.0, world: 8 });
+//! use briquette_core::sync::{diloco::DiLoCo, outer::{OuterRule, OuterStep}};
+//! let (diloco, at) = (DiLoCo::default(), OuterStep { rate: 0.0, world: 8 });
 //! // The first outer gradient counts 0.7 · 1.9 times.
 //! let (anchor, momentum) = diloco.advance(1.0, 0.1, 0.0, &at);
 //! assert!((anchor - (1.0 - 0.7 * 0.19)).abs() < 1e-6 && momentum == 0.1);
 //! ```
 
-use super::SyncStrategy;
 use super::outer::{self, Outer, OuterRule, OuterStep};
-use super::rounds::{check_period, in_rounds, period_of};
+use super::rounds::{in_rounds, period_of};
 use crate::Layout;
-use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::ConfigError;
+use crate::seam::SyncStrategy;
+use crate::settings::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 
 /// Settings of DiLoCo; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(deny_unknown_fields, default)]
-pub struct DiLoCoConfig {
+#[described(
+    name = "diloco",
+    help = "PERIOD local steps (100, fewer in a short run), then Nesterov's on what all ranks have come to",
+    representatives("diloco:3", "diloco:1,rate=1,momentum=0")
+)]
+pub struct DiLoCo {
     /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[setting(range = "[1, inf)")]
     pub period: Option<u64>,
     /// The outer learning rate, above 0.
+    #[setting(default = 0.7, range = "(0, inf)")]
     pub rate: f32,
     /// The outer momentum, in [0, 1).
+    #[setting(default = 0.9, range = "[0, 1)")]
     pub momentum: f32,
 }
 
 /// The default period, used for runs of at least 2 000 steps.
-pub(super) const USUAL: u64 = 100;
+const USUAL: u64 = 100;
 
-impl Default for DiLoCoConfig {
-    fn default() -> Self {
-        DiLoCoConfig { period: None, rate: 0.7, momentum: 0.9 }
-    }
-}
-
-impl DiLoCoConfig {
+impl DiLoCo {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
 }
 
-impl Described for DiLoCoConfig {
-    const NAME: &'static str = "diloco";
-    const SETTINGS: &'static str = "PERIOD[,rate=0.7,momentum=0.9]";
-    const HELP: &'static str =
-        "PERIOD local steps (100, fewer in a short run), then Nesterov's on what all ranks have come to";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let Self { period, rate, momentum } = *self;
-        check_period("period of diloco", period)?;
-        ConfigError::unless(rate.is_finite() && rate > 0.0, "rate of diloco", "above 0", rate)?;
-        ConfigError::unless((0.0..1.0).contains(&momentum), "momentum of diloco", "in [0, 1)", momentum)
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![
-            DiLoCoConfig { period: Some(3), ..Self::default() },
-            DiLoCoConfig { period: Some(1), rate: 1.0, momentum: 0.0 },
-        ]
-    }
-}
-
-impl StrategySettings for DiLoCoConfig {
+impl StrategySettings for DiLoCo {
     fn traits(&self) -> StrategyTraits {
         StrategyTraits { sends: Sends::Progress, ..StrategyTraits::default() }
     }
@@ -108,8 +88,8 @@ impl StrategySettings for DiLoCoConfig {
         Ok(Box::new(Outer::new(*self, exchange.build_reducer(layout, world)?, None)?))
     }
 
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
+    fn min_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.min_ranks()
     }
 
     fn exchanges(&self) -> Vec<Exchange> {
@@ -122,12 +102,12 @@ impl StrategySettings for DiLoCoConfig {
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
-            DiLoCoConfig { period: Some(period), ..*self }.into()
+            DiLoCo { period: Some(period), ..*self }.into()
         })
     }
 }
 
-impl OuterRule for DiLoCoConfig {
+impl OuterRule for DiLoCo {
     fn period(&self) -> u64 {
         self.steps()
     }
@@ -141,14 +121,14 @@ impl OuterRule for DiLoCoConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::{Sgd, loss, mean, noisy, train};
-    use super::super::{EveryStep, Periodic};
     use super::*;
-    use crate::reduce::Dense;
+    use crate::laws::train::{Sgd, loss, mean, noisy, train};
+    use crate::reduce::dense::Dense;
+    use crate::sync::{every_step::EveryStep, periodic::Periodic};
 
     const SGD: Sgd = Sgd { rate: 0.05, momentum: 0.0, steps: 24 };
 
-    fn run(diloco: DiLoCoConfig, sgd: Sgd) -> Vec<Vec<f32>> {
+    fn run(diloco: DiLoCo, sgd: Sgd) -> Vec<Vec<f32>> {
         train(4, || Outer::new(diloco, Dense, None).unwrap(), &[3.0; 10], (sgd, &noisy))
     }
 
@@ -157,17 +137,17 @@ mod tests {
         let close = |a: &[Vec<f32>], b: &[Vec<f32>]| {
             a.iter().flatten().zip(b.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-5)
         };
-        let plain = DiLoCoConfig { period: Some(4), rate: 1.0, momentum: 0.0 };
+        let plain = DiLoCo { period: Some(4), rate: 1.0, momentum: 0.0 };
         let local = train(4, || Periodic::new(4).unwrap(), &[3.0; 10], (SGD, &noisy));
         assert!(close(&run(plain, SGD), &local));
         let minibatch = train(4, || EveryStep::new(Dense), &[3.0; 10], (SGD, &noisy));
-        assert!(close(&run(DiLoCoConfig { period: Some(1), ..plain }, SGD), &minibatch));
+        assert!(close(&run(DiLoCo { period: Some(1), ..plain }, SGD), &minibatch));
     }
 
     /// PyTorch's formula, step by step in f64.
     #[test]
     fn the_outer_step_is_pytorchs_nesterov() {
-        let diloco = DiLoCoConfig { period: Some(1), ..DiLoCoConfig::default() };
+        let diloco = DiLoCo { period: Some(1), ..DiLoCo::default() };
         let (mut x, mut momentum) = (vec![3.0_f64; 10], vec![0.0_f64; 10]);
         for step in 0..SGD.steps {
             let here: Vec<f32> = x.iter().map(|x| *x as f32).collect();
@@ -185,7 +165,7 @@ mod tests {
     #[test]
     fn the_outer_momentum_helps_long_periods() {
         let sgd = Sgd { steps: 800, ..SGD };
-        let end = |rate, momentum| loss(&mean(&run(DiLoCoConfig { period: Some(20), rate, momentum }, sgd)));
+        let end = |rate, momentum| loss(&mean(&run(DiLoCo { period: Some(20), rate, momentum }, sgd)));
         let (local, diloco) = (end(1.0, 0.0), end(0.7, 0.9));
         assert!(diloco < 0.7 * local, "{diloco} against {local}");
     }

@@ -1,14 +1,12 @@
-//! Exchanges gradients at every step: synchronous data parallelism.
+//! Synchronous data parallelism: exchanges gradients at every step.
 
 use std::ops::Range;
 
-use super::{Context, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, StrategySettings, exchanges};
 use crate::error::{ConfigError, ReduceError, SyncError};
-use crate::reduce::{Arriving, Reducer, Round};
 use crate::report::Report;
-use crate::stateful;
-use crate::{Layout, Session, Traffic};
+use crate::seam::{Arriving, Context, Plan, Reducer, Round, SyncStrategy};
+use crate::settings::{Described, Exchange, StrategySettings};
+use crate::{Layout, Session, Traffic, stateful};
 
 /// Exchanges gradients at every step. Holds one vector: the average.
 #[derive(Debug)]
@@ -88,7 +86,12 @@ impl<R: Reducer> InPlace<R> {
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         let (key, slots, step) = (cx.key, cx.slots, cx.agreed_step.step);
-        average.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0);
+        let len = slots.last().map_or(0, |slot| slot.range().end);
+        if average.is_empty() {
+            // Pages that are never written, as by an average on a device, take no memory.
+            *average = vec![0.0; len];
+        }
+        average.resize(len, 0.0);
         let round = Round { key: key.step(step), slots, agreed_step: cx.agreed_step, input: &[], average, sent: None };
         let exchanged = self.reducer.reduce_arriving(round, local, comm);
         self.traffic = exchanged.map_err(|source| SyncError::Reduce { step, source })?.traffic;
@@ -138,13 +141,9 @@ impl<R: Reducer> SyncStrategy for EveryStep<R> {
 }
 
 /// Settings of [`EveryStep`]: only those of the exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "every-step", help = "gradients, every step")]
 pub struct EveryStepConfig;
-
-impl Described for EveryStepConfig {
-    const NAME: &'static str = "every-step";
-    const HELP: &'static str = "gradients, every step";
-}
 
 impl StrategySettings for EveryStepConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
@@ -152,19 +151,15 @@ impl StrategySettings for EveryStepConfig {
         Ok(Box::new(EveryStep { replicas_equal, ..EveryStep::new(exchange.build_reducer(layout, world)?) }))
     }
 
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
-    }
-
-    fn exchanges(&self) -> Vec<Exchange> {
-        exchanges()
+    fn min_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.min_ranks()
     }
 
     fn steps_with_averages(&self) -> bool {
         true
     }
 
-    fn dense_because(&self) -> Option<&'static str> {
+    fn dense_reason(&self) -> Option<&'static str> {
         None
     }
 }

@@ -1,20 +1,19 @@
 //! Step header: metadata that all ranks agree on at the start of every step.
 //!
-//! Before anything is exchanged, every rank sends to every other rank its step, whether its gradient is finite and the slot where it is not, its
-//! sample count, loss, learning rate and times, the slots it has values for, and whether it wants to stop. So every rank rejects a NaN before
-//! it reaches any state. At some steps a rank also sends a digest of its parameters, so that replicas that have diverged are detected.
+//! Before an exchange, every rank sends its header to every other rank: its step, the first slot with a non-finite gradient (if any), its sample
+//! count, loss, learning rate and times, the slots for which it has values, and stop requests. Every rank therefore rejects a NaN before the NaN
+//! reaches any state. At some steps a rank also sends a digest of its parameters, which detects diverged replicas.
 //!
-//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks. `n` is the number of values that a controller needs, usually 0. A digest and a
-//! non-finite slot share one field, since a rank never sends both.
+//! **On the wire.** `105 + 8·n + ⌈slots/8⌉` bytes to each of `W−1` ranks. `n` is the number of measurements that a controller needs, usually 0. The
+//! digest and the non-finite slot share one field, because a rank never sends both.
 
-use super::Agrees;
 use super::unequal::{Unequal, unequal};
 use crate::error::{CommError, ReduceError, SyncError};
-use crate::reduce::{AgreedStep, LastExchange};
-use crate::report::{Measured, Waiting};
+use crate::report::{Measured, ResidualEnergy};
+use crate::seam::{AgreedStep, Agrees, LastExchange, RankStep};
 use crate::{Session, Slot, Traffic};
 
-/// Stop requests. Any rank may make one, and all ranks then follow it.
+/// Set of stop requests. Any rank may make one, and all ranks then stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StopFlags(u8);
 
@@ -32,12 +31,12 @@ impl StopFlags {
         StopFlags(self.0 | other.0)
     }
 
-    /// Returns whether all of `other` is requested.
+    /// Returns whether all requests in `other` are made.
     pub fn contains(self, other: StopFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns whether a stop is requested, for any reason.
+    /// Returns whether any stop is requested.
     pub fn any(self) -> bool {
         self.0 != 0
     }
@@ -56,11 +55,12 @@ pub struct Header {
     pub stop: StopFlags,
     /// Set if the rank gave up an exchange that it had started.
     pub gave_up: bool,
-    /// Number of samples behind the gradient; may be 0.
+    /// Number of samples from which the gradient was computed; may be 0.
     pub samples: u64,
-    /// Set if the training loop recorded the number of samples, which holds on every rank or on none.
+    /// Set if the training loop recorded the number of samples. It must do so on every rank or on none.
     pub samples_recorded: bool,
-    /// Digest of the parameters before this step, where replicas are compared. It is not sent together with a non-finite slot.
+    /// Digest of the parameters before this step, at steps at which replicas are compared. It is not sent together with a
+    /// non-finite slot.
     pub digest: Option<u64>,
     /// Mean loss over those samples.
     pub loss: Option<f64>,
@@ -70,7 +70,7 @@ pub struct Header {
     pub learning_rate: Option<f64>,
     /// Compute time since the last exchange, seconds.
     pub compute_seconds: f64,
-    /// The rank's part of the previous exchange.
+    /// This rank's statistics of the previous exchange.
     pub previous: Option<LastExchange>,
 }
 
@@ -91,15 +91,15 @@ pub struct Agreement {
 const BYTES: usize = 105;
 /// Bit offset of the session's number in the word that holds the step.
 const SESSION: u32 = 56;
-/// Flags besides the stop requests in the last byte: there was a previous exchange; this one is given up; the second word is a
-/// digest; the samples were recorded.
+/// Flags in the last byte, next to the stop requests: there was a previous exchange; this exchange is given up; the second
+/// word is a digest; the samples were recorded.
 const PREVIOUS: u8 = 0x80;
 const GAVE_UP: u8 = 0x40;
 const DIGEST: u8 = 0x20;
 const RECORDED: u8 = 0x10;
 const FLAGS: u8 = PREVIOUS | GAVE_UP | DIGEST | RECORDED;
 
-/// Maximum number of samples behind one rank's gradient. Sums over thousands of ranks are then exact in `f64`.
+/// Maximum number of samples for one rank's gradient. Sums over thousands of ranks are then exact in `f64`.
 pub const MOST_SAMPLES: u64 = 1 << 40;
 
 impl Header {
@@ -117,10 +117,11 @@ impl Header {
         }
     }
 
-    /// Returns this rank's own values as an agreement with weight 1, for a step where [no rank agrees](super::Agrees::NoRank).
+    /// Returns this rank's own values as an agreement with weight 1, for a step where [no rank agrees](crate::seam::Agrees::NoRank).
     ///
     /// # Errors
-    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank. The abort of the session stops the others.
+    /// [`SyncError::Rate`], [`SyncError::Samples`], [`SyncError::NonFinite`], on **this** rank only. The caller aborts the session, which
+    /// stops the other ranks.
     pub fn alone(&self, rank: usize, slots: &[Slot]) -> Result<Agreement, SyncError> {
         self.check_numbers(rank, self.step)?;
         self.check_slot(rank, slots)?;
@@ -154,8 +155,8 @@ impl Header {
             p.traffic.received,
             // A NaN rate must not look like an absent one.
             self.learning_rate.map_or(f64::NAN, |rate| if rate.is_nan() { f64::INFINITY } else { rate }).to_bits(),
-            p.waiting.entered.to_bits(),
-            p.waiting.left.to_bits(),
+            p.residual_energy.entered.to_bits(),
+            p.residual_energy.left.to_bits(),
             self.validation_loss.unwrap_or(f64::NAN).to_bits(),
         ];
         let mut bytes = [0; BYTES];
@@ -171,12 +172,12 @@ impl Header {
         bytes
     }
 
-    /// Returns the numbers that a controller needs, which follow the fixed part of the header.
+    /// Returns the measurements that a controller needs. They follow the fixed part of the header.
     fn measured(&self) -> Measured {
         self.previous.map_or(Measured::default(), |previous| previous.measured)
     }
 
-    /// Decodes a header of a rank that sends `measured` measured numbers.
+    /// Decodes a header with `measured` measurements.
     fn from_bytes(bytes: &[u8], measured: usize) -> Option<Header> {
         let numbers = bytes.get(BYTES..BYTES + 8 * measured)?.as_chunks().0;
         let measured = Measured::new(&numbers.iter().map(|number| f64::from_le_bytes(*number)).collect::<Vec<_>>())?;
@@ -188,7 +189,7 @@ impl Header {
             compress_seconds: float(5),
             exchange_seconds: float(6),
             traffic: Traffic { sent: word(7), received: word(8) },
-            waiting: Waiting { entered: float(10), left: float(11) },
+            residual_energy: ResidualEnergy { entered: float(10), left: float(11) },
             measured,
             ..LastExchange::default()
         };
@@ -211,10 +212,12 @@ impl Header {
 }
 
 impl Agrees {
-    /// Returns the agreement before a step's exchange: [`agree`] among the ranks that agree, or this rank's [own values](Header::alone).
+    /// Returns the agreement before a step's exchange: that of [`agree`] among the ranks that share the header, or this rank's [own
+    /// values](Header::alone).
     ///
     /// # Errors
-    /// As there. Among the ranks of one machine, a fault that the faulty rank can detect is reported on that rank.
+    /// Those of both functions. If only the ranks of one machine share the header, an error that a rank can detect in
+    /// its own values is returned on that rank alone.
     pub fn agree(
         self,
         mine: &Header,
@@ -226,9 +229,10 @@ impl Agrees {
         match self {
             Agrees::World => agree(mine, before, slots, present, comm),
             Agrees::Machine(group) => {
-                // The fault ends the whole process group, not only the machine's group: this rank need not wait for the others.
+                // The error ends the whole process group, not only the machine's group, so this rank need not wait for the
+                // others.
                 mine.alone(comm.rank(), slots)?;
-                let places = comm.places_in(group);
+                let places = comm.machine_map_in(group);
                 let agreement = comm.within(places.machine(), |machine| agree(mine, None, slots, present, machine))?;
                 Ok(Agreement { stop: StopFlags::NONE, ..agreement })
             }
@@ -237,9 +241,9 @@ impl Agrees {
     }
 }
 
-/// Exchanges headers. `before` is the agreement of the previous step, whose samples and compute time belong to
-/// [`AgreedStep::previous`]. `present` marks the slots that this rank has values for, and afterwards the slots that any rank
-/// has.
+/// Exchanges headers. `before` is the agreement of the previous step; its samples and compute time become part of
+/// [`AgreedStep::previous`]. On input, `present` marks the slots for which this rank has values; on output, the slots for
+/// which any rank has values.
 ///
 /// # Errors
 /// [`SyncError::NonFinite`], [`SyncError::OutOfStep`], [`SyncError::LearningRate`], [`SyncError::Rate`], [`SyncError::Samples`],
@@ -289,8 +293,8 @@ pub fn agree(
     Ok(combine(mine, &all, before))
 }
 
-/// Checks all headers. Every rank finds the same fault, whichever rank has it. `name` maps a rank to its number in the whole
-/// process group.
+/// Checks all headers. Every rank finds the same error, whichever rank caused it. `name` maps a rank to its number in the
+/// whole process group.
 fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> usize) -> Result<(), SyncError> {
     let named = || all.iter().enumerate().map(|(rank, header)| (name(rank), header));
     if let Some((rank, other)) = named().find(|(_, header)| header.session != mine.session) {
@@ -308,7 +312,7 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> 
         let (expected, got) = (mine.learning_rate, other.learning_rate);
         return Err(SyncError::LearningRate { step: mine.step, rank, expected, got });
     }
-    // The first rank of each kind, so that every rank names the same two.
+    // The first rank with and the first without a recorded count, so that all ranks name the same two.
     let first = |recorded| named().find(|(_, header)| header.samples_recorded == recorded).map(|(rank, _)| rank);
     if let (Some(rank), Some(other)) = (first(true), first(false)) {
         return Err(SyncError::SomeRecorded { step: mine.step, rank, other });
@@ -335,7 +339,10 @@ fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreem
         compress_seconds: mean(|p| p.compress_seconds),
         exchange_seconds: mean(|p| p.exchange_seconds),
         traffic: all.iter().filter_map(|h| h.previous.map(|p| p.traffic)).fold(Traffic::default(), |sum, t| sum + t),
-        waiting: Waiting { entered: world * mean(|p| p.waiting.entered), left: world * mean(|p| p.waiting.left) },
+        residual_energy: ResidualEnergy {
+            entered: world * mean(|p| p.residual_energy.entered),
+            left: world * mean(|p| p.residual_energy.left),
+        },
         measured: sum_of_measured(all),
     });
     Agreement {
@@ -363,8 +370,11 @@ fn sum_of_measured(all: &[Header]) -> Measured {
     })
 }
 
-mod rank_step;
+impl From<&Header> for RankStep {
+    fn from(header: &Header) -> Self {
+        RankStep { loss: header.loss, samples: header.samples, compute_seconds: header.compute_seconds }
+    }
+}
+
 #[cfg(test)]
 mod tests;
-
-pub use rank_step::RankStep;

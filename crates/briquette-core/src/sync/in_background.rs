@@ -1,44 +1,15 @@
-//! Background reduction: starts when a step has been committed, and is waited for at a later step.
+//! Background reduction: starts when a step has been committed, and overlaps with the following steps until its result
+//! is received.
 
-use std::sync::Arc;
-
-use super::{Agrees, Context, HEADER_STEPS, Plan};
-use crate::comm::{Pending, Session};
+use crate::comm::{Pending, Session, SessionId};
 use crate::error::{ReduceError, StateError};
-use crate::reduce::{AgreedStep, Exchanged, Reducer, Round};
 use crate::report::Report;
+use crate::seam::{AgreedStep, Context, Exchanged, Reducer, Round};
 use crate::state::{OnResize, Place, Staged, State, Stateful};
 use crate::{Key, Traffic, layout};
 
-/// The channel of background reductions.
-pub(super) const CHANNEL: usize = 1;
-
-/// Schedule of parameter exchanges: after every `period` steps, starting `offset` steps later.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Periods {
-    pub(super) period: u64,
-    pub(super) offset: u64,
-}
-
-impl Periods {
-    /// Returns the number of periods that have ended with this step, if one ends with it.
-    fn ended(self, step: u64) -> Option<u64> {
-        let steps = (step + 1).checked_sub(self.offset).filter(|steps| *steps > 0)?;
-        steps.is_multiple_of(self.period).then_some(steps / self.period)
-    }
-
-    /// Returns whether a period ends with this step.
-    pub(super) fn ends(self, step: u64) -> bool {
-        self.ended(step).is_some()
-    }
-
-    /// Returns the plan: parameters at the end of a period, and a header about every [`HEADER_STEPS`] steps.
-    pub(super) fn plan(self, step: u64) -> Plan {
-        let agrees = self.ended(step).is_some_and(|ended| ended.is_multiple_of(HEADER_STEPS.div_ceil(self.period)));
-        let agrees = if agrees { Agrees::World } else { Agrees::NoRank };
-        Plan { agrees, parameters: self.ends(step), ..Plan::ALONE }
-    }
-}
+/// Channel that background reductions use.
+pub const CHANNEL: usize = 1;
 
 /// Data that a background exchange owns and returns.
 struct Reduced<R> {
@@ -48,47 +19,54 @@ struct Reduced<R> {
     result: Result<Exchanged, ReduceError>,
 }
 
-/// The mean of all ranks' inputs, after the wait for it.
+/// Mean of all ranks' inputs, once it has arrived.
 struct Arrived {
     mean: Vec<f32>,
-    /// Time of its arrival, on the session's clock.
+    /// Time of arrival, on the session's clock.
     at: f64,
-    /// Bytes of the exchange that no step has counted; zero once the mean has been received.
+    /// Bytes of the exchange that no step has counted yet; zero once the mean has been received.
     uncounted: Traffic,
 }
 
-/// A reducer and its background exchange, one at a time.
+/// A reducer that runs one exchange at a time in the background.
 ///
-/// **State.** The input of the exchange, and the reducer's state before it: a resumed run sends the input again, and gets the
-/// same bits. So does a run that continues in another session, whatever has arrived in the previous session: this rank cannot
-/// know whether it arrived on the other ranks.
+/// **State.** The input of the exchange, and the reducer's state before it. A resumed run sends the input again and gets the
+/// same bits. So does a run that continues in another session, even if the mean has already arrived in the previous session,
+/// because it may not have arrived on the other ranks.
 ///
 /// **Bytes** count at the step that receives the mean, even if a checkpoint has already waited for it. A resumed run sends the
-/// input again and counts it there, so its steps have the bytes of an uninterrupted run.
-pub(super) struct InBackground<R> {
-    /// `None` while it is in the background.
+/// input again and counts it at that step, so its steps report the same bytes as those of an uninterrupted run.
+pub struct InBackground<R> {
+    /// `None` while an exchange is in the background.
     reducer: Option<R>,
     pending: Option<Pending<Reduced<R>>>,
     /// Saved state of the reducer from before the exchange that is in flight or has arrived.
     reducer_before: State,
-    /// Entry of the strategy's state that the saved input must match in length.
+    /// Name of the entry in the strategy's state whose length the saved input must have.
     like: Option<&'static str>,
-    /// Input of the exchange that is in flight or has arrived but is not used yet; empty before the first.
-    pub(super) input: Staged<Vec<f32>>,
-    /// Start time of its exchange, on the session's clock.
+    /// Input of the exchange whose mean is in flight, or has arrived and is not used yet; empty before the first
+    /// exchange.
+    pub input: Staged<Vec<f32>>,
+    /// Start time of the exchange, on the session's clock.
     started: f64,
-    /// Session of its exchange.
-    session: Option<Arc<()>>,
+    /// Session of the exchange.
+    session: Option<SessionId>,
     /// Storage for the vectors that the next exchange owns.
     spare: [Vec<f32>; 2],
     arrived: Option<Arrived>,
     report: Report,
 }
 
+impl<R> std::fmt::Debug for InBackground<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InBackground").field("is_under_way", &self.pending.is_some()).finish_non_exhaustive()
+    }
+}
+
 impl<R: Reducer + 'static> InBackground<R> {
-    /// Creates the exchange. A saved input must be as long as the entry `like` of the strategy's state, or as the current
-    /// input; each of the two may be empty.
-    pub(super) fn new(reducer: R, like: Option<&'static str>) -> Self {
+    /// Creates the reduction. A saved input must be as long as the entry `like` of the strategy's state, or as the
+    /// current input if `like` is `None`. Either may be empty.
+    pub fn new(reducer: R, like: Option<&'static str>) -> Self {
         InBackground {
             like,
             reducer: Some(reducer),
@@ -103,13 +81,13 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
     }
 
-    /// Starts with nothing sent.
-    pub(super) fn begin(&mut self) {
+    /// Resets to the state before the first exchange.
+    pub fn begin(&mut self) {
         self.input.set(Vec::new());
     }
 
-    /// Exchanges the input in the background. The reducer knows nothing of its step except `agreed_step`.
-    pub(super) fn start(&mut self, key: Key, agreed_step: AgreedStep, cx: &Context<'_>, comm: &mut Session) {
+    /// Starts the exchange of the input in the background. `agreed_step` is all that the reducer gets of its step.
+    pub fn start(&mut self, key: Key, agreed_step: AgreedStep, cx: &Context<'_>, comm: &mut Session) {
         let Some(mut reducer) = self.reducer.take() else { return };
         self.reducer_before = State::default();
         self.reducer_before.put_part("reducer", &reducer);
@@ -117,7 +95,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         input.clone_from(self.input.now());
         mean.resize(input.len(), 0.0);
         let slots = cx.slots.to_vec();
-        (self.started, self.session) = (comm.now(), Some(Arc::clone(&comm.identity)));
+        (self.started, self.session) = (comm.now(), Some(comm.identity().clone()));
         self.pending = Some(comm.start_on_free_link(CHANNEL, move |comm| {
             let round =
                 Round { key, slots: &slots, agreed_step: &agreed_step, input: &input, average: &mut mean, sent: None };
@@ -129,9 +107,9 @@ impl<R: Reducer + 'static> InBackground<R> {
         }));
     }
 
-    /// Discards an exchange that was started in another session.
+    /// Abandons an exchange that was started in another session.
     fn forget_other_sessions(&mut self, comm: &Session) {
-        if self.session.as_ref().is_none_or(|session| Arc::ptr_eq(session, &comm.identity)) {
+        if self.session.as_ref().is_none_or(|session| session == comm.identity()) {
             return;
         }
         if let Some(pending) = self.pending.take() {
@@ -164,8 +142,8 @@ impl<R: Reducer + 'static> InBackground<R> {
     }
 
     /// Waits for the mean of the exchange that was started with `key` and `agreed_step`; [`mean`](Self::mean) then returns it.
-    /// Does nothing if nothing was sent.
-    pub(super) fn receive(
+    /// Does nothing before the first exchange.
+    pub fn receive(
         &mut self,
         key: Key,
         agreed_step: AgreedStep,
@@ -179,7 +157,7 @@ impl<R: Reducer + 'static> InBackground<R> {
         let before = comm.now();
         if self.arrived.is_none() {
             if self.pending.is_none() {
-                // A resumed run: the exchange was in flight when the run was saved, and is started again at its original time.
+                // A resumed run: the exchange was in flight when the run was saved. It is started again at its original time.
                 let now = comm.now();
                 comm.set_clock(self.started);
                 self.start(key, agreed_step, cx, comm);
@@ -195,19 +173,19 @@ impl<R: Reducer + 'static> InBackground<R> {
         }
         let waited = comm.now() - before;
         if let Some(seconds) = &mut self.report.seconds {
-            seconds.hidden = (seconds.compress + seconds.exchange - waited).max(0.0);
+            seconds.overlapped = (seconds.compress + seconds.exchange - waited).max(0.0);
         }
         Ok(())
     }
 
-    /// Returns the mean that has arrived and is not committed yet.
-    pub(super) fn mean(&self) -> Option<&[f32]> {
+    /// Returns the mean, if it has arrived and its use is not committed yet.
+    pub fn mean(&self) -> Option<&[f32]> {
         self.arrived.as_ref().map(|arrived| &arrived.mean[..])
     }
 
-    /// Waits for the exchange in flight without advancing the clock: the exchange still ends at its own time, and counts at the
-    /// step that uses it.
-    pub(super) fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
+    /// Waits for the exchange in flight without advancing the clock. The exchange still ends at its own time, and its bytes
+    /// count at the step that receives the mean.
+    pub fn settle(&mut self, comm: &mut Session) -> Result<(), ReduceError> {
         self.forget_other_sessions(comm);
         let now = comm.now();
         let settled = self.finish(comm);
@@ -217,12 +195,14 @@ impl<R: Reducer + 'static> InBackground<R> {
         settled
     }
 
-    pub(super) fn report(&self, report: &mut Report) {
+    /// Writes the reducer's report of the last exchange.
+    pub fn report(&self, report: &mut Report) {
         report.clone_from(&self.report);
     }
 }
 
-/// By hand, because a load abandons the exchange in flight, and the reducer's saved state is the one from before it.
+/// By hand, because loading abandons the exchange in flight, and the saved state of the reducer is that from before
+/// this exchange.
 impl<R: Reducer + 'static> Stateful for InBackground<R> {
     fn save(&self, state: &mut State) {
         state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
@@ -247,7 +227,7 @@ impl<R: Reducer + 'static> Stateful for InBackground<R> {
         Ok(())
     }
 
-    /// Commits. If there is a next input, the mean that arrived has been used.
+    /// Commits. A staged next input means that the mean has been used.
     fn commit(&mut self) {
         if self.input.is_staged() {
             if let Some(arrived) = self.arrived.take() {
@@ -258,7 +238,7 @@ impl<R: Reducer + 'static> Stateful for InBackground<R> {
         self.input.commit();
     }
 
-    /// Discards the next input. The mean that arrived stays, and so does the reducer's staged state, because the exchange took
+    /// Discards the staged next input. The mean and the reducer's staged state are kept, because their exchange has taken
     /// place.
     fn discard(&mut self) {
         self.input.discard();

@@ -1,5 +1,5 @@
-//! Outer optimization for local-step strategies: ranks step alone for a period, then an outer step uses the mean of their
-//! changes.
+//! Outer optimization for local-step strategies: ranks step alone for a period, then an outer step is computed from the
+//! mean of their parameter changes.
 //!
 //! ```text
 //! every rank:  x₀ ──► x₀ − γ·g ──► … ──► x_i          period local steps, no exchange (or those of a base)
@@ -7,20 +7,16 @@
 //!              x₀, u ← advance(x₀, D, u)              the same on every rank
 //! ```
 //!
-//! An algorithm is an [`OuterRule`]: its settings, and the update of one value. Its module states when to use it.
+//! An algorithm implements [`OuterRule`]: its settings, and the outer update of one value.
 //!
 //! ```
 //! use briquette_core::config::Described;
-//! use briquette_core::sync::{Outer, OuterRule, OuterStep, SyncStrategy};
+//! use briquette_core::sync::{outer::{Outer, OuterRule, OuterStep}, SyncStrategy};
 //!
 //! /// Half of the way to the mean, every fourth step.
-//! #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+//! #[derive(Debug, serde::Serialize, serde::Deserialize, Described)]
+//! #[described(name = "half", help = "half of the way to the mean")]
 //! struct Half;
-//!
-//! impl Described for Half {
-//!     const NAME: &'static str = "half";
-//!     const HELP: &'static str = "half of the way to the mean";
-//! }
 //!
 //! impl OuterRule for Half {
 //!     const HAS_MOMENTUM: bool = false;
@@ -32,23 +28,21 @@
 //!     }
 //! }
 //!
-//! let half = Outer::new(Half, briquette_core::reduce::Dense, None)?;
+//! let half = Outer::new(Half, briquette_core::reduce::dense::Dense, None)?;
 //! assert_eq!((0..9).filter(|step| half.plan(*step).parameters).collect::<Vec<_>>(), [3, 7]);
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
 use std::ops::Range;
 
-use super::{Agrees, Context, Momenta, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, Feedback, ReducerConfig};
 use crate::error::{ConfigError, ReduceError, SyncError};
-use crate::reduce::{AgreedStep, Reducer, Round, check_average};
 use crate::report::Report;
+use crate::seam::{AgreedStep, Agrees, Context, Momenta, Plan, Reducer, Round, SyncStrategy, check_average};
+use crate::settings::{Described, Exchange, Feedback, ReducerConfig};
 use crate::state::{OnResize, Place, Staged};
-use crate::stateful;
-use crate::{Session, Slot};
+use crate::{Session, Slot, stateful};
 
-/// An outer step's update of one value.
+/// Outer update of one value: an algorithm with its settings.
 pub trait OuterRule: Described + std::fmt::Debug + Send {
     /// Set if the rule keeps a slow momentum `u`.
     const HAS_MOMENTUM: bool = true;
@@ -58,7 +52,8 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
     /// Returns the number of local steps between outer steps, at least 1.
     fn period(&self) -> u64;
 
-    /// Returns whether differences are averaged. If not, each rank takes its own outer step, and only its base exchanges.
+    /// Returns whether the ranks' changes are averaged. If not, each rank takes its own outer step, and only its base
+    /// strategy exchanges.
     fn averages(&self) -> bool {
         true
     }
@@ -68,30 +63,30 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
         Momenta::Keep
     }
 
-    /// Updates one value. Takes its anchor `x₀`, the mean over ranks of `x₀ − x_i`, and the slow momentum (0 if there is none).
-    /// Returns the next anchor and the next momentum.
+    /// Updates one value from its anchor `x₀` (the value at the last outer step), `difference`, the mean over ranks of
+    /// `x₀ − x_i`, and the slow momentum (0 if there is none). Returns the next anchor and the next momentum.
     fn advance(&self, anchor: f32, difference: f32, momentum: f32, at: &OuterStep) -> (f32, f32);
 }
 
 /// Inputs of an outer step that are the same for all values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OuterStep {
-    /// Learning rate of the step that ends the period; 0 if it is not read.
+    /// Learning rate of the step that ends the period, or 0 if the rule does not read it.
     pub rate: f32,
     /// Number of ranks.
     pub world: usize,
 }
 
-/// Returns the exchanges with which the laws test a strategy that exchanges differences: dense, and compressed with error
-/// feedback.
-pub(super) fn exchanges() -> Vec<Exchange> {
+/// Returns the exchanges with which the laws test a strategy that exchanges parameter changes: dense, and compressed with
+/// error feedback.
+pub fn exchanges() -> Vec<Exchange> {
     let reducer = ReducerConfig::gather("topk:8x".parse().expect("a compressor's text"));
-    vec![Exchange::default(), Exchange { reducer, feedback: Feedback::Error, ..Exchange::default() }]
+    vec![Exchange::default(), Exchange { reducer, feedback: Feedback::error(), ..Exchange::default() }]
 }
 
-/// Computes the outer step of `x₀` and `u`. The storage of the next `x₀` holds the mean difference; the results are written
-/// there, and neither is staged.
-pub(super) fn advance<S: OuterRule>(
+/// Computes the outer step of `x₀` and `u`. The storage of the next `x₀` holds the mean difference and is overwritten with
+/// the result. Neither result is staged.
+pub fn advance<S: OuterRule>(
     rule: &S,
     [anchor, momentum]: [&mut Staged<Vec<f32>>; 2],
     slots: &[Slot],
@@ -111,7 +106,7 @@ pub(super) fn advance<S: OuterRule>(
     check_average(next, slots)
 }
 
-/// A rule, with the reducer that exchanges differences; see the [module](self).
+/// Strategy of an outer rule and the reducer that exchanges the parameter changes; see the [module](self).
 pub struct Outer<S, R> {
     rule: S,
     reducer: R,
@@ -133,8 +128,8 @@ impl<S: std::fmt::Debug, R: std::fmt::Debug> std::fmt::Debug for Outer<S, R> {
 }
 
 impl<S: OuterRule, R: Reducer> Outer<S, R> {
-    /// Creates the strategy; differences are exchanged through `reducer`. Between outer steps ranks follow `base`, or step
-    /// alone without one.
+    /// Creates the strategy, which exchanges parameter changes through `reducer`. Between outer steps ranks follow the
+    /// strategy `base`, or step alone if there is none.
     ///
     /// # Errors
     /// [`ConfigError`] for a setting that is out of range.
@@ -144,7 +139,8 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         Ok(Outer { rule, reducer, base, anchor, momentum, difference, report, ends: false })
     }
 
-    /// Returns the slow momentum `u`, the same on every rank; empty before the first outer step, and if there is none.
+    /// Returns the slow momentum `u`, the same on every rank. Empty before the first outer step, and for rules without
+    /// momentum.
     pub fn momentum(&self) -> &[f32] {
         self.momentum.now()
     }
@@ -153,7 +149,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         if self.rule.averages() { Place::Replicated } else { Place::PerRank(OnResize::Spread) }
     }
 
-    /// Starts the base from the new anchor, if an outer step that averages has been committed.
+    /// Restarts the base strategy from the new anchor, if an outer step that averages has been committed.
     fn pass_on(&mut self) {
         if std::mem::take(&mut self.ends)
             && self.rule.averages()
@@ -171,8 +167,8 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
     }
 
-    /// Ends a period; `difference` holds `x_i`. The mean of `x₀ − x_i` is written to the next anchor's storage, which then
-    /// becomes the next anchor.
+    /// Ends a period. `difference` holds `x_i`. The mean of `x₀ − x_i` is written to the storage of the next anchor, which
+    /// the outer step then overwrites.
     fn end_period(&mut self, cx: &Context<'_>, comm: &mut Session) -> Result<(), ReduceError> {
         let (step, len) = (cx.agreed_step.step, self.difference.len());
         let rate = match cx.agreed_step.learning_rate {
@@ -181,7 +177,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
             None => return Err(ReduceError::NoLearningRate { step }),
         };
         let outer_step = OuterStep { rate, world: comm.world() };
-        // If ranks step with different rates, controllers must not base decisions on them.
+        // If ranks step with different rates, controllers must not see a rate.
         let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
         let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
         let (anchor, mean) = self.anchor.both();
@@ -296,7 +292,7 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         self.base.iter().for_each(|base| base.view(parameters));
     }
 
-    /// Returns nothing: an outer step moves the mean.
+    /// Returns nothing: an outer step changes the mean.
     fn conserved(&self, _parameters: &[f32]) -> Option<Vec<f32>> {
         None
     }

@@ -4,11 +4,11 @@
 //! averages, the more so the larger the learning rate and the more their data differ: at rate `γ` the bias is of the order of
 //! `H²γ²`.
 //!
-//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) the parameters are set to their mean over ranks. A reducer that
-//! compresses instead sends each rank's change since the last average, `D = mean of x₀ − x_i`, and all ranks continue from `x₀
-//! − ρ·D` (Qsparse-local SGD, under error feedback). With `ρ ≠ 1` local steps and outer steps have different rates: `ρ =
-//! η_out/η_in` in the analysis of minibatch and local SGD. The inner optimizer's momenta stay rank-local, are reset, or are
-//! averaged as in PRSGD with momentum.
+//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) the parameters are set to their mean over ranks. With a reducer
+//! that compresses, each rank instead sends its change since the last average, `x₀ − x_i`. All ranks then continue from
+//! `x₀ − ρ·D`, with `D` the mean of the changes (Qsparse-local SGD, under error feedback). With `ρ ≠ 1` local steps and outer steps
+//! have different rates: `ρ = η_out/η_in` in the analysis of minibatch and local SGD. The inner optimizer's momenta stay
+//! rank-local, are reset, or are averaged as in PRSGD with momentum.
 //!
 //! | setting | equivalent to |
 //! |---|---|
@@ -20,10 +20,10 @@
 //!
 //! **Properties.** Replicas are equal after an average. Ranks may step with different learning rates.
 //!
-//! **State.** `x₀`, the same on every rank, where differences are exchanged; otherwise none.
+//! **State.** `x₀`, replicated, if ranks exchange changes; otherwise none.
 //!
-//! **Knobs.** `period` `H`, steps, by default 8, or less if the run is known to have fewer than 20 periods; `momenta`: `keep`
-//! (the default), `reset` or `average`; `rate` `ρ` above 0, default 1.
+//! **Knobs.** `period` `H` in steps, by default 8, or less if the run is known to have fewer than 20 periods. `momenta`:
+//! `keep` (the default), `reset` or `average`. `rate` `ρ` above 0, default 1.
 //!
 //! **References.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), algorithm 1. H. Yu,
 //! S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), algorithm 1. D. Basu,
@@ -31,7 +31,7 @@
 //! *Minibatch vs Local SGD for Heterogeneous Distributed Learning*, NeurIPS 2020 (arXiv 2006.04735), section 4, for the two rates.
 //!
 //! ```
-//! use briquette_core::sync::{Periodic, Plan, SyncStrategy};
+//! use briquette_core::sync::{periodic::Periodic, Plan, SyncStrategy};
 //! let strategy = Periodic::new(4)?;
 //! let due: Vec<u64> = (0..9).filter(|&s| strategy.plan(s) == Plan::PARAMETERS).collect();
 //! assert_eq!(due, [3, 7]);
@@ -41,13 +41,13 @@
 use super::every_step::InPlace;
 use super::outer::{self, Outer, OuterRule, OuterStep};
 use super::rounds::{in_rounds, period_of};
-use super::{Context, Momenta, Plan, SyncStrategy};
-use crate::config::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::error::{ConfigError, SyncError};
-use crate::reduce::Dense;
+use crate::reduce::dense::Dense;
 use crate::report::Report;
+use crate::seam::{Context, Momenta, Plan, SyncStrategy};
+use crate::settings::{Described, Exchange, Sends, StrategyConfig, StrategySettings, StrategyTraits};
 use crate::state::Stateful;
-use crate::wrapper::Metered;
+use crate::wrapper::metered::Metered;
 use crate::{Layout, Session};
 
 /// Averages parameters every `H` steps; see the [module](self).
@@ -101,53 +101,36 @@ impl SyncStrategy for Periodic {
 }
 
 /// Settings of Local SGD.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
-pub struct LocalSgdConfig {
+#[described(
+    name = "local-sgd",
+    help = "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences",
+    representatives("local-sgd:1", "local-sgd:5", "local-sgd:2,momenta=average,rate=0.5")
+)]
+pub struct LocalSgd {
     /// Steps between averages, at least 1. If absent, it follows from the [number of steps](StrategySettings::for_steps).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[setting(range = "[1, inf)")]
     pub period: Option<u64>,
     /// Treatment of the inner optimizer's momenta after an average.
+    #[setting(syntax = "keep|reset|average")]
     pub momenta: Momenta,
     /// Factor of the mean difference, above 0; 1 gives the mean itself.
+    #[setting(default = 1.0, range = "(0, inf)")]
     pub rate: f32,
 }
 
 /// The default period.
 const USUAL: u64 = 8;
 
-impl Default for LocalSgdConfig {
-    fn default() -> Self {
-        LocalSgdConfig { period: None, momenta: Momenta::Keep, rate: 1.0 }
-    }
-}
-
-impl LocalSgdConfig {
+impl LocalSgd {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
         self.period.unwrap_or(USUAL)
     }
 }
 
-impl Described for LocalSgdConfig {
-    const NAME: &'static str = "local-sgd";
-    const SETTINGS: &'static str = "PERIOD[,momenta=keep|reset|average,rate=1]";
-    const HELP: &'static str =
-        "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        ConfigError::unless(self.rate.is_finite() && self.rate > 0.0, "rate of local-sgd", "above 0", self.rate)?;
-        Periodic::new(self.steps()).map(drop)
-    }
-
-    fn representatives() -> Vec<Self> {
-        let plain = [1, 5].map(|period| LocalSgdConfig { period: Some(period), ..Self::default() });
-        let outer = LocalSgdConfig { period: Some(2), momenta: Momenta::Average, rate: 0.5 };
-        plain.into_iter().chain([outer]).collect()
-    }
-}
-
-impl StrategySettings for LocalSgdConfig {
+impl StrategySettings for LocalSgd {
     fn traits(&self) -> StrategyTraits {
         StrategyTraits { sends: Sends::Progress, ..StrategyTraits::default() }
     }
@@ -160,8 +143,8 @@ impl StrategySettings for LocalSgdConfig {
         Ok(Box::new(Outer::new(*self, exchange.build_reducer(layout, world)?, None)?))
     }
 
-    fn fewest_ranks(&self, exchange: &Exchange) -> usize {
-        exchange.fewest_ranks()
+    fn min_ranks(&self, exchange: &Exchange) -> usize {
+        exchange.min_ranks()
     }
 
     fn exchanges(&self) -> Vec<Exchange> {
@@ -174,12 +157,12 @@ impl StrategySettings for LocalSgdConfig {
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
-            LocalSgdConfig { period: Some(period), ..*self }.into()
+            LocalSgd { period: Some(period), ..*self }.into()
         })
     }
 }
 
-impl OuterRule for LocalSgdConfig {
+impl OuterRule for LocalSgd {
     const HAS_MOMENTUM: bool = false;
 
     fn period(&self) -> u64 {

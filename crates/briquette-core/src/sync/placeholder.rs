@@ -1,7 +1,7 @@
 //! Placeholder left while a strategy is borrowed.
 
-use super::{Plan, SyncStrategy};
 use crate::report::Report;
+use crate::seam::{Plan, SyncStrategy};
 use crate::state::Stateful;
 
 /// Placeholder for a strategy that was moved to a [background job](crate::Session::start). It has the plan of the step, and

@@ -10,12 +10,18 @@ use serde::forward_to_deserialize_any;
 
 use crate::error::ConfigError;
 
-/// Reads `settings`, the part after the name in `text`. `what` is the family, for error messages.
+/// Reads `settings`, the part after the name in `text`, of which the first `places` may stand by place. `what` is the family, for error
+/// messages.
 ///
 /// # Errors
 /// [`ConfigError::Text`] names the text, the key, the value, and what is valid.
-pub(crate) fn read<T: DeserializeOwned>(what: &'static str, text: &str, settings: &str) -> Result<T, ConfigError> {
-    let read = split(settings).and_then(|entries| T::deserialize(Settings(entries)));
+pub(crate) fn read<T: DeserializeOwned>(
+    what: &'static str,
+    text: &str,
+    settings: &str,
+    places: usize,
+) -> Result<T, ConfigError> {
+    let read = entries(settings).and_then(|entries| T::deserialize(Settings { entries, places }));
     read.map_err(|error| ConfigError::text(what, text, error))
 }
 
@@ -37,41 +43,35 @@ impl Error for Wrong {
     }
 }
 
-/// A value and its key. Only the first entry may lack a key.
-pub(crate) type Entry<'a> = (Option<&'a str>, &'a str);
+/// A key and its value. Only the first entry may lack a key. It then holds the values by place.
+type Entry<'a> = (Option<&'a str>, &'a str);
 
-/// Splits the settings of a text into values and their keys.
-///
-/// # Errors
-/// [`ConfigError::Text`] for an entry that is neither a value nor `key=value`.
-pub(crate) fn entries(settings: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
-    split(settings).map_err(|error| ConfigError::text("settings", settings, error))
+/// Splits settings into entries.
+fn entries(settings: &str) -> Result<Vec<Entry<'_>>, Wrong> {
+    let parts = split(settings, ',', usize::MAX)?;
+    parts.into_iter().filter(|_| !settings.is_empty()).enumerate().map(|(index, part)| place(index, part)).collect()
 }
 
-/// Splits at commas outside of parentheses.
-fn split(settings: &str) -> Result<Vec<Entry<'_>>, Wrong> {
+/// Splits into at most this many parts, at separators outside of parentheses.
+fn split(text: &str, separator: char, most: usize) -> Result<Vec<&str>, Wrong> {
     let mut depth = 0_usize;
     let mut balanced = true;
-    let parts: Vec<&str> = settings
-        .split(|character| {
-            match character {
-                '(' => depth += 1,
-                ')' => (depth, balanced) = (depth.saturating_sub(1), balanced && depth > 0),
-                _ => {}
-            }
-            character == ',' && depth == 0
-        })
-        .collect();
-    if depth > 0 || !balanced {
-        return Err(Wrong("a parenthesis has no partner".into()));
-    }
-    parts.into_iter().filter(|_| !settings.is_empty()).enumerate().map(|(index, part)| place(index, part)).collect()
+    let separates = |character| {
+        match character {
+            '(' => depth += 1,
+            ')' => (depth, balanced) = (depth.saturating_sub(1), balanced && depth > 0),
+            _ => {}
+        }
+        character == separator && depth == 0
+    };
+    let parts = text.splitn(most, separates).collect();
+    if depth > 0 || !balanced { Err(Wrong("a parenthesis has no partner".into())) } else { Ok(parts) }
 }
 
 fn place(index: usize, part: &str) -> Result<Entry<'_>, Wrong> {
     match part.split_once('=').filter(|(key, _)| is_key(key)) {
         Some((key, value)) => Ok((Some(key), bare(value))),
-        None if index == 0 && !part.is_empty() => Ok((None, bare(part))),
+        None if index == 0 && !part.is_empty() => Ok((None, part)),
         None => Err(Wrong(format!("`{part}` is not KEY=VALUE"))),
     }
 }
@@ -93,14 +93,18 @@ fn bare(value: &str) -> &str {
 }
 
 /// The settings of an algorithm.
-struct Settings<'a>(Vec<Entry<'a>>);
+struct Settings<'a> {
+    entries: Vec<Entry<'a>>,
+    /// Number of fields that may stand by place.
+    places: usize,
+}
 
 impl<'de> Deserializer<'de> for Settings<'_> {
     type Error = Wrong;
 
     /// Deserializes settings without fields.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
-        match self.0.first() {
+        match self.entries.first() {
             None => visitor.visit_unit(),
             Some((_, value)) => Err(Wrong(format!("it has no settings, got `{value}`"))),
         }
@@ -112,11 +116,15 @@ impl<'de> Deserializer<'de> for Settings<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Wrong> {
-        let first = fields.first().copied().unwrap_or_default();
         let mut entries: Vec<(String, &str)> = Vec::new();
-        for (key, value) in self.0 {
+        for (key, value) in self.entries {
+            let Some(key) = key else {
+                let values = split(value, ':', self.places.min(fields.len()))?;
+                entries.extend(fields.iter().zip(values).map(|(key, value)| ((*key).to_owned(), bare(value))));
+                continue;
+            };
             // Accepts the spelling of the command line, with hyphens, besides that of the field.
-            let key = key.map_or_else(|| first.to_owned(), |key| key.replace('-', "_"));
+            let key = key.replace('-', "_");
             if entries.iter().any(|(earlier, _)| *earlier == key) {
                 return Err(Wrong(format!("`{key}` is given twice")));
             }
@@ -159,7 +167,7 @@ impl Value<'_> {
         text.parse().map_err(|_| Error::invalid_value(Unexpected::Other(&format!("`{}`", self.0)), &expected))
     }
 
-    /// Parses a number. Factors may end in an x.
+    /// Parses a number. Ratios may end in an x.
     fn number<T: std::str::FromStr>(&self) -> Result<T, Wrong> {
         self.parse(self.0.strip_suffix('x').unwrap_or(self.0), "a number")
     }

@@ -6,22 +6,33 @@ use std::fmt::{self, Display};
 use serde::Serialize;
 use serde::ser::{Error, Impossible, SerializeStruct, Serializer};
 
-/// Writes the name, the first field, and every other field that differs from its default.
+/// Writes the name, then by place the first field and those up to the last of `places` that differs from its default, then by key every
+/// other field that differs.
 ///
 /// # Errors
 /// Those of the formatter, and an error if the settings are not a flat struct.
-pub(crate) fn write<T: Serialize + Default>(f: &mut fmt::Formatter<'_>, name: &str, settings: &T) -> fmt::Result {
+pub(crate) fn write<T: Serialize + Default>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    places: usize,
+    settings: &T,
+) -> fmt::Result {
     f.write_str(name)?;
     let fields = settings.serialize(Fields).map_err(|_| fmt::Error)?;
     let defaults = T::default().serialize(Fields).map_err(|_| fmt::Error)?;
+    let differs = |field: &Field| !defaults.contains(field);
+    // A field without a value cannot stand by place.
+    let by_place = fields.iter().take(places).take_while(|(_, value)| value.is_some());
+    let placed = by_place.enumerate().filter(|(index, field)| *index == 0 || differs(field)).last();
+    let placed = placed.map_or(0, |(index, _)| index + 1);
     let mut separator = ':';
     for (index, (key, value)) in fields.iter().enumerate() {
-        let is_default = defaults.iter().any(|(other, default)| other == key && default == value);
-        let Some(value) = value.as_ref().filter(|_| index == 0 || !is_default) else { continue };
-        let value = bracketed(value);
-        match index {
-            0 => write!(f, "{separator}{value}")?,
-            _ => write!(f, "{separator}{}={value}", key.replace('_', "-"))?,
+        let Some(value) = value.as_ref().filter(|_| index < placed || differs(&fields[index])) else { continue };
+        let value = if places > 1 && value.contains(':') { format!("({value})").into() } else { bracketed(value) };
+        if index < placed {
+            write!(f, ":{value}")?;
+        } else {
+            write!(f, "{separator}{}={value}", key.replace('_', "-"))?;
         }
         separator = ',';
     }
@@ -215,7 +226,7 @@ impl Serializer for Value {
     ) -> Result<Option<String>, Unwritable> {
         let text = it.serialize(self)?;
         // A ratio is displayed with an x.
-        Ok(if name == "CompressionFactor" { text.map(|text| text + "x") } else { text })
+        Ok(if name == "CompressionRatio" { text.map(|text| text + "x") } else { text })
     }
     fn serialize_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeStruct, Unwritable> {
         not_flat()

@@ -63,14 +63,14 @@ fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_va
 /// Messages of every compressor, for vectors with and without a whole block.
 fn messages() -> Vec<Message> {
     let lengths = [0, 1, 300, 3000];
-    let of = |config: crate::config::CompressorConfig| {
+    let of = |config: crate::settings::CompressorConfig| {
         lengths.map(|len| {
             let (x, mut message) = ((0..len).map(|i| (i as f32 * 0.7).sin()).collect::<Vec<_>>(), Message::default());
             config.build().compress_into(&x, crate::Key::new(1), &mut message);
             message
         })
     };
-    crate::config::CompressorConfig::defaults().into_iter().flat_map(of).collect()
+    crate::settings::CompressorConfig::defaults().into_iter().flat_map(of).collect()
 }
 
 #[test]

@@ -1,61 +1,52 @@
 //! Adaptive compression: a controller sets the compression ratio of every exchange, including dense, for the whole vector or per slot.
 //!
 //! **Method.** Measure the quantities of this rank's vector that the controller [needs](Controller::needs) and sum them over ranks. Every
-//! rank's copy of the controller decides from these agreed numbers. Then set the [knob](Reducer::knob) and reduce. If the factor of a probe
-//! is chosen, the probe's message is sent, so nothing is compressed twice. If all factors are 1 a [`Dense`] ring is used, because gathering
+//! rank's copy of the controller decides from these agreed numbers. Then set the [knob](Reducer::knob) and reduce. If the ratio of a probe
+//! is chosen, the probe's message is sent, so nothing is compressed twice. If all ratios are 1 a [`Dense`] ring is used, because gathering
 //! `W` full messages costs `W/2` times as much.
 //!
-//! **Cost.** Every gain needs a message. Top-k, threshold top-k, Redsync and random-k derive each message from the previous one, in a pass
-//! over its values, so the vector itself is compressed once. Compressors without [`refine_into`](crate::compress::Compressor::refine_into)
-//! compress it once per probe. [`SharedRandomK`](crate::reduce::SharedRandomK) makes no message: its probes sum the values that would be
-//! selected. Norms and moments take one pass over the vector each.
+//! **Cost.** A *gain*, the share of the vector's energy (squared norm) that a ratio keeps, is measured by compressing. Top-k, threshold top-k,
+//! Redsync and random-k derive each message from the previous one, in a pass over its values, so the vector itself is compressed once. Compressors
+//! without [`refine_into`](crate::seam::Compressor::refine_into) compress it once per probe.
+//! [`SharedRandomK`](crate::reduce::shared_random_k::SharedRandomK) makes no message: its probes sum the values that would be selected. Norms and
+//! moments take one pass over the vector each.
 //!
-//! **Placement.** *Inside* [`ErrorFeedback`](super::ErrorFeedback) or [`MomentumCorrection`](super::MomentumCorrection), so that gains are
+//! **Placement.** *Inside* [`ErrorFeedback`](crate::wrapper::error_feedback::ErrorFeedback) or [`MomentumCorrection`](crate::wrapper::momentum_correction::MomentumCorrection), so that gains are
 //! those of the vector with its residual, as GraVAC defines them. *Outside* [`Bucketed`], so that one decision holds for all buckets.
 //!
-//! **Agreement** ([`Probing`]). *Late*, the default: the measurements of this step's vector are sent with the next step's header, and that
-//! step's decision uses them. They are one step old and cost no round trip. A step asks first if the controller needs other numbers than
-//! were measured (at the first step, when GraVAC's candidates have moved, when steps were skipped), or if there are more than
-//! [`Measured::MOST`] numbers (L-GreCo, with more than a few slots). *First*, as published: an all-reduce before every exchange.
+//! **Agreement** ([`Probing`]). *Late*, the default: the measurements of this step's vector are sent with the next step's header, and the
+//! next step's decision uses them. They are one step old and cost no round trip. A step runs an all-reduce first in two cases: the
+//! controller needs other numbers than were measured (at the first step, when GraVAC's candidates have moved, when steps were skipped), or
+//! it needs more than [`Measured::MOST`] numbers (L-GreCo, with more than a few slots). *First*, as published: an all-reduce before every
+//! exchange.
 //!
-//! While the vector [arrives](Reducer::reduce_arriving), late numbers are measured after the whole exchange, so that no bucket waits for
-//! another bucket's values. No probe's message can then be the one that is sent, and gains cost another compression. With *First*, the
-//! exchange waits for the whole vector.
+//! If the vector [arrives](Reducer::reduce_arriving) in parts, late numbers are measured after the whole exchange, so that no bucket
+//! waits for another bucket's values. The messages of probes then come too late to be sent, and gains cost another compression. With
+//! *First*, the exchange waits for the whole vector.
 //!
-//! **On the wire.** Late: 8 bytes per number in the header. First: an all-reduce of the numbers before the exchange. They are f64: `‖x‖²`
-//! and one number per gain (per slot if slots are needed), and one if moments are needed.
+//! **On the wire.** Late: 8 bytes per number in the header. First: an all-reduce of the numbers before the exchange. The numbers are f64:
+//! `‖x‖²` and one number per gain (for each slot, if slots are needed), and one more if moments are needed.
 
 use std::ops::Range;
 
-use super::Bucketed;
+use super::bucketed::Bucketed;
 use super::feed::Delivery;
-use crate::CompressionFactor;
-use crate::Session;
-use crate::control::{Agreed, Controller, Moments, Needs};
 use crate::error::{ConfigError, ReduceError, StateError};
 use crate::math::{norm2, total};
-use crate::reduce::{
-    Arriving, CompleteVector, Dense, Energies, Exchanged, Levels, Probe, Reducer, Round, Unsent, gain,
-};
+use crate::reduce::dense::Dense;
 use crate::report::{Measured, Report};
+use crate::seam::{
+    Agreed, Arriving, CompleteVector, Controller, Energies, Exchanged, Moments, Needs, Probe, Ratios, Reducer, Round,
+    SentInput, gain,
+};
+pub use crate::settings::Probing;
 use crate::state::{State, Stateful};
-
-/// Time at which ranks agree on the controller's inputs; see the [module](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Probing {
-    /// With the next step's header: decisions use the numbers of the previous step.
-    #[default]
-    Late,
-    /// In an all-reduce before the exchange, as published.
-    First,
-}
+use crate::{CompressionRatio, Session};
 
 /// Quantities that a controller requested, for comparison.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
-    gains: Vec<CompressionFactor>,
+    gains: Vec<CompressionRatio>,
     flags: [bool; 3],
 }
 
@@ -77,7 +68,7 @@ impl Asked {
 #[derive(Debug)]
 pub struct Adaptive<R, K> {
     inner: R,
-    /// Buckets for dense exchanges; without them dense uses one ring.
+    /// Buckets for dense exchanges. Without them a dense exchange uses one ring.
     buckets: Option<Bucketed<Dense>>,
     controller: K,
     was_dense: bool,
@@ -123,8 +114,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
                 "use gather with a message for each slot (per_slot = true), or a controller for the whole vector",
             ),
             None => (
-                "it sets the compression ratio, and the reducer has no knob for it",
-                "use gather with a compressor that has one, such as topk or qsgd, or shared-random-k, or no controller",
+                "it sets the compression ratio, and the reducer has no adjustable ratio",
+                "use gather with topk or qsgd, shared-random-k, or no controller",
             ),
         };
         Err(ConfigError::conflict("the controller", "the reducer", why, instead))
@@ -137,15 +128,15 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         self
     }
 
-    /// Sets the time at which ranks agree on the controller's inputs.
+    /// Sets when ranks agree on the measurements.
     #[must_use]
     pub fn probing(mut self, probing: Probing) -> Self {
         self.probing = probing;
         self
     }
 
-    /// Measures the quantities that the controller needs of this rank's vector, into `own`, unless they are there already. If any is
-    /// needed, waits for the whole vector.
+    /// Measures the quantities of this rank's vector that the controller needs, and writes them to `own`. Does nothing if they were
+    /// measured already. If any is needed, waits for the whole vector.
     fn measure(&mut self, round: &Round<'_>, values: &mut dyn Arriving, comm: &mut Session) {
         let needs = self.controller.needs();
         let asked = Asked::of(needs);
@@ -166,8 +157,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         energies.clear(needs.gains.len());
         match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
             Some(knob) => {
-                let (factors, per_slot) = (needs.gains, needs.slots);
-                knob.probe(&Probe { input, slots, key: *key, rank, factors, per_slot }, energies);
+                let (ratios, per_slot) = (needs.gains, needs.slots);
+                knob.probe(&Probe { input, slots, key: *key, rank, ratios, per_slot }, energies);
             }
             None if needs.slots => slots.iter().for_each(|slot| energies.push(norm2(&input[slot.range()]))),
             None if needs.norm || needs.moments => energies.push(norm2(input)),
@@ -226,16 +217,17 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         let (norm2, gains) = self.whole.split_first().map_or((0.0, &[][..]), |(norm2, gains)| (*norm2, gains));
         let (agreed_step, slots, energies) = (round.agreed_step, round.slots, &self.energies);
         let decision = self.controller.decide(&Agreed { agreed_step, slots, norm2, moments, gains, energies });
-        if let Levels::PerSlot(factors) = decision.levels {
-            assert_eq!(factors.len(), slots.len(), "a controller must decide for each slot, or for all as one");
+        if let Ratios::PerSlot(ratios) = decision.ratios {
+            assert_eq!(ratios.len(), slots.len(), "a controller must decide for each slot, or for all as one");
         }
-        (self.was_dense, self.reason) = (decision.levels.is_dense(), decision.reason);
+        (self.was_dense, self.reason) = (decision.ratios.is_dense(), decision.reason);
         if !self.was_dense {
-            self.inner.knob().into_iter().for_each(|knob| knob.set(decision.levels));
+            self.inner.knob().into_iter().for_each(|knob| knob.set(decision.ratios));
         }
         let needs = self.controller.needs();
         let is_late = self.probing == Probing::Late && Asked::of(needs).numbers(round.slots.len()) <= Measured::MOST;
-        // The message of a gain probe may be the one that is sent, so it comes first. Norms can wait until the whole vector has arrived.
+        // The message of a gain probe may be the one that is sent, so gains are measured before the exchange. Norms can wait until the
+        // whole vector has arrived.
         let is_first = is_late && !needs.gains.is_empty() && delivery == Delivery::Complete;
         if is_first {
             self.measure(&round, values, comm);
@@ -257,7 +249,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
     }
 }
 
-/// By hand, because a controller is not staged: a discarded step restores its state from before.
+/// By hand, because a controller is not staged: `discard` restores the state from before the step.
 impl<R: Reducer, K: Controller> Stateful for Adaptive<R, K> {
     fn save(&self, state: &mut State) {
         match &self.before {
@@ -307,8 +299,12 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
         self.inner.can_subtract_sent()
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        if self.was_dense { Dense.subtract_sent(unsent) } else { self.inner.subtract_sent(unsent) }
+    fn subtracts_on_device(&self) -> bool {
+        !self.was_dense && self.inner.subtracts_on_device()
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        if self.was_dense { Dense.subtract_sent(input) } else { self.inner.subtract_sent(input) }
     }
 
     fn discards_residual(&self) -> bool {
@@ -321,11 +317,12 @@ impl<R: Reducer, K: Controller> Reducer for Adaptive<R, K> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        // For other ratios the reducer reports its own: its knob may not reach the requested one.
+        // At other ratios the inner reducer reports the ratio, because its knob may not reach the requested one
+        // exactly.
         if self.was_dense {
-            report.factor = Some(CompressionFactor::DENSE);
+            report.ratio = Some(CompressionRatio::DENSE);
             report.carrier = None;
-            report.slots.iter_mut().for_each(|slot| slot.factor = report.factor);
+            report.slots.iter_mut().for_each(|slot| slot.ratio = report.ratio);
         }
         if report.with_state {
             report.state = self.controller.describe();

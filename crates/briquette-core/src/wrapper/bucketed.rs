@@ -1,23 +1,23 @@
 //! Bucketing: splits the vector into buckets of whole slots that are exchanged one after another.
 //!
-//! A bucket holds consecutive slots until it has at least `min_values` values. Each bucket has a separate reducer and a separate key
-//! (`key.bucket(b)`). Results do not depend on the schedule of the buckets.
+//! A bucket holds consecutive slots until it has at least `min_values` values. Each bucket has its own reducer and its own key
+//! (`key.bucket(b)`). Results do not depend on the order in which buckets are exchanged.
 //!
-//! **Arriving vectors** ([`reduce_arriving`](Reducer::reduce_arriving)). Buckets are exchanged one after another, in the order in which the
-//! last of their slots are expected, each as soon as it has arrived.
+//! **Arriving vectors** ([`reduce_arriving`](Reducer::reduce_arriving)). Each bucket is exchanged as soon as it has arrived, one after
+//! another. Their order is that in which the last slots of the buckets are expected.
 //!
-//! **Failure.** The error is that of the first bucket that fails; no bucket after it is exchanged. The state that the buckets have staged
-//! is [discarded](crate::state::Stateful::discard), so stateful reducers work in buckets.
+//! **Failure.** The error is that of the first bucket that fails, and no later bucket is exchanged. The state that the buckets have
+//! staged is [discarded](crate::state::Stateful::discard), so buckets may contain stateful reducers.
 
 use std::ops::Range;
 
 use crate::error::ReduceError;
-use crate::layout;
-use crate::reduce::{Arriving, Energies, Exchanged, Knob, Levels, Probe, Reducer, Round, Selections, Unsent};
 use crate::report::{Measured, Report};
-use crate::stateful;
+use crate::seam::{
+    Arriving, DevicePart, Energies, Exchanged, Knob, Probe, Ratios, Reducer, Round, Selections, SentInput,
+};
 use crate::trace::phase;
-use crate::{CompressionFactor, Layout, Session, Slot, Traffic};
+use crate::{CompressionRatio, Layout, Session, Slot, Traffic, layout, stateful};
 
 #[derive(Debug)]
 struct Bucket<R> {
@@ -92,16 +92,16 @@ impl<R: Reducer> Bucketed<R> {
     }
 
     /// Returns the nominal ratio of all values together. The report holds the first bucket's ratio and receives the ratio of each slot.
-    fn factor(&self, report: &mut Report) -> Option<CompressionFactor> {
+    fn ratio(&self, report: &mut Report) -> Option<CompressionRatio> {
         let (mut sent, mut is_first, mut slots) = (0.0, true, 0..0);
-        let first = report.factor;
+        let first = report.ratio;
         for bucket in &self.buckets {
             slots = slots.end..slots.end + bucket.slots.len();
             let part = report.part(slots.clone(), |part| bucket.reducer.report(part));
-            is_first &= part.factor == first;
-            sent += part.factor.map_or(f64::NAN, |factor| bucket.range.len() as f64 / factor.get());
+            is_first &= part.ratio == first;
+            sent += part.ratio.map_or(f64::NAN, |ratio| bucket.range.len() as f64 / ratio.get());
         }
-        if is_first { first } else { CompressionFactor::new(self.len as f64 / sent).ok() }
+        if is_first { first } else { CompressionRatio::new(self.len as f64 / sent).ok() }
     }
 
     /// Returns the buckets in the order in which the last of their slots are expected.
@@ -167,6 +167,12 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         let buckets = &mut self.buckets;
         let mut done = until_failure(order.into_iter().map(|at| {
             let bucket = &mut buckets[at];
+            if input.device().is_some() {
+                let mut part = PartOf { range: bucket.range.clone(), whole: &mut *input };
+                return bucket.exchange(&mut round, comm, |reducer, share, comm| {
+                    reducer.reduce_arriving(share, &mut part, comm)
+                });
+            }
             let values = input.wait(bucket.range.clone(), comm);
             bucket.reduce(values, &mut round, comm)
         }));
@@ -183,12 +189,16 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         self.buckets.iter().all(|bucket| bucket.reducer.can_subtract_sent())
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtracts_on_device(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.reducer.subtracts_on_device())
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
         let mut first = 0;
         self.buckets.iter_mut().fold(true, |finite, Bucket { range, slots, reducer, .. }| {
             let places = first..first + slots.len();
             first = places.end;
-            reducer.subtract_sent(&mut unsent.part(slots, places, range.clone())) & finite
+            reducer.subtract_sent(&mut input.part(slots, places, range.clone())) & finite
         })
     }
 
@@ -200,7 +210,7 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         let Some(first) = self.buckets.first() else { return };
         report.narrowed(0..first.slots.len(), |report| first.reducer.report(report));
         report.measured = Measured::default();
-        report.factor = self.factor(report);
+        report.ratio = self.ratio(report);
     }
 
     fn knob(&mut self) -> Option<&mut dyn Knob> {
@@ -209,18 +219,18 @@ impl<R: Reducer> Reducer for Bucketed<R> {
     }
 }
 
-/// One knob for all buckets: each gets its share of the levels.
+/// One knob for all buckets: each gets its share of the ratios.
 impl<R: Reducer> Knob for Bucketed<R> {
     fn per_slot(&self) -> bool {
         self.per_slot
     }
 
-    fn set(&mut self, levels: Levels<'_>) {
+    fn set(&mut self, ratios: Ratios<'_>) {
         let mut first = 0;
         for Bucket { slots, reducer, .. } in &mut self.buckets {
-            let share = match levels {
-                Levels::PerSlot(factors) => Levels::PerSlot(&factors[first..first + slots.len()]),
-                Levels::Own | Levels::All(_) => levels,
+            let share = match ratios {
+                Ratios::PerSlot(ratios) => Ratios::PerSlot(&ratios[first..first + slots.len()]),
+                Ratios::Own | Ratios::All(_) => ratios,
             };
             first += slots.len();
             reducer.knob().into_iter().for_each(|knob| knob.set(share));
@@ -228,12 +238,29 @@ impl<R: Reducer> Knob for Bucketed<R> {
     }
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        out.clear(probe.factors.len());
+        out.clear(probe.ratios.len());
         for Bucket { index, range, slots, reducer, .. } in &mut self.buckets {
             let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(*index), ..*probe };
             reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
             out.append(&self.scratch, probe.per_slot);
         }
+    }
+}
+
+/// Part of a vector that is on a device.
+struct PartOf<'a> {
+    range: Range<usize>,
+    whole: &'a mut dyn Arriving,
+}
+
+impl Arriving for PartOf<'_> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        self.whole.wait(self.range.start + range.start..self.range.start + range.end, comm)
+    }
+
+    fn device(&mut self) -> Option<DevicePart<'_>> {
+        let range = self.range.clone();
+        self.whole.device().map(|device| device.part(range))
     }
 }
 
@@ -247,18 +274,28 @@ struct Done {
 impl<R: Reducer> Bucket<R> {
     /// Exchanges this bucket's share of `whole`, with these values.
     fn reduce(&mut self, input: &[f32], whole: &mut Round<'_>, comm: &mut Session) -> Done {
+        self.exchange(whole, comm, |reducer, share, comm| reducer.reduce(Round { input, ..share }, comm))
+    }
+
+    /// Exchanges this bucket's share of `whole`, whose input is left to `exchange`.
+    fn exchange(
+        &mut self,
+        whole: &mut Round<'_>,
+        comm: &mut Session,
+        exchange: impl FnOnce(&mut R, Round<'_>, &mut Session) -> Result<Exchanged, ReduceError>,
+    ) -> Done {
         let Bucket { index, range, slots, reducer, .. } = self;
         let share = Round {
             key: whole.key.bucket(*index),
             slots,
             agreed_step: whole.agreed_step,
-            input,
+            input: &[],
             average: &mut whole.average[range.clone()],
             sent: whole.sent.as_deref_mut().map(|sent| &mut sent[range.clone()]),
         };
         comm.scope().bucket = Some(*index);
         let _bucket = phase!("bucket", bucket = *index);
-        Done { index: *index, slots: share.slots.len(), result: reducer.reduce(share, comm) }
+        Done { index: *index, slots: share.slots.len(), result: exchange(reducer, share, comm) }
     }
 }
 
@@ -293,7 +330,8 @@ mod tests {
     use crate::Key;
     use crate::comm::{Faulty, Local, run_ranks};
     use crate::error::CommError;
-    use crate::reduce::{AgreedStep, Dense};
+    use crate::reduce::dense::Dense;
+    use crate::seam::AgreedStep;
 
     /// Five buckets of two values.
     fn layout() -> Layout {

@@ -1,8 +1,8 @@
 //! Error feedback: keeps the residual of each exchange and adds it to the next vector.
 //!
 //! **Why, and when not.** A contractive compressor alone can diverge on several ranks; with error feedback, it converges like the
-//! uncompressed method. Unbiased compressors do not need it. Under an inner optimizer with momentum it loses accuracy at high factors: see
-//! [`MomentumCorrection`](super::MomentumCorrection).
+//! uncompressed method. Unbiased compressors do not need it. Under an inner optimizer with momentum it loses accuracy at high ratios: see
+//! [`MomentumCorrection`](crate::wrapper::momentum_correction::MomentumCorrection).
 //!
 //! **Method.**
 //!
@@ -12,31 +12,36 @@
 //! | `Δ = C(p)` | `sent` |
 //! | `e ← p − Δ` | the new `residual` |
 //!
-//! By default the residual is *outside* the learning rate: a delayed coordinate is applied with the rate of the step that sends it.
-//! [Inside](ErrorFeedback::inside_learning_rate) (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate of the step it comes from.
-//! The optimizer multiplies by `γ` afterwards, so `g + e/γ` is exchanged, and the residual is `e ← γ·(g + e/γ − Δ)`: in the units of a
-//! gradient, `e` is rescaled by `γ_{t−1}/γ_t` at every step. While `γ` is constant both are the same, bit for bit if `γ` is a power of two.
-//! At a step with `γ = 0` nothing could be applied: the residual is unchanged and excluded from the exchange.
+//! By default the residual is *outside* the learning rate: a coordinate that is sent late is applied with the rate of the step that sends
+//! it. [Inside](ErrorFeedback::inside_learning_rate) the learning rate (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate `γ`
+//! of the step from which it comes. The optimizer multiplies by `γ` afterwards, so `g + e/γ` is exchanged, and the residual is
+//! `e ← γ·(g + e/γ − Δ)`. In the units of a gradient, `e` is thus rescaled by `γ_{t−1}/γ_t` at every step. While `γ` is constant both forms are the
+//! same, bit for bit if `γ` is a power of two. At a step with `γ = 0` nothing would be applied, so the residual is unchanged and excluded
+//! from the exchange.
 //!
 //! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit if the sent values are the vector's
 //! own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
-//! A slot for which no rank has a gradient is [held](crate::reduce::Reducer::hold): its residual stays bit-identical.
+//! A slot for which no rank has a gradient is [held](crate::seam::Reducer::hold): its residual stays bit-identical.
 //!
 //! **State.** The residual: one vector per rank. During an exchange, the fed vector, and `sent` if the inner reducer cannot subtract its
 //! messages from the fed vector.
 //!
-//! **Deviations.** The learning rate is outside the residual unless requested, as in GraVAC. Under parameter groups with different rates,
-//! inside means the base rate. The identity `Σ γΔ + e = Σ γg` is one of plain SGD. An inner momentum continues to multiply `e/γ` by later
-//! rates, which has a large effect after a very small rate (a restart). Adam's step is not a multiple of the gradient at all. A controller
-//! inside may have the residual [discarded](crate::control::Controller::discards_residual): at that step nothing is conserved.
+//! **Deviations.** The learning rate is outside the residual unless requested, as in GraVAC. If parameter groups have different rates, the
+//! inside form uses the base rate. The identity `Σ γΔ + e = Σ γg` holds for plain SGD only. An inner momentum continues to multiply `e/γ`
+//! by later rates, which has a large effect after a very small rate (a restart). Adam's step is not a multiple of the gradient at all. A
+//! controller inside may [discard the residual](crate::seam::Controller::discards_residual); at that step nothing is conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK};
-//! use briquette_core::{wrapper::ErrorFeedback, reduce::{AgreedStep, Gather, Reducer, Round}};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::aggregate::mean::Mean;
+//! use briquette_core::comm::Local;
+//! use briquette_core::compress::top_k::TopK;
+//! use briquette_core::wrapper::error_feedback::ErrorFeedback;
+//! use briquette_core::reduce::{AgreedStep, gather::Gather, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let mut reducer = ErrorFeedback::new(Gather::new(TopK::fraction(0.5)?, Mean));
 //! let layout = Layout::flat(2);
@@ -53,16 +58,16 @@
 use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
+use super::residual::Residual;
 use super::{check_finite, keep_unsent};
-use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::math::add_scaled;
-use crate::reduce::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentStatistics, Unsent};
-use crate::report::{Report, Waiting};
-use crate::state::Staged;
-use crate::stateful;
-use crate::{Layout, Session, Slot};
+use crate::math::{SentStatistics, add_scaled};
+use crate::report::{Report, ResidualEnergy};
+use crate::seam::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentInput};
+use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
+use crate::state::fields::Cell;
+use crate::{Layout, Session, Slot, stateful};
 
 /// Feeds the residual back; see the [module](self).
 #[derive(Debug)]
@@ -70,13 +75,13 @@ pub struct ErrorFeedback<R> {
     inner: R,
     inside: bool,
     /// The residual. The next value is the fed vector until the contribution is known.
-    residual: Staged<Vec<f32>>,
+    residual: Residual,
     /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
     /// Energy `‖x‖²` of each slot of the fed vector, and statistics of its contribution.
     energies: Vec<f64>,
     kept: Vec<SentStatistics>,
-    waiting: Waiting,
+    residual_energy: ResidualEnergy,
     /// Residual energy of each slot, in the units of a gradient.
     left: Vec<f64>,
 }
@@ -84,12 +89,21 @@ pub struct ErrorFeedback<R> {
 impl<R: Reducer> ErrorFeedback<R> {
     /// Creates a wrapper around any reducer that reports its contribution in `sent`.
     pub fn new(inner: R) -> Self {
-        let (residual, sent, energies, kept, left) = (Staged::default(), vec![], vec![], vec![], vec![]);
-        ErrorFeedback { inner, inside: false, residual, sent, energies, kept, waiting: Waiting::default(), left }
+        let (residual, sent, energies, kept, left) = (Residual::default(), vec![], vec![], vec![], vec![]);
+        ErrorFeedback {
+            inner,
+            inside: false,
+            residual,
+            sent,
+            energies,
+            kept,
+            residual_energy: ResidualEnergy::default(),
+            left,
+        }
     }
 
     /// Creates a wrapper with the residual inside the learning rate. Rounds must then give the rate, see
-    /// [`AgreedStep::learning_rate`](crate::reduce::AgreedStep::learning_rate).
+    /// [`AgreedStep::learning_rate`](crate::seam::AgreedStep::learning_rate).
     pub fn inside_learning_rate(inner: R) -> Self {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
     }
@@ -115,12 +129,11 @@ impl<R: Reducer> ErrorFeedback<R> {
     ) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.agreed_step)?;
         let (len, rank) = (round.average.len(), comm.rank());
-        self.residual.fit(len)?;
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
         let by_messages = wanted.is_none() && self.inner.can_subtract_sent();
         self.sent.resize(if by_messages { 0 } else { len }, 0.0);
         let sent = (!by_messages).then_some(&mut self.sent[..]);
-        let (residual, fed) = self.residual.both();
+        let (residual, fed) = self.residual.on_host(len)?;
         // A rate of 0 applies nothing: the residual stays.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
         self.energies.clear();
@@ -138,14 +151,14 @@ impl<R: Reducer> ErrorFeedback<R> {
         let feed = FedVector::new(input, slots, fed, add);
         let inner = Round { key, slots, agreed_step, input: whole, average, sent };
         let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
-        self.waiting.entered = entered.iter().sum();
+        self.residual_energy.entered = entered.iter().sum();
         if by_messages {
             self.subtract_sent(slots, rate, rank)?;
         } else if rate != 0.0 {
             let fed = self.residual.next_mut();
             self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
             self.left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
-            self.waiting.left = self.left.iter().sum();
+            self.residual_energy.left = self.left.iter().sum();
         }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
@@ -153,7 +166,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         if self.inner.discards_residual() {
             self.residual.next_mut().fill(0.0);
             self.left.fill(0.0);
-            self.waiting.left = 0.0;
+            self.residual_energy.left = 0.0;
         }
         if rate != 0.0 {
             self.residual.stage();
@@ -164,25 +177,84 @@ impl<R: Reducer> ErrorFeedback<R> {
 
     /// Computes the residual of the fed vector, times the rate.
     fn subtract_sent(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
-        let (vector, energies, kept) = (&mut self.residual.next_mut()[..], &self.energies[..], &mut self.kept);
-        kept.clear();
-        kept.resize(slots.len(), SentStatistics::default());
-        let finite = self.inner.subtract_sent(&mut Unsent { slots, vector, energies, kept });
-        self.left.clear();
-        self.left.extend(energies.iter().zip(kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
-        self.waiting.left = self.left.iter().sum();
+        let (vector, energies) = (&mut self.residual.next_mut()[..], &self.energies[..]);
+        clear(&mut self.kept, slots);
+        let kept = &mut self.kept[..];
+        let finite = self.inner.subtract_sent(&mut SentInput { slots, vector, device: None, energies, kept });
+        self.count_left();
+        let vector = self.residual.next_mut();
         if rate == 0.0 || (rate == 1.0 && finite) {
             return Ok(());
         }
-        vector.iter_mut().for_each(|unsent| *unsent *= rate);
+        vector.iter_mut().for_each(|input| *input *= rate);
         check_finite(vector, slots, rank)
+    }
+
+    /// Exchanges the sum of a vector and the residual on the vector's device, where the residual stays.
+    fn reduce_on_device(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let (slots, len, rank) = (round.slots, round.average.len(), comm.rank());
+        let failed = |source| ReduceError::Device { rank, source };
+        let mut device = input.device().expect("a vector on a device");
+        let residual = self.residual.on_device(&mut device).map_err(failed)?;
+        let sums = device.add_residual(residual, slots).map_err(failed)?;
+        if let Some(bad) = sums.iter().position(|[energy, _]| !energy.is_finite()) {
+            return Err(ReduceError::NonFinite { rank, slot: slots[bad].path().to_owned() });
+        }
+        self.energies.clear();
+        self.energies.extend(sums.iter().map(|[energy, _]| energy));
+        let exchanged = self.inner.reduce_arriving(round, input, comm)?;
+        self.residual_energy.entered = sums.iter().map(|[_, entered]| entered).sum();
+        if self.inner.subtracts_on_device() {
+            clear(&mut self.kept, slots);
+            let (vector, device, energies, kept) =
+                (&mut [][..], input.device(), &self.energies[..], &mut self.kept[..]);
+            let finite = self.inner.subtract_sent(&mut SentInput { slots, vector, device, energies, kept });
+            self.count_left();
+            let next = input.device().expect("a vector on a device").take().map_err(failed)?;
+            if !finite {
+                check_finite(&next.fetch(), slots, rank)?;
+            }
+            self.residual.stage_on_device(next);
+        } else {
+            // The reducer inside has read the sum on the host.
+            let next = self.residual.next_mut();
+            next.clear();
+            next.extend_from_slice(input.wait(0..len, comm));
+            self.subtract_sent(slots, 1.0, rank)?;
+            self.residual.stage();
+        }
+        if self.inner.discards_residual() {
+            self.residual.restore_zeros(len);
+            self.left.fill(0.0);
+            self.residual_energy.left = 0.0;
+        }
+        self.residual.hold(&absent(slots));
+        Ok(exchanged)
+    }
+
+    /// Computes what the subtraction has left of each slot.
+    fn count_left(&mut self) {
+        self.left.clear();
+        self.left.extend(self.energies.iter().zip(&self.kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
+        self.residual_energy.left = self.left.iter().sum();
     }
 
     /// Returns the residual: the part of this rank's vectors that was not sent, times the learning rate if that is inside. Empty before the
     /// first exchange.
-    pub fn residual(&self) -> &[f32] {
-        self.residual.now()
+    pub fn residual(&self) -> Vec<f32> {
+        Cell::now(&self.residual).into_owned()
     }
+}
+
+/// Clears the statistics of each slot.
+fn clear(kept: &mut Vec<SentStatistics>, slots: &[Slot]) {
+    kept.clear();
+    kept.resize(slots.len(), SentStatistics::default());
 }
 
 stateful! {
@@ -204,6 +276,10 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
+        let is_whole = input.device().is_some_and(|device| device.is_whole());
+        if is_whole && !self.inside && round.sent.is_none() && self.inner.can_subtract_sent() {
+            return self.reduce_on_device(round, input, comm);
+        }
         self.reduce_fed(round, input, Delivery::InParts, comm)
     }
 
@@ -214,18 +290,14 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        report.put_waiting(self.waiting, &self.left);
+        report.put_residual_energy(self.residual_energy, &self.left);
     }
 }
 
 /// Settings of [`ErrorFeedback`] outside the learning rate: none.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "error", help = "it is added to the next vector")]
 pub struct ErrorFeedbackConfig;
-
-impl Described for ErrorFeedbackConfig {
-    const NAME: &'static str = "error";
-    const HELP: &'static str = "it is added to the next vector";
-}
 
 impl FeedbackSettings for ErrorFeedbackConfig {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
@@ -235,18 +307,21 @@ impl FeedbackSettings for ErrorFeedbackConfig {
     fn requirement(&self) -> FeedbackRequirement {
         FeedbackRequirement::Bounded
     }
+
+    fn is_identity_when_dense(&self) -> bool {
+        true
+    }
 }
 
 /// Settings of [`ErrorFeedback`] inside the learning rate: none.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
-pub struct ErrorInsideConfig;
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(
+    name = "error-inside",
+    help = "the same, where what was not sent counts by the learning rate of its own step"
+)]
+pub struct ErrorInside;
 
-impl Described for ErrorInsideConfig {
-    const NAME: &'static str = "error-inside";
-    const HELP: &'static str = "the same, where what was not sent counts by the learning rate of its own step";
-}
-
-impl FeedbackSettings for ErrorInsideConfig {
+impl FeedbackSettings for ErrorInside {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(ErrorFeedback::inside_learning_rate(inner)))
     }

@@ -1,9 +1,9 @@
-//! Feeding a vector into stateful wrappers, slot by slot as its values arrive.
+//! Input of stateful wrappers: passes a vector to them slot by slot, as its values arrive.
 
 use std::ops::Range;
 
 use crate::error::ReduceError;
-use crate::reduce::{Arriving, Exchanged, Reducer, Round};
+use crate::seam::{Arriving, Exchanged, Reducer, Round};
 use crate::{Session, Slot};
 
 /// Source of the vector: complete in the round, or arriving in parts.

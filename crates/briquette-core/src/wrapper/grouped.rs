@@ -8,16 +8,21 @@
 //! in no other group belong to the main group.
 //!
 //! **Placement.** Inside the wrappers that keep residuals, so that there is one residual for all slots. Inner reducers may be stateful too
-//! ([`PowerSgd`](crate::reduce::PowerSgd), [`Adaptive`](super::Adaptive)).
+//! ([`PowerSgd`](crate::reduce::power_sgd::PowerSgd), [`Adaptive`](crate::wrapper::adaptive::Adaptive)).
 //!
 //! **Random bits.** The main group draws the same bits as without groups; group `g` of the others uses `key.purpose("group").bucket(g)`.
 //!
-//! **On the wire.** The groups' exchanges one after another, the main group's first. The slots that rules select (norms, biases, an
-//! embedding) are spread over the vector or at its front, and so come last while the vector [arrives](Reducer::reduce_arriving).
+//! **On the wire.** The groups' exchanges one after another, the main group's first. If the vector
+//! [arrives](Reducer::reduce_arriving) in parts, the other groups are exchanged last: the slots that rules select (norms, biases,
+//! an embedding) are spread over the vector or at its front, where values arrive late.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, aggregate::Mean, comm::Local, compress::TopK, wrapper::Grouped};
-//! use briquette_core::reduce::{Dense, AgreedStep, Gather, Reducer, Round};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::aggregate::mean::Mean;
+//! use briquette_core::comm::Local;
+//! use briquette_core::compress::top_k::TopK;
+//! use briquette_core::wrapper::grouped::Grouped;
+//! use briquette_core::reduce::{dense::Dense, AgreedStep, gather::Gather, Reducer, Round};
 //! let mut comm = Local::world(1).remove(0);
 //! let layout = Layout::new([("fc.weight", vec![2, 2]), ("fc.bias", vec![2])]);
 //! // The largest of the weights, and all of the bias.
@@ -35,10 +40,10 @@ use std::ops::Range;
 
 use super::feed::Delivery;
 use crate::error::ReduceError;
-use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selections, SentStatistics, Unsent};
+use crate::math::SentStatistics;
 use crate::report::Report;
-use crate::stateful;
-use crate::{Key, Layout, Session, Slot, Traffic};
+use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selections, SentInput};
+use crate::{Key, Layout, Session, Slot, Traffic, stateful};
 
 /// Slots that are exchanged together, and their packed values.
 struct Group {
@@ -132,14 +137,20 @@ impl Group {
     }
 
     /// Subtracts the contribution from this group's slots. Their input is still packed.
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        let energies: Vec<f64> = self.members.iter().map(|&member| unsent.energies[member]).collect();
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        let energies: Vec<f64> = self.members.iter().map(|&member| input.energies[member]).collect();
         let mut kept = vec![SentStatistics::default(); self.members.len()];
         let (slots, vector) = (self.layout.slots(), &mut self.input[..]);
-        let finite = self.reducer.subtract_sent(&mut Unsent { slots, vector, energies: &energies, kept: &mut kept });
+        let finite = self.reducer.subtract_sent(&mut SentInput {
+            slots,
+            vector,
+            device: None,
+            energies: &energies,
+            kept: &mut kept,
+        });
         for ((&member, slot), kept) in self.members.iter().zip(slots).zip(kept) {
-            unsent.vector[unsent.slots[member].range()].copy_from_slice(&self.input[slot.range()]);
-            unsent.kept[member] = kept;
+            input.vector[input.slots[member].range()].copy_from_slice(&self.input[slot.range()]);
+            input.kept[member] = kept;
         }
         finite
     }
@@ -175,7 +186,7 @@ impl Arriving for Part<'_> {
 }
 
 /// Returns the layout of some slots of a layout.
-pub(crate) fn part(whole: &Layout, members: &[usize]) -> Layout {
+pub fn part(whole: &Layout, members: &[usize]) -> Layout {
     let slots = members.iter().map(|&member| &whole.slots()[member]);
     Layout::new(slots.map(|slot| (slot.path(), slot.shape().to_vec())))
 }
@@ -250,11 +261,9 @@ impl Reducer for Grouped {
         [&self.main].into_iter().chain(&self.others).all(|group| group.reducer.can_subtract_sent())
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
         let groups = [&mut self.main].into_iter().chain(&mut self.others);
-        groups
-            .filter(|group| !group.members.is_empty())
-            .fold(true, |finite, group| group.subtract_sent(unsent) & finite)
+        groups.filter(|group| !group.members.is_empty()).fold(true, |finite, group| group.subtract_sent(input) & finite)
     }
 
     fn discards_residual(&self) -> bool {
@@ -279,12 +288,13 @@ impl Reducer for Grouped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::Mean;
+    use crate::aggregate::mean::Mean;
     use crate::comm::Local;
-    use crate::compress::TopK;
-    use crate::reduce::{AgreedStep, Dense, Gather, PowerSgd, Selection};
+    use crate::compress::top_k::TopK;
+    use crate::reduce::{dense::Dense, gather::Gather, power_sgd::PowerSgd};
+    use crate::seam::{AgreedStep, Selection};
     use crate::state::{State, Stateful};
-    use crate::wrapper::{Momentum, MomentumCorrection};
+    use crate::wrapper::momentum_correction::{MomentumCorrection, MomentumCorrectionConfig};
 
     fn layout() -> Layout {
         Layout::new([("conv.weight", vec![2, 2]), ("conv.bias", vec![2]), ("fc.weight", vec![4]), ("fc.bias", vec![1])])
@@ -328,7 +338,7 @@ mod tests {
         let layout = layout();
         let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
         let grouped = Grouped::new(&layout, Box::new(Dense), weights);
-        let mut corrected = MomentumCorrection::new(grouped, Momentum::default()).unwrap();
+        let mut corrected = MomentumCorrection::new(grouped, MomentumCorrectionConfig::default()).unwrap();
         let mut of_bias = Vec::new();
         for _ in 0..3 {
             let (average, ..) = reduce(&mut corrected, &layout, &[1.0; 11]);

@@ -1,8 +1,8 @@
 //! Momentum correction for an optimizer that keeps its own momentum.
 //!
 //! **Why, and when not.** [`MomentumCorrection`] exchanges velocities, so the optimizer around it must have no momentum. This wrapper gives
-//! a heavy-ball optimizer the vector that makes *its* velocity the agreed one: the user's optimizer stays unchanged. Not for Adam or
-//! Nesterov's form, and not if gradients are clipped after the exchange.
+//! an optimizer with heavy-ball momentum a vector that makes the optimizer's own velocity equal to the agreed one, so the optimizer needs
+//! no change. Not for Adam or Nesterov's form, and not if gradients are clipped after the exchange.
 //!
 //! **Method.** `s_t` is the velocity that [`MomentumCorrection`] agrees on at step `t`, with the momentum `m` of the optimizer. The average
 //! is
@@ -11,25 +11,27 @@
 //! g'_t = s_t − m·s_{t−1}        s_{−1} = 0
 //! ```
 //!
-//! from which the optimizer computes `v_t = m·v_{t−1} + g'_t = s_t`. Weight decay inside the optimizer is added as without compression, and
-//! dampening scales `g'_t` as it would scale a gradient: the optimizer is linear. If every exchange is dense, `g'_t` is the mean gradient
-//! and training equals that of the optimizer with dense exchanges, to rounding. The same holds some steps after a change from sparse to
-//! dense.
+//! From it the optimizer computes `v_t = m·v_{t−1} + g'_t = s_t`. Weight decay inside the optimizer is added as without compression, and
+//! dampening scales `g'_t` as it would scale a gradient, because the optimizer is linear. If every exchange is dense, `g'_t` is the mean
+//! gradient, and training equals that of the optimizer with dense exchanges, to rounding. Some steps after a change from sparse to dense
+//! the same holds.
 //!
-//! **Properties.** `m·s_{t−1}` is also subtracted from `sent`, so that its mean is the average (law 2). The conserved quantity is that of
-//! [`MomentumCorrection`]: `pending_before + u = (sent + m·s_{t−1}) + pending_after` (law 3). A slot without a gradient on any rank is
-//! updated as long as its velocity lasts; a plain optimizer skips it.
+//! **Properties.** `m·s_{t−1}` is also subtracted from `sent`, so that the mean of `sent` is the average (law 2). The conserved quantity
+//! is that of [`MomentumCorrection`]: `pending_before + u = (sent + m·s_{t−1}) + pending_after` (law 3). A slot without a gradient on any
+//! rank is updated as long as its velocity lasts, whereas a plain optimizer skips it.
 //!
-//! **State.** The rank-local state of [`MomentumCorrection`], and `s_{t−1}`, replicated. During an exchange, one more vector. The
-//! optimizer's momenta must be kept as long as this state.
+//! **State.** The rank-local state of [`MomentumCorrection`], and `s_{t−1}`, replicated. During an exchange, one more vector. If
+//! this state is kept, the optimizer's momenta must be kept too.
 //!
 //! **Knobs.** `momentum` in [0, 1): the optimizer's. If it differs from the optimizer's momentum, velocities are wrong.
 //!
 //! **Source.** The correction is that of [`momentum_correction`](super::momentum_correction); exchanging differences is this project's.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
-//! use briquette_core::wrapper::{InnerMomentum, InnerMomentumConfig};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::comm::Local;
+//! use briquette_core::reduce::{dense::Dense, AgreedStep, Reducer, Round};
+//! use briquette_core::wrapper::inner_momentum::{InnerMomentum, InnerMomentumConfig};
 //! let mut comm = Local::world(1).remove(0);
 //! let mut reducer = InnerMomentum::new(Dense, InnerMomentumConfig { momentum: 0.5 })?;
 //! let layout = Layout::flat(1);
@@ -48,34 +50,34 @@
 use std::ops::Range;
 
 use super::feed::Delivery;
-use super::{Momentum, MomentumCorrection, check_finite};
-use crate::config::combine::InnerOptimizer;
-use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
+use super::{
+    check_finite,
+    momentum_correction::{MomentumCorrection, MomentumCorrectionConfig},
+};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round, check_average};
 use crate::report::Report;
+use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, check_average};
+use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings, InnerOptimizer};
 use crate::state::Staged;
-use crate::stateful;
-use crate::{Layout, Session};
+use crate::{Layout, Session, stateful};
 
 /// Settings of [`InnerMomentum`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(deny_unknown_fields, default)]
+#[described(
+    name = "inner-momentum",
+    help = "momentum correction around an SGD optimizer that has this momentum itself (0.9)"
+)]
 pub struct InnerMomentumConfig {
     /// The optimizer's momentum, in [0, 1).
+    #[setting(default = 0.9, range = "[0, 1)", syntax = "DECAY")]
     pub momentum: f32,
 }
 
-impl Default for InnerMomentumConfig {
-    fn default() -> Self {
-        InnerMomentumConfig { momentum: Momentum::default().momentum }
-    }
-}
-
 impl InnerMomentumConfig {
-    fn correction(self) -> Momentum {
-        Momentum { momentum: self.momentum, ..Momentum::default() }
+    fn correction(self) -> MomentumCorrectionConfig {
+        MomentumCorrectionConfig { momentum: self.momentum, ..MomentumCorrectionConfig::default() }
     }
 }
 
@@ -165,16 +167,6 @@ impl<R: Reducer> Reducer for InnerMomentum<R> {
     }
 }
 
-impl Described for InnerMomentumConfig {
-    const NAME: &'static str = "inner-momentum";
-    const SETTINGS: &'static str = "DECAY";
-    const HELP: &'static str = "momentum correction around an SGD optimizer that has this momentum itself (0.9)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        self.correction().check()
-    }
-}
-
 impl FeedbackSettings for InnerMomentumConfig {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(InnerMomentum::new(inner, *self)?))
@@ -190,6 +182,10 @@ impl FeedbackSettings for InnerMomentumConfig {
 
     fn requirement(&self) -> FeedbackRequirement {
         FeedbackRequirement::Bounded
+    }
+
+    fn is_identity_when_dense(&self) -> bool {
+        true
     }
 }
 

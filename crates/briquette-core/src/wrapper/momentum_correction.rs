@@ -1,13 +1,13 @@
-//! Momentum correction (Deep Gradient Compression): accumulates momentum before compression, so that delayed coordinates keep their
-//! velocity.
+//! Momentum correction (Deep Gradient Compression): accumulates momentum before compression, so that coordinates that are sent late
+//! keep their velocity.
 //!
-//! **Why, and when not.** Error feedback under a momentum optimizer delays gradients and then applies the optimizer's momentum to the late
-//! sum; at high ratios that costs points of accuracy. Here each rank keeps the velocity itself and exchanges the accumulated *velocity*.
-//! **The inner optimizer must then be plain SGD, without momentum**, and weight decay belongs on the local gradient
-//! (`DistributedOptimizer::with_local_weight_decay`). Not for Adam. To keep the optimizer's own momentum, as
-//! `auto` does, use [`InnerMomentum`](super::InnerMomentum).
+//! **Why, and when not.** Error feedback under a momentum optimizer delays gradients, and the optimizer applies its momentum to their late
+//! sum. At high ratios that costs points of accuracy. Here each rank keeps the velocity itself and exchanges the accumulated *velocity*.
+//! **The inner optimizer must then be plain SGD, without momentum**, and weight decay must be applied to the local gradient
+//! (`DistributedOptimizer::with_local_weight_decay`). Not for Adam. To keep the optimizer's own momentum, as `auto` does, use
+//! [`InnerMomentum`](crate::wrapper::inner_momentum::InnerMomentum).
 //!
-//! **Method.** On every rank:
+//! **Method.** On every rank, with `W` ranks and the paper's `∇_k`:
 //!
 //! | paper | here |
 //! |---|---|
@@ -17,37 +17,39 @@
 //! | send `v·mask`; `v ← v − sent` | the remainder in `pending` is the residual |
 //! | `u ← u·¬mask` | factor masking: `velocity` is 0 where something was sent |
 //!
-//! The paper's update is the sum of the ranks' `∇_k`, each a sum over the rank's samples divided by the number of samples on all ranks.
-//! Here it is the mean of the ranks' means, `W` times as long. Ranks with independent gradients have means that are `√W` times as long as
-//! the mean over ranks, so a clip at that mean's norm leaves them unchanged.
+//! The paper's update is the sum of the ranks' `∇_k`; each is a sum over the rank's samples divided by the number of samples on all
+//! ranks. Here the update is the mean of the ranks' means `g`, and `g` is `W` times as long as `∇_k`. If ranks have independent
+//! gradients, their means are `√W` times as long as the mean over ranks. A clip at the norm of that mean therefore leaves them unchanged.
 //!
 //! With `nesterov`: `u ← m·(u + g)`, `v ← v + u + g`.
 //!
-//! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense it *is* momentum SGD (zero
-//! dampening): a dense exchange sends all of `v` and does not mask `u`, because a full mask would destroy the momentum (a constant gradient
-//! of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
+//! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense the result *is* momentum SGD
+//! (without dampening): a dense exchange sends all of `v` and does not mask `u`. A full mask would destroy the momentum (a constant
+//! gradient of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
 //!
-//! A slot for which no rank has a gradient is [held](crate::reduce::Reducer::hold): its velocity neither decays nor is sent.
+//! A slot for which no rank has a gradient is [held](crate::seam::Reducer::hold): its velocity neither decays nor is sent.
 //!
 //! **State.** Velocity and pending: two vectors per rank; during an exchange, three more.
 //!
 //! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off; `masking`, default on. A
-//! warm-up is a schedule of the factor: [`Schedule`](crate::control::Schedule).
+//! warm-up is a schedule of the ratio: [`Schedule`](crate::control::schedule::Schedule).
 //!
-//! **Deviations.** `v` keeps the *difference* between the vector and the contribution, so quantized values lose nothing (the paper zeroes
-//! the masked coordinates). A coordinate whose sent value is 0 counts as not sent. One-dimensional tensors (biases, norms) are compressed
-//! like the others unless [rules](crate::config::Rule) select otherwise; the authors' code sends them dense. The threshold of top-k is
-//! exact, not estimated from a sample. A dense exchange does not mask (above). Clipping applies to the gradient as given: scaled by the
-//! rank's share of the samples, and including weight decay.
+//! **Deviations.** After an exchange, `v` is the *difference* between the vector and the contribution, so quantization loses nothing (the
+//! paper zeroes the masked coordinates). A coordinate whose sent value is 0 counts as not sent. One-dimensional tensors (biases, norms)
+//! are compressed like the others unless [rules](crate::settings::Rule) select otherwise; the authors' code sends them dense. The
+//! threshold of top-k is exact, not estimated from a sample. A dense exchange does not mask (see above). Clipping applies to the gradient
+//! as passed to the exchange: scaled by the rank's share of the samples, and including weight decay.
 //!
 //! **Reference.** Y. Lin, S. Han, H. Mao, Y. Wang, W. J. Dally, *Deep Gradient Compression*, ICLR 2018
 //! (arXiv 1712.01887), §3 and algorithm 4.
 //!
 //! ```
-//! use briquette_core::{Key, Layout, comm::Local, reduce::{Dense, AgreedStep, Reducer, Round}};
-//! use briquette_core::wrapper::{Momentum, MomentumCorrection};
+//! use briquette_core::{Key, Layout};
+//! use briquette_core::comm::Local;
+//! use briquette_core::reduce::{dense::Dense, AgreedStep, Reducer, Round};
+//! use briquette_core::wrapper::momentum_correction::{MomentumCorrectionConfig, MomentumCorrection};
 //! let mut comm = Local::world(1).remove(0);
-//! let mut reducer = MomentumCorrection::new(Dense, Momentum::default())?;
+//! let mut reducer = MomentumCorrection::new(Dense, MomentumCorrectionConfig::default())?;
 //! let layout = Layout::flat(1);
 //! let mut sums = vec![];
 //! for _ in 0..3 {
@@ -64,48 +66,49 @@ use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
 use super::keep_unsent;
-use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::{all_finite, norm2};
 use crate::parallel::SEGMENT;
-use crate::reduce::{Arriving, CompleteVector, Exchanged, Reducer, Round};
-use crate::report::{Report, Waiting};
+use crate::report::{Report, ResidualEnergy};
+use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round};
+use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::Staged;
-use crate::stateful;
-use crate::{Layout, Session};
+use crate::{Layout, Session, stateful};
 
 /// Settings of [`MomentumCorrection`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(deny_unknown_fields, default)]
-pub struct Momentum {
+#[described(
+    name = "momentum",
+    help = "Deep Gradient Compression's momentum correction, with plain SGD as the inner optimizer (0.9)",
+    representatives("momentum:0.9,clip=3")
+)]
+pub struct MomentumCorrectionConfig {
     /// The velocity's decay, in [0, 1).
+    #[setting(default = 0.9, range = "[0, 1)", syntax = "DECAY")]
     pub momentum: f32,
     /// Enables Nesterov's form.
     pub nesterov: bool,
     /// Norm of the mean gradient over all ranks above which it is clipped, as estimated by each rank. Its own gradient is clipped to
     /// `clip·√W`, the length that corresponds to such a mean if ranks are independent.
+    #[setting(range = "(0, inf)")]
     pub clip: Option<f64>,
     /// Enables momentum factor masking.
+    #[setting(default = true)]
     pub masking: bool,
-}
-
-impl Default for Momentum {
-    fn default() -> Self {
-        Momentum { momentum: 0.9, nesterov: false, clip: None, masking: true }
-    }
 }
 
 /// Accumulates velocity before compression; see the [module](self).
 #[derive(Debug)]
 pub struct MomentumCorrection<R> {
     inner: R,
-    settings: Momentum,
+    settings: MomentumCorrectionConfig,
     velocity: Staged<Vec<f32>>,
     pending: Staged<Vec<f32>>,
     sent: Vec<f32>,
-    waiting: Waiting,
-    /// Energy of each slot's pending velocity.
+    residual_energy: ResidualEnergy,
+    /// Energy (squared norm) of each slot's pending velocity.
     left: Vec<f64>,
 }
 
@@ -114,19 +117,19 @@ impl<R: Reducer> MomentumCorrection<R> {
     ///
     /// # Errors
     /// [`ConfigError`] if `momentum` is outside [0, 1) or `clip` is not positive.
-    pub fn new(inner: R, settings: Momentum) -> Result<Self, ConfigError> {
+    pub fn new(inner: R, settings: MomentumCorrectionConfig) -> Result<Self, ConfigError> {
         settings.check()?;
         let (velocity, pending) = (Staged::default(), Staged::default());
-        let (sent, waiting, left) = (Vec::new(), Waiting::default(), Vec::new());
-        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, waiting, left })
+        let (sent, residual_energy, left) = (Vec::new(), ResidualEnergy::default(), Vec::new());
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, residual_energy, left })
     }
 
-    /// Returns the accumulated velocity that was not sent (the paper's `v`); empty before the first exchange.
+    /// Returns the accumulated velocity that has not been sent yet (the paper's `v`); empty before the first exchange.
     pub fn pending(&self) -> &[f32] {
         self.pending.now()
     }
 
-    /// Returns the paper's `u`; empty before the first exchange.
+    /// Returns the velocity (the paper's `u`); empty before the first exchange.
     pub fn velocity(&self) -> &[f32] {
         self.velocity.now()
     }
@@ -153,7 +156,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.sent.resize(len, 0.0);
         // The norm needs the whole vector.
         let scale = self.settings.clip.map_or(1.0, |_| self.scale(input.wait(0..len, comm), comm.world()));
-        let Momentum { momentum, nesterov, .. } = self.settings;
+        let MomentumCorrectionConfig { momentum, nesterov, .. } = self.settings;
         let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
         let mut entered = vec![0.0; slots.len()];
@@ -176,9 +179,9 @@ impl<R: Reducer> MomentumCorrection<R> {
         let feed = FedVector::new(input, slots, next_pending, add);
         let inner = Round { key, slots, agreed_step, input: whole, average, sent: Some(&mut self.sent) };
         let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
-        self.waiting.entered = entered.iter().sum();
+        self.residual_energy.entered = entered.iter().sum();
         self.left = keep_unsent(self.pending.next_mut(), &self.sent, 1.0, slots, comm.rank())?;
-        self.waiting.left = self.left.iter().sum();
+        self.residual_energy.left = self.left.iter().sum();
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
@@ -192,7 +195,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         if self.inner.discards_residual() {
             self.pending.next_mut().fill(0.0);
             self.left.fill(0.0);
-            self.waiting.left = 0.0;
+            self.residual_energy.left = 0.0;
         }
         self.velocity.stage();
         self.pending.stage();
@@ -254,38 +257,11 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        report.put_waiting(self.waiting, &self.left);
+        report.put_residual_energy(self.residual_energy, &self.left);
     }
 }
 
-impl Momentum {
-    pub(super) fn check(self) -> Result<(), ConfigError> {
-        if !(0.0..1.0).contains(&self.momentum) {
-            return Err(ConfigError::range("momentum", "in [0, 1)", self.momentum));
-        }
-        match self.clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
-            Some(clip) => Err(ConfigError::range("clip", "a positive norm", clip)),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Described for Momentum {
-    const NAME: &'static str = "momentum";
-    const SETTINGS: &'static str = "DECAY[,nesterov=true,clip=NORM,masking=false]";
-    const HELP: &'static str =
-        "Deep Gradient Compression's momentum correction, with plain SGD as the inner optimizer (0.9)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        Momentum::check(*self)
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![Momentum { clip: Some(3.0), ..Momentum::default() }]
-    }
-}
-
-impl FeedbackSettings for Momentum {
+impl FeedbackSettings for MomentumCorrectionConfig {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
         Ok(Box::new(MomentumCorrection::new(inner, *self)?))
     }

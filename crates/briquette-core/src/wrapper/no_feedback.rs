@@ -1,18 +1,14 @@
 //! No error feedback: the part of a vector that is not sent is lost.
 
 use crate::Layout;
-use crate::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::error::ConfigError;
-use crate::reduce::Reducer;
+use crate::seam::Reducer;
+use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 
 /// No wrapper around the reducer.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[described(name = "none", help = "it is lost")]
 pub struct NoFeedback;
-
-impl Described for NoFeedback {
-    const NAME: &'static str = "none";
-    const HELP: &'static str = "it is lost";
-}
 
 impl FeedbackSettings for NoFeedback {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
@@ -21,5 +17,9 @@ impl FeedbackSettings for NoFeedback {
 
     fn requirement(&self) -> FeedbackRequirement {
         FeedbackRequirement::Nothing
+    }
+
+    fn is_identity_when_dense(&self) -> bool {
+        true
     }
 }

@@ -2,18 +2,17 @@
 //!
 //! The inner reducer runs in this wrapper's thread pool, whose threads share the segments of long vectors ([ADR
 //! 15](https://github.com/briquette-rs/briquette/blob/main/docs/adr/0015-speed-of-codecs.md)). All bits are the same as without threads.
-//! Every rank in a process has a separate pool. This pays off if a rank has idle cores during the exchange, and vectors have several
+//! Each rank of a process has its own pool. Threads pay off if a rank has idle cores during the exchange, and if vectors have several
 //! segments of 65 536 values.
 
 use std::ops::Range;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::Session;
 use crate::error::{ConfigError, ReduceError};
-use crate::reduce::{Exchanged, Reducer, Round, Unsent};
 use crate::report::Report;
-use crate::stateful;
+use crate::seam::{Exchanged, Reducer, Round, SentInput};
+use crate::{Session, stateful};
 
 /// A reducer that runs in a thread pool; see the [module](self).
 #[derive(Debug)]
@@ -55,8 +54,12 @@ impl<R: Reducer> Reducer for Threaded<R> {
         self.inner.can_subtract_sent()
     }
 
-    fn subtract_sent(&mut self, unsent: &mut Unsent<'_>) -> bool {
-        self.pool.install(|| self.inner.subtract_sent(unsent))
+    fn subtracts_on_device(&self) -> bool {
+        self.inner.subtracts_on_device()
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        self.pool.install(|| self.inner.subtract_sent(input))
     }
 
     fn discards_residual(&self) -> bool {
@@ -75,10 +78,11 @@ impl<R: Reducer> Reducer for Threaded<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aggregate::Mean;
+    use crate::aggregate::mean::Mean;
     use crate::comm::Local;
-    use crate::compress::{Norm, Qsgd};
-    use crate::reduce::{AgreedStep, Gather, Selection};
+    use crate::compress::{Norm, qsgd::Qsgd};
+    use crate::reduce::gather::Gather;
+    use crate::seam::{AgreedStep, Selection};
     use crate::state::Stateful;
     use crate::{Key, Layout, Traffic};
 

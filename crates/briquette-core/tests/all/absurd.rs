@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use briquette_core::Key;
 use briquette_core::comm::{Local, run_ranks};
-use briquette_core::compress::Dense;
+use briquette_core::compress::dense::Dense;
 use briquette_core::config::{Config, Exchange, ServerConfig, representatives};
 use briquette_core::error::{CommError, ReduceError};
 use briquette_core::laws::{Rank, Setup, short};
@@ -81,6 +81,7 @@ where
 
 /// Returns every variant of a part of a representative, once.
 fn configs() -> Vec<Config> {
+    briquette_zoo::install();
     let (mut seen, mut configs) = (BTreeSet::new(), Vec::new());
     let mut put = |what: String, config: Config| {
         if seen.insert(what) {
@@ -101,10 +102,10 @@ fn configs() -> Vec<Config> {
             put(format!("reducer {reducer}"), with(&mut |exchange| exchange.reducer = reducer.clone()));
         }
         for aggregator in variants(&exchange.aggregator) {
-            put(format!("aggregator {aggregator}"), with(&mut |exchange| exchange.aggregator = aggregator));
+            put(format!("aggregator {aggregator}"), with(&mut |exchange| exchange.aggregator = aggregator.clone()));
         }
         for feedback in variants(&exchange.feedback) {
-            put(format!("feedback {feedback}"), with(&mut |exchange| exchange.feedback = feedback));
+            put(format!("feedback {feedback}"), with(&mut |exchange| exchange.feedback = feedback.clone()));
         }
         for controller in variants(&exchange.controller) {
             put(format!("controller {controller}"), with(&mut |exchange| exchange.controller = controller.clone()));
@@ -136,7 +137,7 @@ fn in_time(what: &str, run: impl FnOnce() + Send + 'static) {
 }
 
 fn steps(config: Config) {
-    let world = config.fewest_ranks().clamp(3, MOST_RANKS);
+    let world = config.min_ranks().clamp(3, MOST_RANKS);
     if config.build(&short(), world).is_err() {
         return;
     }
@@ -184,6 +185,7 @@ impl Trainer for Quadratic {
 
 #[test]
 fn so_are_those_of_servers() {
+    briquette_zoo::install();
     let all = ServerConfig::all();
     let mut seen = BTreeSet::new();
     for config in all.iter().flat_map(variants).filter(|config| seen.insert(config.to_string())) {

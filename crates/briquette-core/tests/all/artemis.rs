@@ -28,6 +28,7 @@ fn optimum() -> Vec<f64> {
 
 /// Returns `‖x − x*‖²` after `rounds` steps from 0.
 fn distance(reducer: &str, rounds: u64) -> f64 {
+    briquette_zoo::install();
     let exchange = Exchange { reducer: reducer.parse().unwrap(), ..Exchange::default() };
     let layout = Layout::flat(LEN);
     let ends = Local::run(RANKS, |mut comm| {

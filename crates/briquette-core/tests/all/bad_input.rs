@@ -8,10 +8,13 @@ use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, ErrorBound};
 use briquette_core::config::{AggregatorConfig, CompressorConfig, Config, Exchange, exchanges, representatives};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{AgreedStep, Gather, Grain, Reducer, Round};
+use briquette_core::reduce::{
+    AgreedStep, Reducer, Round,
+    gather::{Gather, Grain},
+};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Value};
-use briquette_core::{CompressionFactor, Key, Layout, Message};
+use briquette_core::{CompressionRatio, Key, Layout, Message};
 
 const MAX: f32 = f32::MAX;
 const TINY: f32 = 1e-45;
@@ -44,6 +47,7 @@ fn table() -> Vec<(&'static str, Vec<f32>)> {
 
 /// Returns every compressor of a representative, and every default.
 fn compressors() -> Vec<CompressorConfig> {
+    briquette_zoo::install();
     let of = |exchange: &Exchange| exchange.reducer.get().compressor();
     let mut all: Vec<CompressorConfig> = exchanges().iter().filter_map(of).collect();
     all.extend(CompressorConfig::defaults());
@@ -86,7 +90,7 @@ type Step = Result<Vec<f32>, ReduceError>;
 /// Runs some steps of a configuration with two ranks (or as many as it needs), odd ranks with the vector negated and reversed
 /// if `mirrored`. After an error the others are notified, and the run ends.
 fn run(exchange: &Exchange, x: &[f32], mirrored: bool) -> Vec<Vec<(Step, State)>> {
-    let world = exchange.fewest_ranks().max(2);
+    let world = exchange.min_ranks().max(2);
     let ranks = Local::run(world, |mut comm| {
         let layout = layout(x.len());
         let mut reducer = exchange.build_reducer(&layout, world).unwrap();
@@ -142,9 +146,10 @@ fn layout(len: usize) -> Layout {
 
 #[test]
 fn every_configuration_gives_finite_averages_or_names_the_slot() {
+    briquette_zoo::install();
     for exchange in exchanges() {
         for (name, x) in table() {
-            if let Err(error) = exchange.build_reducer(&layout(x.len()), exchange.fewest_ranks().max(2)) {
+            if let Err(error) = exchange.build_reducer(&layout(x.len()), exchange.min_ranks().max(2)) {
                 // The rule has nothing to match.
                 assert!(!exchange.rules.is_empty() && error.to_string().contains("matches no slot"), "{error}");
                 continue;
@@ -181,7 +186,8 @@ fn every_configuration_gives_finite_averages_or_names_the_slot() {
 /// A strategy's header rejects such vectors for all ranks (law 10); a layer with state does not rely on it.
 #[test]
 fn no_memory_takes_in_what_is_not_finite() {
-    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().requirement().remembers()) {
+    briquette_zoo::install();
+    for exchange in exchanges().into_iter().filter(|exchange| exchange.feedback.get().requirement().keeps_state()) {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![0.5; 100];
             x[70] = bad;
@@ -209,8 +215,8 @@ impl Compressor for Short {
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         ErrorBound::Contractive { delta: 1.0 }
     }
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::DENSE
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::DENSE
     }
 }
 
@@ -219,6 +225,7 @@ impl Compressor for Short {
 /// this one.
 #[test]
 fn a_message_shorter_than_the_vector_counts_under_no_aggregator() {
+    briquette_zoo::install();
     for aggregator in AggregatorConfig::all() {
         for (grain, liar) in [(Grain::Whole, 0), (Grain::PerSlot, 0), (Grain::Whole, 4)] {
             let ranks = Local::run(5, |mut comm| {
@@ -234,7 +241,7 @@ fn a_message_shorter_than_the_vector_counts_under_no_aggregator() {
                 Ok::<_, ReduceError>(report.excluded)
             });
             for (rank, outcome) in ranks.into_iter().enumerate().filter(|(rank, _)| *rank != liar) {
-                if !aggregator.get().is_mean() && aggregator.get().fewest_ranks() <= 5 {
+                if !aggregator.get().is_mean() && aggregator.get().min_ranks() <= 5 {
                     assert_eq!(outcome, Ok(vec![liar]), "{aggregator}, rank {rank}");
                     continue;
                 }
@@ -247,23 +254,24 @@ fn a_message_shorter_than_the_vector_counts_under_no_aggregator() {
 
 #[test]
 fn settings_outside_their_range_fail_before_anybody_talks() {
+    briquette_zoo::install();
     let layout = layout(100);
     for (text, says) in [
         ("reducer = { kind = 'power-sgd', rank = 0 }", "at least 1"),
-        ("reducer = { kind = 'multi-step', rounds = 0, inner = { kind = 'dense' } }", "at least 1"),
-        ("reducer = { kind = 'shared-random-k', factor = 0.5 }", "at least 1"),
-        ("reducer = { kind = 'shared-random-k', factor = nan }", "at least 1"),
-        ("reducer = { kind = 'sparse-all-reduce', factor = inf }", "at least 1"),
-        ("reducer = { kind = 'sketched-sgd', factor = 8.0, rows = 0 }", "rows"),
-        ("reducer = { kind = 'sketched-sgd', factor = 8.0, width = 0.0 }", "width"),
-        ("reducer = { kind = 'sketched-sgd', factor = 8.0, width = nan }", "width"),
-        ("reducer = { kind = 'sketched-sgd', factor = 8.0, candidates = 0 }", "candidates"),
+        ("reducer = { kind = 'multi-step', rounds = 0, inner = { kind = 'dense' } }", "1 to 1000"),
+        ("reducer = { kind = 'shared-random-k', ratio = 0.5 }", "at least 1"),
+        ("reducer = { kind = 'shared-random-k', ratio = nan }", "at least 1"),
+        ("reducer = { kind = 'sparse-all-reduce', ratio = inf }", "at least 1"),
+        ("reducer = { kind = 'sketched-sgd', ratio = 8.0, rows = 0 }", "rows"),
+        ("reducer = { kind = 'sketched-sgd', ratio = 8.0, width = 0.0 }", "width"),
+        ("reducer = { kind = 'sketched-sgd', ratio = 8.0, width = nan }", "width"),
+        ("reducer = { kind = 'sketched-sgd', ratio = 8.0, candidates = 0 }", "candidates"),
         ("bucket_values = 0", "at least 1"),
-        ("feedback = { kind = 'diana', alpha = 0.0 }", "above 0"),
-        ("feedback = { kind = 'diana', alpha = -1.0 }", "above 0"),
+        ("feedback = { kind = 'diana', alpha = 0.0 }", "in (0, 1]"),
+        ("feedback = { kind = 'diana', alpha = -1.0 }", "in (0, 1]"),
         ("feedback = { kind = 'momentum', momentum = 1.0 }", "in [0, 1)"),
         ("feedback = { kind = 'momentum', momentum = nan }", "in [0, 1)"),
-        ("feedback = { kind = 'momentum', clip = 0.0 }", "positive"),
+        ("feedback = { kind = 'momentum', clip = 0.0 }", "above 0"),
         ("reducer = { kind = 'gather', compressor = 'topk:0' }", "at most 1"),
         ("reducer = { kind = 'gather', compressor = 'hard-threshold:nan' }", "above 0"),
         ("reducer = { kind = 'gather', compressor = 'dither:1' }", "1.01"),
@@ -275,7 +283,7 @@ fn settings_outside_their_range_fail_before_anybody_talks() {
         ("aggregator = 'krum:x'", "whole number"),
         ("aggregator = 'cge:2'", "cge:2 does not go with a world of 4 ranks: it needs at least 5 ranks"),
         ("aggregator = 'cge:18446744073709551615'", "needs at least 18446744073709551615 ranks"),
-        ("aggregator = 'geometric-median:0'", "rounds of geometric-median must be at least 1"),
+        ("aggregator = 'geometric-median:0'", "rounds of geometric-median must be 1 to 1000"),
         ("aggregator = 'geometric-median:3,smoothing=nan'", "smoothing of geometric-median must be above 0"),
         ("aggregator = 'licm:0.5'", "reach of licm must be at least 1"),
         (

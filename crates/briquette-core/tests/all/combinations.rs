@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use briquette_core::Layout;
-use briquette_core::config::combine::{
-    InnerOptimizer, Run, check, check_without_model, equal_replicas, optimizer, reads_optimizer, rebroadcast,
-};
 use briquette_core::config::{
     Config, ControllerConfig, Exchange, Feedback, Parts, ReducerConfig, ServerConfig, StrategyConfig,
+    combine::{
+        InnerOptimizer, Run, check, check_without_model, equal_replicas, optimizer, reads_optimizer, rebroadcast,
+    },
 };
 use briquette_core::error::{ConfigError, Conflict};
-use briquette_core::sync::TwoLevelConfig;
+use briquette_zoo::sync::two_level::TwoLevelConfig;
 
 /// Number of ranks of every combination on the page; a multiple of the sizes of all groups.
 const WORLD: usize = 6;
@@ -18,9 +18,10 @@ const WORLD: usize = 6;
 const HEAD: &str = "\
 # Combinations of algorithms
 
-Which strategies, feedbacks and controllers work with which reducers. Each name stands for its default settings, in a world of 6
-ranks; the parts that are not named are [chosen](choosing.md). A number refers to the reasons below its table. This page is generated
-from `briquette_core::config::combine::check`. A run makes the same checks when it builds its configuration.
+Compatibility of strategies, feedbacks and controllers with reducers, in a world of 6 ranks. Each name stands for its default settings.
+The other parts of the configuration are [chosen](choosing.md) by default. A number in a cell refers to the reason below the table. A slot
+is one parameter tensor. This page is generated from `briquette_core::config::combine::check`, which also checks the configuration of
+every run.
 
 To check your own settings, with other values and for your optimizer:
 
@@ -28,7 +29,7 @@ To check your own settings, with other values and for your optimizer:
 briquette check --config run.toml --world 6 --optimizer adam
 ```
 
-In code, a combination that is refused is a `ConfigError::Conflict`, with the fields `left`, `right`, `why` and `instead`.
+In code, a refused combination is a `ConfigError::Conflict` with the fields `left`, `right`, `why` and `instead`.
 ";
 
 /// Returns the default settings of each algorithm of a family, with its name.
@@ -39,11 +40,23 @@ fn defaults<F: std::str::FromStr<Err = ConfigError>>(all: &[F], name: impl Fn(&F
 }
 
 fn reducer_rows() -> Vec<(String, ReducerConfig)> {
+    briquette_zoo::install();
     let mut rows = defaults(&ReducerConfig::all(), ReducerConfig::name);
     // The class of the error depends on the compressor.
     let unbiased = "gather:qsgd:4";
     rows.insert(2, (unbiased.to_owned(), unbiased.parse().expect("a reducer's text")));
     rows
+}
+
+/// Writes the reason and the remedy of a conflict as two sentences.
+fn sentences(conflict: &Conflict) -> String {
+    let subject = conflict.left.split([' ', ':']).next().unwrap_or_default();
+    let why = match conflict.why.strip_prefix("it ") {
+        Some(clause) => format!("the {subject} {clause}"),
+        None => conflict.why.clone(),
+    };
+    let capitalized = |clause: &str| clause[..1].to_uppercase() + &clause[1..];
+    format!("{}. {}.", capitalized(&why), capitalized(&conflict.instead))
 }
 
 /// A table with a row for each reducer and a column for each of the other parts, and the reasons of its numbers.
@@ -58,8 +71,7 @@ fn table(title: &str, columns: &[(String, Parts)]) -> String {
             let cell = match check(&config, &Run::default().with_world(WORLD)) {
                 Ok(()) => "yes".to_owned(),
                 Err(conflict) => {
-                    let subject = conflict.left.split([' ', ':']).next().unwrap_or_default().to_owned();
-                    let reason = format!("{subject}: {}; {}.", conflict.why, conflict.instead);
+                    let reason = sentences(&conflict);
                     let number = reasons.iter().position(|other| *other == reason).unwrap_or_else(|| {
                         reasons.push(reason);
                         reasons.len() - 1
@@ -77,17 +89,20 @@ fn table(title: &str, columns: &[(String, Parts)]) -> String {
 }
 
 fn strategies() -> Vec<(String, Parts)> {
+    briquette_zoo::install();
     let all = defaults(&StrategyConfig::all(), StrategyConfig::name);
     all.into_iter().map(|(name, strategy)| (name, Parts::default().with_strategy(strategy))).collect()
 }
 
 fn feedbacks() -> Vec<(String, Parts)> {
-    let named = |feedback| Parts::default().with_feedback(feedback).with_controller(ControllerConfig::None);
+    briquette_zoo::install();
+    let named = |feedback| Parts::default().with_feedback(feedback).with_controller(ControllerConfig::none());
     let all = defaults(&Feedback::all(), Feedback::name);
     all.into_iter().map(|(name, feedback)| (name, named(feedback))).collect()
 }
 
 fn controllers() -> Vec<(String, Parts)> {
+    briquette_zoo::install();
     let all = defaults(&ControllerConfig::all(), ControllerConfig::name);
     all.into_iter().map(|(name, controller)| (name, Parts::default().with_controller(controller))).collect()
 }
@@ -128,6 +143,7 @@ fn a_build_refuses_what_the_check_refuses() {
 
 #[test]
 fn reducers_declare_whether_they_have_a_knob() {
+    briquette_zoo::install();
     let through = ["byzantine:(gather:topk:20x)", "byzantine:(gather:topk:20x),attack=not-finite"];
     for reducer in ReducerConfig::all().into_iter().chain(through.map(|text| text.parse().unwrap())) {
         // Byzantine is built as the outermost reducer only.
@@ -139,6 +155,7 @@ fn reducers_declare_whether_they_have_a_knob() {
 }
 
 fn conflict(text: &str, run: Run<'_>) -> Conflict {
+    briquette_zoo::install();
     let config: Config = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
     check(&config, &run).expect_err(text)
 }
@@ -184,6 +201,7 @@ fn conflicts_name_both_settings_and_what_to_do_instead() {
 
 #[test]
 fn optimizers_are_checked_where_they_are_known() {
+    briquette_zoo::install();
     use InnerOptimizer::{HeavyBall, OneBitAdam, Other, OtherMomentum, Sgd, Unseen};
     let heavy = HeavyBall { momentum: 0.9 };
     let accepts = |text: &str, optimizer| {
@@ -213,6 +231,7 @@ fn optimizers_are_checked_where_they_are_known() {
 
 #[test]
 fn a_servers_workers_send_dense_or_one_message() {
+    briquette_zoo::install();
     let check_with = |server: &str, text: &str| {
         let (server, config): (ServerConfig, Config) = (server.parse().unwrap(), text.parse().unwrap());
         check(&config, &Run::default().with_server(&server))
@@ -237,6 +256,7 @@ fn a_servers_workers_send_dense_or_one_message() {
 
 #[test]
 fn plans_decide_about_replicas() {
+    briquette_zoo::install();
     let plan = |text: &str| {
         let config: Config = text.parse().expect("a configuration");
         config.build(&Layout::flat(100), WORLD).expect("it builds").plan(0)
@@ -256,6 +276,7 @@ fn plans_decide_about_replicas() {
 
 #[test]
 fn a_model_that_is_not_known_need_not_match_rules() {
+    briquette_zoo::install();
     let rules = "rules = [{ slots = '*.bias', reducer = 'dense' }]\nreducer = 'gather:topk:8x,per-slot=true'";
     for strategy in ["every-step", "local-sgd:8", "two-level:(local-sgd:8),group=2", "streaming-diloco:100,fragments=5"]
     {
@@ -263,7 +284,7 @@ fn a_model_that_is_not_known_need_not_match_rules() {
         assert_eq!(check_without_model(&config, &Run::default()), Ok(()), "{strategy}");
         assert_eq!(check_without_model(&config, &Run::default().with_world(4)), Ok(()), "{strategy}");
     }
-    let between = TwoLevelConfig { between: Box::new(StrategyConfig::EveryStep), ..TwoLevelConfig::default() };
+    let between = TwoLevelConfig { between: StrategyConfig::every_step(), ..TwoLevelConfig::default() };
     let error = check_without_model(&Config::dense().with_strategy(between), &Run::default()).unwrap_err();
     assert!(matches!(&error, ConfigError::Conflict(conflict) if conflict.left == "strategy two-level"), "{error}");
 }

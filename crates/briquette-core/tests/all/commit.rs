@@ -3,19 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::TopK;
-use briquette_core::control::Schedule;
+use briquette_core::compress::top_k::TopK;
+use briquette_core::control::schedule::Schedule;
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{
-    AgreedStep, Dense, Energies, Exchanged, Gather, Knob, Levels, MultiStep, PowerSgd, Probe, Reducer, Round,
+    AgreedStep, Energies, Exchanged, Knob, Probe, Ratios, Reducer, Round, dense::Dense, gather::Gather,
+    power_sgd::PowerSgd,
 };
 use briquette_core::state::{Staged, State, Stateful};
 use briquette_core::wrapper::{
-    Adaptive, Bucketed, ErrorFeedback, Grouped, Metered, Momentum, MomentumCorrection, Shifted,
+    adaptive::Adaptive,
+    bucketed::Bucketed,
+    error_feedback::ErrorFeedback,
+    grouped::Grouped,
+    metered::Metered,
+    momentum_correction::{MomentumCorrection, MomentumCorrectionConfig},
 };
-use briquette_core::{CompressionFactor, Key, Layout, Session};
+use briquette_core::{CompressionRatio, Key, Layout, Session};
+use briquette_zoo::reduce::multi_step::MultiStep;
+use briquette_zoo::wrapper::shifted::Shifted;
 
 fn layout() -> Layout {
     Layout::new([("square", vec![5, 5]), ("few", vec![3])])
@@ -61,7 +69,7 @@ impl Knob for Counts {
     fn per_slot(&self) -> bool {
         false
     }
-    fn set(&mut self, _: Levels<'_>) {}
+    fn set(&mut self, _: Ratios<'_>) {}
     fn probe(&mut self, _: &Probe<'_>, _: &mut Energies) {}
 }
 
@@ -71,14 +79,14 @@ fn every_wrapper_passes_commit_and_discard_on() {
     let wraps: [(&str, Wrap, usize); 10] = [
         ("box", |inner| Box::new(Box::new(inner) as Box<dyn Reducer>), 1),
         ("error feedback", |inner| Box::new(ErrorFeedback::new(inner)), 1),
-        ("momentum", |inner| Box::new(MomentumCorrection::new(inner, Momentum::default()).unwrap()), 1),
+        ("momentum", |inner| Box::new(MomentumCorrection::new(inner, MomentumCorrectionConfig::default()).unwrap()), 1),
         ("diana", |inner| Box::new(Shifted::diana(inner, 0.5).unwrap()), 1),
         ("metered", |inner| Box::new(Metered::new(inner)), 1),
         ("main group", |inner| Box::new(Grouped::new(&layout(), Box::new(inner), vec![])), 1),
         ("group", |inner| Box::new(Grouped::new(&layout(), Box::new(Dense), vec![(vec![1], Box::new(inner))])), 1),
         ("buckets", |inner| Box::new(Bucketed::new(&layout(), 1, |_| inner.clone())), 2),
         ("rounds", |inner| Box::new(MultiStep::contractive(vec![inner.clone(), inner]).unwrap()), 2),
-        ("adaptive", |inner| Box::new(Adaptive::new(inner, Schedule::constant(CompressionFactor::DENSE)).unwrap()), 1),
+        ("adaptive", |inner| Box::new(Adaptive::new(inner, Schedule::constant(CompressionRatio::DENSE)).unwrap()), 1),
     ];
     for (name, wrap, held) in wraps {
         let counts = Counts::default();
@@ -94,7 +102,7 @@ fn every_wrapper_passes_commit_and_discard_on() {
 #[test]
 fn a_pool_passes_commit_and_discard_on() {
     let counts = Counts::default();
-    let mut threaded = briquette_core::wrapper::Threaded::new(counts.clone(), 1).unwrap();
+    let mut threaded = briquette_core::wrapper::threaded::Threaded::new(counts.clone(), 1).unwrap();
     threaded.commit();
     threaded.discard();
     assert_eq!(counts.get(), [1, 1]);

@@ -1,15 +1,18 @@
 //! Claims of controllers: fewer bits first and more later reach a lower loss than a constant number, and per-slot ratios send
 //! less than one ratio for all where slots differ.
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::{Compressor, Norm, Qsgd, TopK};
-use briquette_core::control::{Adaqs, LGreco};
+use briquette_core::compress::{Compressor, Norm, qsgd::Qsgd, top_k::TopK};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{AgreedStep, Gather, Grain, Reducer, Round};
+use briquette_core::reduce::{
+    AgreedStep, Reducer, Round,
+    gather::{Gather, Grain},
+};
 use briquette_core::report::Report;
-use briquette_core::wrapper::Adaptive;
-use briquette_core::{CompressionFactor, Key, Layout};
+use briquette_core::wrapper::adaptive::Adaptive;
+use briquette_core::{CompressionRatio, Key, Layout};
+use briquette_zoo::control::{adaqs::Adaqs, l_greco::LGreco};
 use rand_distr::{Distribution, StandardNormal};
 
 /// Result of an SGD run: bits per value at every step, the mean loss of the last quarter, and bytes sent.
@@ -38,7 +41,7 @@ fn descend<R: Reducer>(rate: f32, make: impl Fn() -> R + Sync) -> Run {
             x.iter_mut().zip(&average).for_each(|(x, g)| *x -= rate * g);
             let mut report = Report::default();
             reducer.report(&mut report);
-            run.bits.push(32.0 / report.factor.expect("a reducer with a knob").get());
+            run.bits.push(32.0 / report.ratio.expect("a reducer with a knob").get());
             if step >= steps * 3 / 4 {
                 run.loss += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / (len as f64 * steps as f64 / 2.0);
             }
@@ -92,7 +95,7 @@ fn per_slot<C: Compressor>(compressor: C) -> Gather<C, Mean> {
 }
 
 fn l_greco<C: Compressor>(compressor: C) -> impl Reducer {
-    let controller = LGreco { factor: compressor.nominal(), ..LGreco::default() }.controller().unwrap();
+    let controller = LGreco { ratio: compressor.nominal(), ..LGreco::default() }.controller().unwrap();
     Adaptive::new(per_slot(compressor), controller).unwrap()
 }
 
@@ -108,7 +111,7 @@ fn l_greco_sends_fewer_bytes_than_one_ratio_where_slots_differ_and_loses_no_more
             [slot(20_000, 0.1), slot(10_000, 1.0), slot(5000, 4.0)].concat()
         };
         let vectors = [vector(0), vector(1)];
-        let top_k = TopK::factor(CompressionFactor::new(16.0).unwrap());
+        let top_k = TopK::ratio(CompressionRatio::new(16.0).unwrap());
         let qsgd = Qsgd::new(4, 512, Norm::Max).unwrap();
         for (uniform, chosen, bytes) in [
             (exchange(&layout, &vectors, || per_slot(top_k)), exchange(&layout, &vectors, || l_greco(top_k)), 0.5),

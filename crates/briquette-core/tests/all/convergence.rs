@@ -1,12 +1,14 @@
 //! Plain SGD where theory predicts the result: sign compression diverges and error feedback corrects it; under an unbiased
 //! quantizer SGD levels off at a known height.
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::{Compressor, Dense, Norm, PlainSign, Qsgd, ScaledSign};
+use briquette_core::compress::{
+    Compressor, Norm, dense::Dense, plain_sign::PlainSign, qsgd::Qsgd, scaled_sign::ScaledSign,
+};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
-use briquette_core::wrapper::ErrorFeedback;
+use briquette_core::reduce::{AgreedStep, Reducer, Round, gather::Gather};
+use briquette_core::wrapper::error_feedback::ErrorFeedback;
 use briquette_core::{Key, Layout};
 use rand::Rng;
 

@@ -3,10 +3,10 @@
 
 use briquette_core::config::{ControllerConfig, Feedback};
 use briquette_core::control::{Agreed, Controller, Moments};
-use briquette_core::reduce::{AgreedStep, Energies, LastExchange, Levels};
-use briquette_core::report::Waiting;
+use briquette_core::reduce::{AgreedStep, Energies, LastExchange, Ratios};
+use briquette_core::report::ResidualEnergy;
 use briquette_core::state::{State, Stateful};
-use briquette_core::{CompressionFactor, Layout, Traffic};
+use briquette_core::{CompressionRatio, Layout, Traffic};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -37,9 +37,9 @@ fn step() -> impl Strategy<Value = Option<u64>> {
 
 fn previous() -> impl Strategy<Value = LastExchange> {
     let bytes = prop_oneof![Just(0), Just(u64::MAX), 0..1_000_000_u64];
-    let waiting = (number(), number()).prop_map(|(entered, left)| Waiting { entered, left });
-    (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes, waiting).prop_map(
-        |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes, waiting)| {
+    let residual_energy = (number(), number()).prop_map(|(entered, left)| ResidualEnergy { entered, left });
+    (prop_oneof![Just(0), 1..1000_u64, any::<u64>()], number(), number(), number(), bytes, residual_energy).prop_map(
+        |(samples, compute_seconds, compress_seconds, exchange_seconds, bytes, residual_energy)| {
             let traffic = Traffic { sent: bytes, received: bytes };
             LastExchange {
                 samples,
@@ -47,7 +47,7 @@ fn previous() -> impl Strategy<Value = LastExchange> {
                 compress_seconds,
                 exchange_seconds,
                 traffic,
-                waiting,
+                residual_energy,
                 ..LastExchange::default()
             }
         },
@@ -97,7 +97,7 @@ fn run() -> impl Strategy<Value = Vec<Observed>> {
 #[derive(Debug, Clone, PartialEq)]
 struct Decided {
     needed: String,
-    factors: Option<Vec<CompressionFactor>>,
+    ratios: Option<Vec<CompressionRatio>>,
     per_slot: bool,
     reason: Option<String>,
 }
@@ -106,32 +106,32 @@ fn decide(controller: &mut dyn Controller, observed: &Observed, layout: &Layout)
     let Observed { agreed_step, moments, numbers, is_overruled, .. } = observed;
     controller.observe(agreed_step);
     let (needs, mut numbers) = (controller.needs(), numbers.iter().copied().cycle());
-    let (needed, factors, mut energies) = (format!("{needs:?}"), needs.gains.len(), Energies::new());
-    assert!(needs.gains.is_sorted(), "gains are needed from the smallest factor to the largest: {needed}");
-    energies.clear(factors);
-    let is_any = needs.norm || needs.moments || factors > 0;
+    let (needed, ratios, mut energies) = (format!("{needs:?}"), needs.gains.len(), Energies::new());
+    assert!(needs.gains.is_sorted(), "gains are needed from the smallest ratio to the largest: {needed}");
+    energies.clear(ratios);
+    let is_any = needs.norm || needs.moments || ratios > 0;
     let rows = if needs.slots { layout.slots().len() } else { usize::from(is_any) };
     for row in 0..rows {
         energies.push(numbers.next().unwrap());
         energies.kept_mut(row).fill_with(|| numbers.next().unwrap());
     }
-    let gains: Vec<f64> = (0..factors).map(|_| numbers.next().unwrap()).collect();
+    let gains: Vec<f64> = (0..ratios).map(|_| numbers.next().unwrap()).collect();
     let norm2 = if rows > 0 { numbers.next().unwrap() } else { 0.0 };
     let moments = if needs.moments { *moments } else { Moments::default() };
     let slots = layout.slots();
     let mut agreed = Agreed::new(agreed_step, slots);
     (agreed.norm2, agreed.moments, agreed.gains, agreed.energies) = (norm2, moments, &gains, &energies);
     let decision = controller.decide(&agreed);
-    let (factors, per_slot) = match decision.levels {
-        Levels::Own => (None, false),
-        Levels::All(factor) => (Some(vec![factor]), false),
-        Levels::PerSlot(factors) => (Some(factors.to_vec()), true),
+    let (ratios, per_slot) = match decision.ratios {
+        Ratios::Own => (None, false),
+        Ratios::All(ratio) => (Some(vec![ratio]), false),
+        Ratios::PerSlot(ratios) => (Some(ratios.to_vec()), true),
     };
-    let decided = Decided { needed, factors, per_slot, reason: decision.reason };
-    if let Some(factors) = decided.factors.as_ref().filter(|_| *is_overruled) {
-        let less = |factor: &CompressionFactor| CompressionFactor::new(factor.get().sqrt()).unwrap();
-        let less: Vec<_> = factors.iter().map(less).collect();
-        controller.overruled(if per_slot { Levels::PerSlot(&less) } else { Levels::All(less[0]) });
+    let decided = Decided { needed, ratios, per_slot, reason: decision.reason };
+    if let Some(ratios) = decided.ratios.as_ref().filter(|_| *is_overruled) {
+        let less = |ratio: &CompressionRatio| CompressionRatio::new(ratio.get().sqrt()).unwrap();
+        let less: Vec<_> = ratios.iter().map(less).collect();
+        controller.overruled(if per_slot { Ratios::PerSlot(&less) } else { Ratios::All(less[0]) });
     }
     decided
 }
@@ -154,9 +154,9 @@ fn step_of(controller: &mut dyn Controller, observed: &Observed, layout: &Layout
 fn check_allowed(settings: &ControllerConfig, decided: &Decided, slots: usize) {
     let [least, most] = settings.get().ratios();
     let (allowed, text) = (least..=most, format!("{settings}: {decided:?}"));
-    assert!(decided.factors.iter().flatten().all(|factor| allowed.contains(factor)), "{text}, of {allowed:?}");
+    assert!(decided.ratios.iter().flatten().all(|ratio| allowed.contains(ratio)), "{text}, of {allowed:?}");
     assert!(!decided.per_slot || settings.get().per_slot(), "a ratio for each slot is not declared: {text}");
-    assert!(!decided.per_slot || decided.factors.iter().all(|factors| factors.len() == slots), "{text}");
+    assert!(!decided.per_slot || decided.ratios.iter().all(|ratios| ratios.len() == slots), "{text}");
     assert!(decided.reason.as_ref().is_none_or(|reason| !reason.is_empty()), "{text}");
 }
 
@@ -178,7 +178,7 @@ fn at_other_seconds(observed: &Observed, seconds: [f64; 4]) -> Observed {
 
 /// Returns whether, by its settings, seconds may have changed a decision.
 fn depends_on_seconds(run: &[Observed], settings: &ControllerConfig, seconds: [f64; 4]) -> bool {
-    let build = || settings.get().build(&Feedback::Error, 3).unwrap();
+    let build = || settings.get().build(&Feedback::error(), 3).unwrap();
     let (Some(mut one), Some(mut other)) = (build(), build()) else { return false };
     let layout = layout(2);
     run.iter().any(|observed| {
@@ -189,6 +189,7 @@ fn depends_on_seconds(run: &[Observed], settings: &ControllerConfig, seconds: [f
 
 #[test]
 fn a_controller_that_states_to_read_seconds_decides_otherwise_at_some() {
+    briquette_zoo::install();
     let mut random = TestRunner::deterministic();
     let runs: Vec<_> = (0..200).map(|_| run().new_tree(&mut random).unwrap().current()).collect();
     for settings in ControllerConfig::all().into_iter().filter(|settings| settings.get().reads_seconds()) {
@@ -204,6 +205,7 @@ proptest! {
     fn what_does_not_state_to_read_seconds_decides_the_same_whatever_they_are(
         run in run(), seconds in [number(), number(), number(), number()],
     ) {
+        briquette_zoo::install();
         for settings in ControllerConfig::all().into_iter().filter(|settings| !settings.get().reads_seconds()) {
             prop_assert!(!depends_on_seconds(&run, &settings, seconds), "{}", settings);
         }
@@ -213,9 +215,10 @@ proptest! {
     fn the_same_observations_give_the_same_decisions_within_the_settings(
         run in run(), world in 1..6_usize, slots in 1..4_usize, cut in 0..40_usize,
     ) {
+        briquette_zoo::install();
         let layout = layout(slots);
         for settings in ControllerConfig::all() {
-            let build = || settings.get().build(&Feedback::Error, world).unwrap();
+            let build = || settings.get().build(&Feedback::error(), world).unwrap();
             let (Some(mut one), Some(mut other), Some(mut resumed)) = (build(), build(), build()) else { continue };
             prop_assert_eq!(one.per_slot(), settings.get().per_slot(), "{}", settings);
             for (index, observed) in run.iter().enumerate() {

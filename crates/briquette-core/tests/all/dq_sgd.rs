@@ -1,15 +1,16 @@
 //! Claims of DQ-SGD, on quadratics, through the exchange: theorem 1 gives the error of quantized descent, and its rule (18) has
 //! a smaller error than constant bits with the same mean, by the factor that the theorem predicts.
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::{Local, Session};
-use briquette_core::compress::{Norm, Qsgd};
-use briquette_core::control::{Controller, DqSgd, Schedule};
+use briquette_core::compress::{Norm, qsgd::Qsgd};
+use briquette_core::control::{Controller, schedule::Schedule};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Reducer, Round, gather::Gather};
 use briquette_core::report::Report;
-use briquette_core::wrapper::Adaptive;
-use briquette_core::{CompressionFactor, Key, Layout};
+use briquette_core::wrapper::adaptive::Adaptive;
+use briquette_core::{CompressionRatio, Key, Layout};
+use briquette_zoo::control::dq_sgd::DqSgd;
 use rand_distr::{Distribution, StandardNormal};
 
 /// Gradient descent on `½‖x‖²` (`L = μ = 1`) with `len` values and `ranks` ranks, whose gradients have normal noise.
@@ -71,7 +72,7 @@ impl Problem {
             reducer.exchange(Round { key: key.step(step), slots, agreed_step, input, average, sent: None }, comm)?;
             let mut report = Report::default();
             reducer.report(&mut report);
-            let bits = report.factor.expect("a ratio").bits(2..=8);
+            let bits = report.ratio.expect("a ratio").bits(2..=8);
             let levels = f64::from((1_u32 << (bits - 1)) - 1);
             let norm2: f64 = gradients.iter().flatten().map(|g| f64::from(*g).powi(2)).sum();
             let variance: f64 = gradients.iter().map(|g| quantizer(bits).variance(g)).sum();
@@ -111,7 +112,7 @@ fn mean(runs: impl ExactSizeIterator<Item = f64> + Clone) -> (f64, f64) {
 }
 
 fn constant(bits: u8) -> Schedule {
-    Schedule::constant(CompressionFactor::of_bits(bits))
+    Schedule::constant(CompressionRatio::of_bits(bits))
 }
 
 /// `E[F(x_N)] = α^N·F(x_0) + (Ldη²/12)·Σ…` if all curvatures are equal, without noise. At 7 levels `d/6s²` is too large by a

@@ -3,8 +3,9 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use briquette_core::comm::{BROADCAST_PIECE, Event, Local, LocalBuilder, all_reduce_traffic, run_ranks};
+use briquette_core::comm::{BROADCAST_PIECE, Local, LocalBuilder, all_reduce_traffic, run_ranks};
 use briquette_core::error::CommError;
+use briquette_sim::{Event, SessionExt};
 
 /// Builds a world with frames of at most `longest` bytes, of which four may be queued from one rank to another.
 fn world(ranks: usize, longest: usize) -> LocalBuilder {

@@ -1,17 +1,26 @@
 //! A non-finite average is an error on every rank, for any combination of reducers: no layer is needed to detect it, and no
 //! layer stores any of it.
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::TopK;
+use briquette_core::compress::top_k::TopK;
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{
-    AgreedStep, Dense, Exchanged, Gather, MultiStep, PowerSgd, Reducer, Round, Selection, SharedRandomK, Sketch,
-    SketchedSgd, SparseAllReduce,
+    AgreedStep, Exchanged, Reducer, Round, Selection, dense::Dense, gather::Gather, power_sgd::PowerSgd,
+    shared_random_k::SharedRandomK,
 };
 use briquette_core::state::{State, Stateful};
-use briquette_core::wrapper::{ErrorFeedback, Momentum, MomentumCorrection, Shifted};
-use briquette_core::{CompressionFactor, Key, Layout, Session, Traffic};
+use briquette_core::wrapper::{
+    error_feedback::ErrorFeedback,
+    momentum_correction::{MomentumCorrection, MomentumCorrectionConfig},
+};
+use briquette_core::{CompressionRatio, Key, Layout, Session, Traffic};
+use briquette_zoo::reduce::{
+    multi_step::MultiStep,
+    sketched_sgd::{SketchedSgd, SketchedSgdConfig},
+    sparse_all_reduce::SparseAllReduce,
+};
+use briquette_zoo::wrapper::shifted::Shifted;
 
 const MAX: f32 = f32::MAX;
 /// Half of the largest number: twice it is the largest number, and three times it overflows.
@@ -54,7 +63,7 @@ fn outcomes(
 
 #[test]
 fn layers_around_an_overflow_keep_their_memory() {
-    let momentum = || MomentumCorrection::new(Dense, Momentum::default()).unwrap();
+    let momentum = || MomentumCorrection::new(Dense, MomentumCorrectionConfig::default()).unwrap();
     let layers: [(&str, Make<'_>); 5] = [
         ("error feedback", &|| Box::new(ErrorFeedback::new(Dense))),
         ("inside the learning rate", &|| Box::new(ErrorFeedback::inside_learning_rate(Dense))),
@@ -95,14 +104,15 @@ fn what_waits_in_error_feedback_goes_on_waiting() {
 
 #[test]
 fn what_sums_on_the_way_says_overflow_on_every_rank() {
-    let (factor, all) = (CompressionFactor::new(4.0 / 3.0).unwrap(), CompressionFactor::DENSE);
-    let sketch = |factor| SketchedSgd::new(Sketch { factor, candidates: 1, ..Sketch::default() }).unwrap();
+    let (ratio, all) = (CompressionRatio::new(4.0 / 3.0).unwrap(), CompressionRatio::DENSE);
+    let sketch =
+        |ratio| SketchedSgd::new(SketchedSgdConfig { ratio, candidates: 1, ..SketchedSgdConfig::default() }).unwrap();
     let makes: [(&str, Make<'_>); 6] = [
         ("dense", &|| Box::new(Dense)),
         ("multi-step", &|| Box::new(MultiStep::contractive(vec![Dense, Dense]).unwrap())),
         ("power-sgd", &|| Box::new(PowerSgd::new(1).unwrap())),
         ("shared random-k", &|| Box::new(SharedRandomK::new(all))),
-        ("sketched", &|| Box::new(sketch(factor))),
+        ("sketched", &|| Box::new(sketch(ratio))),
         ("sketched, without a sketch", &|| Box::new(sketch(all))),
     ];
     for (name, make) in makes {
@@ -121,7 +131,7 @@ fn what_rounds_to_infinity_is_the_same_on_every_rank() {
     let gather = || Box::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)) as Box<dyn Reducer>;
     assert_eq!(outcomes(10, input, gather), vec![Err(overflow()); 10]);
     // Only an owner sums here, and it notifies the others.
-    let sparse = || Box::new(SparseAllReduce::new(CompressionFactor::DENSE)) as Box<dyn Reducer>;
+    let sparse = || Box::new(SparseAllReduce::new(CompressionRatio::DENSE)) as Box<dyn Reducer>;
     assert_eq!(outcomes(10, input, sparse), vec![Err(overflow()); 10]);
 }
 
@@ -154,7 +164,13 @@ impl Reducer for Opposite {
 
 #[test]
 fn what_cannot_stay_behind_is_an_error_and_no_memory_has_it() {
-    let momentum = || MomentumCorrection::new(Opposite, Momentum { momentum: 0.0, ..Momentum::default() }).unwrap();
+    let momentum = || {
+        MomentumCorrection::new(
+            Opposite,
+            MomentumCorrectionConfig { momentum: 0.0, ..MomentumCorrectionConfig::default() },
+        )
+        .unwrap()
+    };
     let layers: [(&str, Make<'_>); 3] = [
         ("error feedback", &|| Box::new(ErrorFeedback::new(Opposite))),
         ("inside the learning rate", &|| Box::new(ErrorFeedback::inside_learning_rate(Opposite))),

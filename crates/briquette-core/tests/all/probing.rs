@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use briquette_core::aggregate::Mean;
-use briquette_core::comm::{Compute, Simulated};
-use briquette_core::compress::TopK;
+use briquette_core::aggregate::mean::Mean;
+use briquette_core::compress::top_k::TopK;
 use briquette_core::config::Config;
 use briquette_core::control::{Agreed, Controller, Decision, Needs};
 use briquette_core::laws::{Rank, Setup, Synchronizes, each_rank};
-use briquette_core::reduce::{AgreedStep, Gather};
+use briquette_core::reduce::{AgreedStep, gather::Gather};
 use briquette_core::state::Stateful;
-use briquette_core::sync::{EveryStep, SyncStrategy};
-use briquette_core::wrapper::{Adaptive, Probing};
-use briquette_core::{CompressionFactor, Layout, error::ConfigError};
+use briquette_core::sync::{SyncStrategy, every_step::EveryStep};
+use briquette_core::wrapper::adaptive::{Adaptive, Probing};
+use briquette_core::{CompressionRatio, Layout, error::ConfigError};
+use briquette_sim::{Compute, Simulated};
 
 /// Gains of every step; equal on all ranks, so any rank may write them last.
 type Gains = Arc<Mutex<Vec<Vec<f64>>>>;
@@ -21,7 +21,7 @@ type Gains = Arc<Mutex<Vec<Vec<f64>>>>;
 /// Always sends 4x, and requests another measurement at each step that is a multiple of `changes`.
 #[derive(Debug)]
 struct Spy {
-    factors: Vec<CompressionFactor>,
+    ratios: Vec<CompressionRatio>,
     changes: u64,
     seen: Gains,
 }
@@ -30,13 +30,13 @@ impl Stateful for Spy {}
 
 impl Controller for Spy {
     fn observe(&mut self, agreed_step: &AgreedStep) {
-        self.factors.truncate(2);
+        self.ratios.truncate(2);
         if agreed_step.step.is_multiple_of(self.changes) {
-            self.factors.push(CompressionFactor::new(16.0).unwrap());
+            self.ratios.push(CompressionRatio::new(16.0).unwrap());
         }
     }
     fn needs(&self) -> Needs<'_> {
-        Needs { gains: &self.factors, ..Needs::default() }
+        Needs { gains: &self.ratios, ..Needs::default() }
     }
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let mut seen = self.seen.lock().unwrap();
@@ -44,7 +44,7 @@ impl Controller for Spy {
         let steps = seen.len().max(step + 1);
         seen.resize(steps, Vec::new());
         seen[step] = agreed.gains.to_vec();
-        Decision::all(CompressionFactor::new(4.0).unwrap(), None)
+        Decision::all(CompressionRatio::new(4.0).unwrap(), None)
     }
 }
 
@@ -57,8 +57,8 @@ struct Spied {
 
 impl Synchronizes for Spied {
     fn strategy(&self, _: &Layout, _: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        let factors = [4.0, 8.0].map(|factor| CompressionFactor::new(factor).unwrap()).to_vec();
-        let spy = Spy { factors, changes: self.changes, seen: Arc::clone(&self.seen) };
+        let ratios = [4.0, 8.0].map(|ratio| CompressionRatio::new(ratio).unwrap()).to_vec();
+        let spy = Spy { ratios, changes: self.changes, seen: Arc::clone(&self.seen) };
         let gather = Gather::new(TopK::fraction(0.25)?, Mean);
         Ok(Box::new(EveryStep::new(Adaptive::new(gather, spy)?.probing(self.probing))))
     }
@@ -102,13 +102,14 @@ fn a_step_that_needs_something_else_than_was_measured_asks_first() {
     let (first, _) = run(Probing::First, 3);
     let (late, _) = run(Probing::Late, 3);
     for step in 0..STEPS {
-        // After a step with three factors two are needed, which were measured after the decision.
+        // After a step with three ratios two are needed, which were measured after the decision.
         let expected = if step % 3 <= 1 { &first[step] } else { &first[step - 1] };
         assert_eq!(&late[step], expected, "step {step}");
     }
 }
 
 fn seconds_per_step(config: &str, latency: &str) -> f64 {
+    briquette_zoo::install();
     let config: Config = toml::from_str(config).unwrap();
     let setup = &Setup::short(&config, 4);
     let network = format!("1gbit,{latency}").parse().unwrap();

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use briquette_core::Layout;
-use briquette_core::comm::{Compute, Faulty, Local, Session, Simulated, run_ranks};
+use briquette_core::comm::{Faulty, Local, Session, run_ranks};
 use briquette_core::error::{CommError, SyncError};
 use briquette_core::sync::{Header, agree};
+use briquette_sim::{Compute, Simulated};
 
 #[test]
 fn each_session_has_its_own_counters_and_the_frames_stay_in_order() {

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::Local;
-use briquette_core::compress::{Compressor, ErrorBound, RandomK, TopK, Tunable};
+use briquette_core::compress::{Compressor, ErrorBound, Tunable, random_k::RandomK, top_k::TopK};
 use briquette_core::control::{Agreed, Controller, Decision, Needs};
-use briquette_core::reduce::{AgreedStep, Energies, Gather, Grain, Knob, Levels, Probe, Reducer, Round};
+use briquette_core::reduce::{
+    AgreedStep, Energies, Knob, Probe, Ratios, Reducer, Round,
+    gather::{Gather, Grain},
+};
 use briquette_core::state::Stateful;
-use briquette_core::wrapper::{Adaptive, Bucketed};
-use briquette_core::{CompressionFactor, Key, Layout, Message};
+use briquette_core::wrapper::{adaptive::Adaptive, bucketed::Bucketed};
+use briquette_core::{CompressionRatio, Key, Layout, Message};
 
 /// Numbers of calls of `compress_into` and `refine_into`.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +64,7 @@ impl<C: Compressor> Compressor for Counting<C> {
     fn error_bound(&self, x: &[f32]) -> ErrorBound {
         self.inner.error_bound(x)
     }
-    fn nominal(&self) -> CompressionFactor {
+    fn nominal(&self) -> CompressionRatio {
         self.inner.nominal()
     }
     fn selects(&self) -> bool {
@@ -72,16 +75,16 @@ impl<C: Compressor> Compressor for Counting<C> {
     }
 }
 
-fn factor(value: f64) -> CompressionFactor {
-    CompressionFactor::new(value).unwrap()
+fn ratio(value: f64) -> CompressionRatio {
+    CompressionRatio::new(value).unwrap()
 }
 
 /// Requests the gains at 2x and 4x, and decides for the given ratio.
-struct Told([CompressionFactor; 2], CompressionFactor);
+struct Scripted([CompressionRatio; 2], CompressionRatio);
 
-impl Stateful for Told {}
+impl Stateful for Scripted {}
 
-impl Controller for Told {
+impl Controller for Scripted {
     fn needs(&self) -> Needs<'_> {
         Needs { gains: &self.0, ..Needs::default() }
     }
@@ -91,8 +94,8 @@ impl Controller for Told {
     }
 }
 
-fn told(value: f64) -> Told {
-    Told([factor(2.0), factor(4.0)], factor(value))
+fn told(value: f64) -> Scripted {
+    Scripted([ratio(2.0), ratio(4.0)], ratio(value))
 }
 
 /// 48 values in three slots.
@@ -125,20 +128,20 @@ fn decoded(compressor: &mut impl Compressor, x: &[f32], key: Key) -> Vec<f32> {
 
 #[test]
 fn top_k_is_compressed_once_refined_once_and_never_again() {
-    let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+    let (counting, calls) = Counting::new(TopK::ratio(ratio(2.0)), true);
     let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(4.0)).unwrap();
     for step in 0..3 {
         let sent = send(&mut reducer, step);
         assert_eq!(calls.take(), [1, 1], "step {step}");
-        assert_eq!(sent, decoded(&mut TopK::factor(factor(4.0)), &vector(step), Key::new(0)));
+        assert_eq!(sent, decoded(&mut TopK::ratio(ratio(4.0)), &vector(step), Key::new(0)));
     }
 }
 
 #[test]
-fn whatever_factor_is_chosen_nothing_more_is_compressed() {
+fn whatever_ratio_is_chosen_nothing_more_is_compressed() {
     for (chosen, kept) in [(2.0, 24), (4.0, 12), (1.0, 48)] {
         for refines in [true, false] {
-            let (counting, calls) = Counting::new(TopK::factor(factor(8.0)), refines);
+            let (counting, calls) = Counting::new(TopK::ratio(ratio(8.0)), refines);
             let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen)).unwrap();
             for step in 0..3 {
                 let sent = send(&mut reducer, step);
@@ -155,18 +158,18 @@ fn whatever_factor_is_chosen_nothing_more_is_compressed() {
 #[test]
 fn slots_and_buckets_stage_each_their_own() {
     for chosen in [2.0, 4.0] {
-        let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+        let (counting, calls) = Counting::new(TopK::ratio(ratio(2.0)), true);
         let gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
         let mut per_slot = Adaptive::new(gather, told(chosen)).unwrap();
         let (mut parts, counts): (Vec<_>, Vec<_>) =
-            (0..3).map(|_| Counting::new(TopK::factor(factor(2.0)), true)).unzip();
+            (0..3).map(|_| Counting::new(TopK::ratio(ratio(2.0)), true)).unzip();
         let bucketed = Bucketed::new(&layout(), 16, |_| Gather::new(parts.remove(0), Mean));
         let mut bucketed = Adaptive::new(bucketed, told(chosen)).unwrap();
         for step in 0..3 {
             let expected: Vec<f32> = layout()
                 .slots()
                 .iter()
-                .flat_map(|slot| decoded(&mut TopK::factor(factor(chosen)), &vector(step)[slot.range()], Key::new(0)))
+                .flat_map(|slot| decoded(&mut TopK::ratio(ratio(chosen)), &vector(step)[slot.range()], Key::new(0)))
                 .collect();
             assert_eq!(send(&mut per_slot, step), expected);
             assert_eq!(calls.take(), [3, 3]);
@@ -176,24 +179,24 @@ fn slots_and_buckets_stage_each_their_own() {
     }
 }
 
-static TWO: std::sync::LazyLock<[CompressionFactor; 2]> = std::sync::LazyLock::new(|| [factor(2.0), factor(4.0)]);
+static TWO: std::sync::LazyLock<[CompressionRatio; 2]> = std::sync::LazyLock::new(|| [ratio(2.0), ratio(4.0)]);
 
 /// A probe at 2x and 4x.
 fn probe_of<'a>(layout: &'a Layout, input: &'a [f32], key: Key) -> Probe<'a> {
-    Probe { input, slots: layout.slots(), key, rank: 0, factors: &*TWO, per_slot: false }
+    Probe { input, slots: layout.slots(), key, rank: 0, ratios: &*TWO, per_slot: false }
 }
 
 #[test]
 fn the_message_sent_is_the_very_one_that_was_probed() {
     // It draws again at every call, so a second compression would choose other coordinates. The message with the reported energy
     // is sent.
-    let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
+    let (counting, calls) = Counting::new(RandomK::ratio(ratio(2.0)), false);
     let mut gather = Gather::new(counting, Mean);
     for (step, chosen) in [(0, 0), (1, 1), (2, 0)] {
         let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
         let mut energies = Energies::new();
         gather.probe(&probe_of(&layout, &x, key), &mut energies);
-        gather.set(Levels::All(factor([2.0, 4.0][chosen])));
+        gather.set(Ratios::All(ratio([2.0, 4.0][chosen])));
         let sent = send(&mut gather, step);
         let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
         assert_eq!(energy, energies.kept(0)[chosen], "step {step}");
@@ -205,8 +208,8 @@ fn the_message_sent_is_the_very_one_that_was_probed() {
 }
 
 #[test]
-fn what_was_probed_for_another_key_or_factor_is_not_sent() {
-    let (counting, calls) = Counting::new(TopK::factor(factor(2.0)), true);
+fn what_was_probed_for_another_key_or_ratio_is_not_sent() {
+    let (counting, calls) = Counting::new(TopK::ratio(ratio(2.0)), true);
     let mut gather = Gather::new(counting, Mean);
     let probe = |gather: &mut Gather<_, _>, step| {
         let layout = layout();
@@ -215,25 +218,25 @@ fn what_was_probed_for_another_key_or_factor_is_not_sent() {
         assert_eq!(calls.take(), [1, 1]);
     };
     probe(&mut gather, 0);
-    gather.set(Levels::All(factor(4.0)));
-    assert_eq!(send(&mut gather, 1), decoded(&mut TopK::factor(factor(4.0)), &vector(1), Key::new(0)));
+    gather.set(Ratios::All(ratio(4.0)));
+    assert_eq!(send(&mut gather, 1), decoded(&mut TopK::ratio(ratio(4.0)), &vector(1), Key::new(0)));
     assert_eq!(calls.take(), [1, 0]);
     probe(&mut gather, 2);
-    gather.set(Levels::All(factor(3.0)));
-    assert_eq!(send(&mut gather, 2), decoded(&mut TopK::factor(factor(3.0)), &vector(2), Key::new(0)));
+    gather.set(Ratios::All(ratio(3.0)));
+    assert_eq!(send(&mut gather, 2), decoded(&mut TopK::ratio(ratio(3.0)), &vector(2), Key::new(0)));
     assert_eq!(calls.take(), [1, 0]);
 }
 
 #[test]
 fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
     // It draws again at every call, so the sent values identify the message.
-    let (counting, calls) = Counting::new(RandomK::factor(factor(2.0)), false);
+    let (counting, calls) = Counting::new(RandomK::ratio(ratio(2.0)), false);
     let mut gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
     for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {
         let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
         let mut energies = Energies::new();
         gather.probe(&Probe { per_slot: true, ..probe_of(&layout, &x, key) }, &mut energies);
-        gather.set(Levels::PerSlot(&chosen.map(|index| TWO[index])));
+        gather.set(Ratios::PerSlot(&chosen.map(|index| TWO[index])));
         assert_eq!(calls.take(), [6, 0]);
         let sent = send(&mut gather, step);
         assert_eq!(calls.take(), [0, 0]);
@@ -249,14 +252,14 @@ fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
 fn what_a_refused_step_staged_is_sent_by_no_other() {
     let layout = Layout::flat(64);
     let [refused, values] = [1.0_f32, -3.0].map(|by| (0..64).map(|i| by * (i as f32 - 20.5)).collect::<Vec<_>>());
-    let (key, two) = (Key::new(1).step(4), CompressionFactor::new(2.0).unwrap());
+    let (key, two) = (Key::new(1).step(4), CompressionRatio::new(2.0).unwrap());
     let average = |staged: Option<&[f32]>| {
         let found = Local::run(1, |mut comm| {
-            let mut gather = Gather::new(TopK::factor(two), Mean);
+            let mut gather = Gather::new(TopK::ratio(two), Mean);
             let knob = gather.knob().expect("top-k has one");
-            knob.set(Levels::All(two));
+            knob.set(Ratios::All(two));
             if let Some(input) = staged {
-                let probe = Probe { input, slots: layout.slots(), factors: &[two], per_slot: false, key, rank: 0 };
+                let probe = Probe { input, slots: layout.slots(), ratios: &[two], per_slot: false, key, rank: 0 };
                 knob.probe(&probe, &mut Energies::default());
                 gather.discard();
             }

@@ -6,7 +6,7 @@
 //! 6√(2/d))·V/N`, with `V` the sum of variances and `d` the number of values that carry it, and the sample variance is `V` to 5
 //! %.
 
-use briquette_core::compress::{Compressor, Norm, Qsgd};
+use briquette_core::compress::{Compressor, Norm, qsgd::Qsgd};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use rand_distr::{Distribution, StandardNormal};
@@ -100,6 +100,7 @@ fn config(text: &str) -> Box<dyn Compressor> {
 
 /// Every randomized compressor.
 fn table() -> Vec<(String, Box<dyn Compressor>, Laws)> {
+    briquette_zoo::install();
     let mut table: Vec<(String, Box<dyn Compressor>, Laws)> = Vec::new();
     let mut add = |name: &str, laws: Laws| table.push((name.to_owned(), config(name), laws));
     // 60 values, 15 kept; the others' positions are not independent, but this does not affect the distribution of a single

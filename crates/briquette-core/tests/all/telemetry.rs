@@ -12,6 +12,7 @@ fn layout() -> Layout {
 }
 
 fn build(toml: &str, world: usize) -> Box<dyn Reducer> {
+    briquette_zoo::install();
     let exchange: Exchange = toml::from_str(toml).unwrap_or_else(|error| panic!("{toml}: {error}"));
     exchange.build_reducer(&layout(), world).unwrap_or_else(|error| panic!("{toml}: {error}"))
 }
@@ -67,11 +68,11 @@ fn each_slots_residual_energy_is_that_of_its_part_of_the_memory() {
         for (slot, part) in layout().slots().iter().zip(&report.slots) {
             near(part.left.unwrap(), energy(&residual[slot.range()]) / (unit * unit));
         }
-        let waiting = report.waiting.unwrap();
-        assert!(waiting.left > 0.0, "{toml}");
-        assert_eq!(waiting.left, report.slots.iter().filter_map(|slot| slot.left).sum::<f64>());
-        near(waiting.residual_norm(), waiting.left.sqrt());
-        assert_eq!(report.delay(), waiting.delay());
+        let residual_energy = report.residual_energy.unwrap();
+        assert!(residual_energy.left > 0.0, "{toml}");
+        assert_eq!(residual_energy.left, report.slots.iter().filter_map(|slot| slot.left).sum::<f64>());
+        near(residual_energy.residual_norm(), residual_energy.left.sqrt());
+        assert_eq!(report.delay(), residual_energy.delay());
     }
     let (report, ..) = reported("reducer = 'gather:topk:8x'\nfeedback = 'none'", 3);
     assert!(report.delay().is_none() && report.slots.iter().all(|slot| slot.left.is_none()));
@@ -93,33 +94,34 @@ fn the_relative_error_is_what_is_missing_over_what_was_given() {
 }
 
 #[test]
-fn each_slot_has_the_factor_that_is_in_force_for_it() {
-    let factors = |toml: &str, steps| {
+fn each_slot_has_the_ratio_that_is_in_force_for_it() {
+    let ratios = |toml: &str, steps| {
         let (report, ..) = reported(toml, steps);
-        report.slots.iter().map(|slot| slot.factor.map(|factor| factor.get())).collect::<Vec<_>>()
+        report.slots.iter().map(|slot| slot.ratio.map(|ratio| ratio.get())).collect::<Vec<_>>()
     };
     let rules = "rules = [{ slots = 'b', reducer = 'gather:topk:3x' }, { slots = 'c', reducer = 'dense' }]";
-    let ruled = factors(&format!("reducer = 'gather:topk:8x'\nfeedback = 'error'\n{rules}"), 1);
+    let ruled = ratios(&format!("reducer = 'gather:topk:8x'\nfeedback = 'error'\n{rules}"), 1);
     assert_eq!(ruled, [Some(8.0), Some(3.0), Some(1.0)]);
-    assert_eq!(factors("reducer = 'gather:topk:8x'\nfeedback = 'error'", 1), [Some(8.0); 3]);
+    assert_eq!(ratios("reducer = 'gather:topk:8x'\nfeedback = 'error'", 1), [Some(8.0); 3]);
     let decided = "reducer = 'gather:topk:8x,per-slot=true'\nfeedback = 'error'\ndense_below = 0\n\
                    controller = 'accordion:2x,high=8x,interval=4,window=1,per_slot=true'";
-    assert_eq!(factors(decided, 1), [Some(2.0); 3]);
+    assert_eq!(ratios(decided, 1), [Some(2.0); 3]);
     // Some slots critical, others not; all together, and each slot in a separate bucket.
     let mixed = decided.replace("per_slot", "change=0.05,per_slot");
-    let steps: Vec<_> = (1..40).map(|steps| factors(&mixed, steps)).collect();
-    let both = |factors: &Vec<_>| [2.0, 8.0].iter().all(|factor| factors.contains(&Some(*factor)));
+    let steps: Vec<_> = (1..40).map(|steps| ratios(&mixed, steps)).collect();
+    let both = |ratios: &Vec<_>| [2.0, 8.0].iter().all(|ratio| ratios.contains(&Some(*ratio)));
     let at = steps.iter().position(both).unwrap_or_else(|| panic!("{steps:?}"));
-    assert_eq!(factors(&format!("{mixed}\nbucket_values = 1"), at as u64 + 1), steps[at]);
+    assert_eq!(ratios(&format!("{mixed}\nbucket_values = 1"), at as u64 + 1), steps[at]);
     // Dense for all, whatever the reducer would have sent.
     let falling = decided.replace("accordion:2x", "accordion:1x");
-    let steps: Vec<_> = (1..40).map(|steps| factors(&falling, steps)).collect();
+    let steps: Vec<_> = (1..40).map(|steps| ratios(&falling, steps)).collect();
     assert_eq!(steps[0], [Some(1.0); 3]);
-    assert!(steps.iter().any(|factors| factors.contains(&Some(8.0))), "{steps:?}");
+    assert!(steps.iter().any(|ratios| ratios.contains(&Some(8.0))), "{steps:?}");
 }
 
 #[test]
 fn controllers_describe_their_state_only_where_it_is_asked_for() {
+    briquette_zoo::install();
     // With two ranks, so that there is something to exchange.
     let described = |controller: &str, reducer: &str, steps| {
         let toml = format!("reducer = '{reducer}'\nfeedback = 'none'\ndense_below = 0\ncontroller = '{controller}'");
@@ -140,8 +142,8 @@ fn controllers_describe_their_state_only_where_it_is_asked_for() {
     for (controller, reducer, steps, state) in [
         ("gravac:4x,max=16x,window=5,dense_steps=2", top_k, 1, "sending dense for 1 more steps"),
         ("gravac:4x,max=16x,window=5,epsilon=0", top_k, 3, "trying 8x against 4x, step 3 of 5"),
-        ("cost-aware:8x", top_k, 1, "timing 8x, 0 of 2 samples, at most 4 levels left"),
-        ("cost-aware:8x", top_k, 2, "timing 8x, 1 of 2 samples, at most 4 levels left"),
+        ("cost-aware:8x", top_k, 1, "timing 8x, 0 of 2 samples, at most 4 ratios left"),
+        ("cost-aware:8x", top_k, 2, "timing 8x, 1 of 2 samples, at most 4 ratios left"),
         (
             "loss-guard:(gravac:4x,max=16x,window=5,epsilon=0)",
             top_k,

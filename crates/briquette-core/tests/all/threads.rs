@@ -23,6 +23,7 @@ fn frame_and_sum(config: &CompressorConfig, x: &[f32]) -> (Vec<u8>, Vec<u32>) {
 
 #[test]
 fn one_two_three_threads_and_none_of_a_pool_give_the_same_bits() {
+    briquette_zoo::install();
     let pools = [1, 2, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads"));
     // Buckets that divide a segment, that do not, and that are longer than one.
     let more = ["qsgd:3:100", "minmax:1000", "sign:70000", "one-bit:300", "qsgd:4:512:l2", "qsgd:s64:131072:l2:elias"];

@@ -1,6 +1,7 @@
 //! Core's transports satisfy the requirements on every transport.
 
-use briquette_core::comm::{Clock, Compute, Faulty, Local, LocalBuilder, Session, Simulated};
+use briquette_core::comm::{Clock, Faulty, Local, LocalBuilder, Session};
+use briquette_sim::{Compute, SessionExt, Simulated};
 use briquette_testkit::suite::{
     Threads, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them,
 };

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use briquette_core::config::{Config, Exchange, exchanges};
-use briquette_core::error::{ConfigError, StateError, SyncError};
-use briquette_core::laws::{self, Outcome, Setup, Synchronizes, each_rank, gradient, same_bits, short};
+use crate::{exchanges, whole_and_in_buckets};
+use briquette_core::config::Config;
+use briquette_core::error::{ConfigError, SyncError};
+use briquette_core::laws::{self, Delivered, Setup, Synchronizes, assert_same_runs, each_rank, gradient, short};
 use briquette_core::reduce::{AgreedStep, Arriving, LastExchange};
 use briquette_core::report::Report;
-use briquette_core::state::{State, Stateful};
-use briquette_core::sync::{Context, Plan, SyncStrategy};
+use briquette_core::sync::{Context, SyncStrategy};
 use briquette_core::{Key, Layout, Session, comm::Local};
 
 /// Values are NaN until they are waited for.
@@ -43,83 +43,40 @@ impl Arriving for Late<'_> {
 #[derive(Debug, Clone)]
 struct AsItComes(Config);
 
-struct Arrives(Box<dyn SyncStrategy>);
-
-impl Stateful for Arrives {
-    fn save(&self, state: &mut State) {
-        self.0.save(state);
-    }
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.0.load(state)
-    }
-    fn commit(&mut self) {
-        self.0.commit();
-    }
-    fn discard(&mut self) {
-        self.0.discard();
-    }
-}
-
-impl SyncStrategy for Arrives {
-    fn plan(&self, step: u64) -> Plan {
-        self.0.plan(step)
-    }
-    fn after_backward(&mut self, own: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session) -> Result<(), SyncError> {
-        let count = cx.slots.len();
-        // In one step the last slot first, in the next every other slot from the front.
-        let order = match cx.agreed_step.step % 2 {
-            0 => vec![],
-            _ => (0..count).filter(|slot| slot % 2 == 0).chain((0..count).filter(|slot| slot % 2 == 1)).collect(),
-        };
-        let mut average = Vec::new();
-        self.0.during_backward(&mut Late::new(own, order), &mut average, cx, comm)?;
-        *own = average;
-        Ok(())
-    }
-    fn hold(&mut self, absent: &[Range<usize>]) -> bool {
-        self.0.hold(absent)
-    }
-    fn report(&self, report: &mut Report) {
-        self.0.report(report);
-    }
+/// Delivers a gradient late.
+fn deliver(
+    strategy: &mut dyn SyncStrategy,
+    own: &mut Vec<f32>,
+    cx: &Context<'_>,
+    comm: &mut Session,
+) -> Result<(), SyncError> {
+    let count = cx.slots.len();
+    // In one step the last slot first, in the next every other slot from the front.
+    let order = match cx.agreed_step.step % 2 {
+        0 => vec![],
+        _ => (0..count).filter(|slot| slot % 2 == 0).chain((0..count).filter(|slot| slot % 2 == 1)).collect(),
+    };
+    let mut average = Vec::new();
+    strategy.during_backward(&mut Late::new(own, order), &mut average, cx, comm)?;
+    *own = average;
+    Ok(())
 }
 
 impl Synchronizes for AsItComes {
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(Arrives(self.0.build(layout, world)?)))
+        Ok(Box::new(Delivered::new(self.0.build(layout, world)?, deliver)))
     }
-    fn fewest_ranks(&self) -> usize {
-        self.0.fewest_ranks()
-    }
-}
-
-/// Returns every representative as it is, and in small buckets if it can be split.
-fn all() -> impl Iterator<Item = Config> {
-    let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), ..exchange };
-    let both = move |exchange: Exchange| [exchange.clone(), cut(exchange)];
-    let works = |exchange: &Exchange| exchange.build_reducer(&short(), 5).is_ok();
-    exchanges().into_iter().flat_map(both).filter(works).map(Config::every_step)
-}
-
-fn assert_same(setup: &impl std::fmt::Display, a: &[Vec<Outcome>], b: &[Vec<Outcome>]) {
-    for (rank, (a, b)) in a.iter().zip(b).enumerate() {
-        assert_eq!(a.len(), b.len());
-        for (step, (a, b)) in a.iter().zip(b).enumerate() {
-            assert!(same_bits(&a.average, &b.average), "{setup}, rank {rank}, step {step}: average");
-            assert!(same_bits(&a.sent, &b.sent), "{setup}, rank {rank}, step {step}: sent");
-            assert_eq!(a.state, b.state, "{setup}, rank {rank}, step {step}");
-            let books = |o: &Outcome| (o.reported, o.counted, o.factor);
-            assert_eq!(books(a), books(b), "{setup}, rank {rank}, step {step}");
-        }
+    fn min_ranks(&self) -> usize {
+        self.0.min_ranks()
     }
 }
 
 #[test]
 fn when_values_come_changes_no_bit_no_memory_no_byte_and_no_decision() {
-    for config in all() {
+    for config in whole_and_in_buckets() {
         for world in [1, 2, 3, 5] {
             let setup = Setup::short(&AsItComes(config.clone()), world);
-            assert_same(&setup, &Setup::short(&config, world).run(5), &setup.run(5));
+            assert_same_runs(&setup, &Setup::short(&config, world).run(5), &setup.run(5));
         }
     }
 }
@@ -159,6 +116,7 @@ fn waited_first(text: &str, step: u64) -> f64 {
 
 #[test]
 fn buckets_do_not_wait_for_what_comes_after_them() {
+    briquette_zoo::install();
     let sparse = "reducer = { kind = 'gather', compressor = 'topk:0.25' }";
     for text in [
         "reducer = 'dense'\nfeedback = 'none'",

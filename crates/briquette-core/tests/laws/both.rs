@@ -3,7 +3,7 @@
 use briquette_core::comm::Local;
 use briquette_core::error::{ConfigError, SyncError};
 use briquette_core::laws::{self, Rank, Setup, Synchronizes, each_rank, short};
-use briquette_core::reduce::{AgreedStep, Dense, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Reducer, Round, dense::Dense};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
 use briquette_core::sync::{Context, Momenta, Plan, SyncStrategy};

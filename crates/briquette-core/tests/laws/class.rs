@@ -1,9 +1,11 @@
 //! Law 7: every compressor satisfies the error bound of its declared class.
 
-use briquette_core::compress::{Compressor, ErrorBound, Rounding, TopK, ValueKind};
-use briquette_core::config::{CompressorConfig, exchanges};
+use crate::exchanges;
+use briquette_core::compress::{Compressor, ErrorBound, ValueKind, top_k::TopK};
+use briquette_core::config::CompressorConfig;
 use briquette_core::laws::{check_class, vectors};
-use briquette_core::{CompressionFactor, Key, Message};
+use briquette_core::{CompressionRatio, Key, Message};
+use briquette_zoo::compress::rounding::Rounding;
 
 /// Returns the compressors whose messages are sent unchanged, each once.
 fn compressors() -> Vec<CompressorConfig> {
@@ -15,6 +17,7 @@ fn compressors() -> Vec<CompressorConfig> {
 
 #[test]
 fn law_7_declared_classes_hold() {
+    briquette_zoo::install();
     // No representative has two unbiased parts.
     let more = ["randk:4x:scaled+natural", "randk:4x:scaled+qsgd:4:64:l2", "biased-random:0.3+natural"];
     let more = more.map(|text| text.parse::<CompressorConfig>().unwrap());
@@ -31,17 +34,17 @@ fn law_7_declared_classes_hold() {
 fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
     // In the class of top-k the omitted values dominate this error; the class of keeping everything isolates it.
     for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
-        let top_k = |factor| TopK::factor(CompressionFactor::new(factor).unwrap()).with_values(values);
+        let top_k = |ratio| TopK::ratio(CompressionRatio::new(ratio).unwrap()).with_values(values);
         for (name, x) in vectors() {
             let ErrorBound::Contractive { delta } = top_k(1.0).error_bound(&x) else { panic!("top-k contracts") };
-            for factor in [1.0, 8.0] {
+            for ratio in [1.0, 8.0] {
                 let (mut message, mut decoded) = (Message::default(), vec![0.0; x.len()]);
-                top_k(factor).compress_into(&x, Key::new(0), &mut message);
+                top_k(ratio).compress_into(&x, Key::new(0), &mut message);
                 message.decode_into(&mut decoded).unwrap();
                 let kept = || x.iter().zip(&decoded).filter(|(_, v)| **v != 0.0);
                 let error: f64 = kept().map(|(x, v)| (f64::from(*x) - f64::from(*v)).powi(2)).sum();
                 let norm2: f64 = kept().map(|(x, _)| f64::from(*x).powi(2)).sum();
-                assert!(error <= (1.0 - delta) * norm2, "{values:?} at {factor}x on {name}: {error} of {norm2}");
+                assert!(error <= (1.0 - delta) * norm2, "{values:?} at {ratio}x on {name}: {error} of {norm2}");
             }
         }
     }
@@ -57,7 +60,7 @@ impl<C: Compressor> Compressor for Claims<C> {
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         self.1
     }
-    fn nominal(&self) -> CompressionFactor {
+    fn nominal(&self) -> CompressionRatio {
         self.0.nominal()
     }
 }

@@ -2,8 +2,9 @@
 
 use std::num::NonZeroUsize;
 
+use crate::{exchanges, representatives};
 use briquette_core::comm::{Local, SMALL_ALL_REDUCE, all_reduce_traffic};
-use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig, exchanges, representatives};
+use briquette_core::config::{CompressorConfig, Config, Exchange, ReducerConfig};
 use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::sync::Plan;
 use briquette_core::{Key, Layout, Message, Traffic};
@@ -58,7 +59,7 @@ fn law_2_the_mean_of_what_was_sent_is_the_average() {
 #[test]
 fn law_9_every_rank_is_told_the_same_selection() {
     for exchange in exchanges() {
-        let world = exchange.fewest_ranks().max(5);
+        let world = exchange.min_ranks().max(5);
         let setup = Setup { config: exchange, layout: short(), world };
         let pairs = Local::builder(world).machines_of(const { NonZeroUsize::new(2).unwrap() });
         let ranks = laws::each_rank(pairs.build(), |mut comm, rank| {
@@ -133,7 +134,7 @@ fn law_8_dense_moves_what_the_ring_formula_says() {
 #[test]
 fn law_8_a_gather_sends_its_message_and_a_length_to_every_other_rank() {
     let compressor: CompressorConfig = "topk:8x".parse().unwrap();
-    let exchange = Exchange { reducer: ReducerConfig::gather(compressor), ..Exchange::default() };
+    let exchange = Exchange { reducer: ReducerConfig::gather(compressor.clone()), ..Exchange::default() };
     for setup in Setup::<Exchange>::reducers(&exchange) {
         for (rank, run) in setup.reduce_steps(1).iter().enumerate() {
             let mut message = Message::default();

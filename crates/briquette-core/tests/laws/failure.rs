@@ -1,8 +1,9 @@
 //! Laws of runs that are cut short: failure leaves no trace, resume, non-finite input.
 
-use briquette_core::config::{Config, Exchange, Feedback, exchanges, representatives};
+use crate::{exchanges, representatives};
+use briquette_core::config::{Config, Exchange, Feedback};
 use briquette_core::laws::{self, Setup, long, short};
-use briquette_core::reduce::PowerSgdConfig;
+use briquette_core::reduce::power_sgd::PowerSgdConfig;
 
 #[test]
 fn law_4_a_failure_leaves_no_trace() {
@@ -15,7 +16,7 @@ fn law_4_a_failure_leaves_no_trace() {
 #[test]
 fn law_4_what_is_not_committed_leaves_no_trace() {
     for exchange in exchanges() {
-        let world = exchange.fewest_ranks().max(3);
+        let world = exchange.min_ranks().max(3);
         laws::stages_until_committed(&Setup { config: exchange, layout: short(), world });
     }
 }
@@ -24,8 +25,8 @@ fn law_4_what_is_not_committed_leaves_no_trace() {
 fn law_4_a_failure_inside_a_ring_leaves_no_trace() {
     let sketched = exchanges().into_iter().find(|e| e.reducer.name() == "sketched-sgd").unwrap();
     let dense = |feedback| Exchange { feedback, ..Exchange::default() };
-    let power = Exchange { reducer: PowerSgdConfig { rank: 2 }.into(), ..dense(Feedback::Error) };
-    for exchange in [dense(Feedback::None), dense(Feedback::Error), sketched, power] {
+    let power = Exchange { reducer: PowerSgdConfig { rank: 2 }.into(), ..dense(Feedback::error()) };
+    for exchange in [dense(Feedback::none()), dense(Feedback::error()), sketched, power] {
         let setup = Setup { config: Config::every_step(exchange), layout: long(), world: 3 };
         let calls = laws::calls_of_step(&setup, 1);
         // The header's gather is 2 sends and 2 receives, a ring of three ranks 4 and 4.

@@ -1,4 +1,4 @@
-//! Laws: the properties that every algorithm of this crate satisfies.
+//! Laws: the properties that every algorithm satisfies, of this crate and of `briquette-zoo`.
 //!
 //! Own binary: the laws take most of the time of all tests, and scripts run them by name.
 //!
@@ -14,11 +14,36 @@
 //! | `failure.rs` | 4 failure leaves no trace · 5 resume · 10 non-finite input is rejected everywhere |
 //! | `class.rs` | 7 declared class |
 //! | `arriving.rs` | the same with vectors that arrive slot by slot |
+//! | `device.rs` | the same with vectors on a device |
 //! | `both.rs` | the same for a strategy that exchanges gradients and parameters at one step |
 
 mod arriving;
 mod both;
 mod class;
+mod device;
 mod exchange;
 mod failure;
 mod memory;
+
+use briquette_core::config::{self, Config, Exchange};
+use briquette_core::laws::short;
+
+/// Returns the representatives of every strategy, of this crate and of `briquette-zoo`.
+fn representatives() -> Vec<Config> {
+    briquette_zoo::install();
+    config::representatives()
+}
+
+/// Returns the exchanges to test, of this crate and of `briquette-zoo`.
+fn exchanges() -> Vec<Exchange> {
+    briquette_zoo::install();
+    config::exchanges()
+}
+
+/// Returns each of these exchanges at every step: as it is, and in small buckets if it can be split.
+fn whole_and_in_buckets() -> impl Iterator<Item = Config> {
+    let cut = |exchange: Exchange| Exchange { bucket_values: Some(32), ..exchange };
+    let both = move |exchange: Exchange| [exchange.clone(), cut(exchange)];
+    let works = |exchange: &Exchange| exchange.build_reducer(&short(), 5).is_ok();
+    exchanges().into_iter().flat_map(both).filter(works).map(Config::every_step)
+}

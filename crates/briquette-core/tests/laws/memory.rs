@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use crate::exchanges;
 use briquette_core::Key;
 use briquette_core::comm::Local;
-use briquette_core::config::{ControllerConfig, Exchange, Feedback, FeedbackRequirement, exchanges};
+use briquette_core::config::{Exchange, Feedback, FeedbackRequirement};
 use briquette_core::error::ReduceError;
 use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_bits, short};
 use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
-use briquette_core::wrapper::OneBitAdamConfig;
+use briquette_core::wrapper::{inner_momentum::InnerMomentumConfig, momentum_correction::MomentumCorrectionConfig};
+use briquette_zoo::control::gravac::GraVacConfig;
+use briquette_zoo::wrapper::{one_bit_adam::OneBitAdamConfig, shifted::Diana};
 
 #[test]
 fn law_3_what_is_not_sent_stays_in_the_residual() {
@@ -31,7 +34,7 @@ fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {
     for (step, outcome) in run.iter().enumerate() {
         let mut after = Memory::of(&outcome.state);
         let input = gradient(&setup.layout, rank, step as u64);
-        if setup.config.feedback == Feedback::ErrorInside {
+        if setup.config.feedback.get().reads_rate() {
             // Converts a residual in units of parameters to gradients of this step.
             let rate = learning_rate(step as u64) as f32;
             for memory in [&mut before, &mut after] {
@@ -84,7 +87,7 @@ fn reduce(setup: &Setup<Exchange>, asks: bool) -> Vec<(Vec<f32>, State, Report)>
 fn law_3_asking_for_what_was_sent_changes_nothing() {
     for exchange in exchanges() {
         for (layout, world) in [(short(), 3), (long(), 2)] {
-            let setup = Setup { world: world.max(exchange.fewest_ranks()), config: exchange.clone(), layout };
+            let setup = Setup { world: world.max(exchange.min_ranks()), config: exchange.clone(), layout };
             for (rank, (asked, not)) in reduce(&setup, true).iter().zip(reduce(&setup, false)).enumerate() {
                 assert!(same_bits(&asked.0, &not.0), "{setup}, rank {rank}: average");
                 assert_eq!(format!("{:?}", asked.1), format!("{:?}", not.1), "{setup}, rank {rank}: state");
@@ -108,20 +111,19 @@ fn law_3_asking_for_what_was_sent_changes_nothing() {
 
 #[test]
 fn law_3_holds_while_gravac_goes_through_dense_safe_and_bold() {
-    let tuned = |e: &Exchange| keeps_residual(e) && matches!(e.controller, ControllerConfig::Gravac(_));
-    for exchange in exchanges().into_iter().filter(tuned) {
-        let ControllerConfig::Gravac(settings) = &exchange.controller else { unreachable!() };
+    for exchange in exchanges().into_iter().filter(keeps_residual) {
+        let Some(settings) = exchange.controller.downcast_ref::<GraVacConfig>() else { continue };
         for world in [1, 2, 3, 5] {
             let setup = Setup { config: exchange.clone(), layout: short(), world };
             let runs = setup.reduce_steps(24);
             runs.iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
-            let factors: Vec<f64> = runs[0].iter().map(|o| o.factor.unwrap()).collect();
+            let ratios: Vec<f64> = runs[0].iter().map(|o| o.ratio.unwrap()).collect();
             // The first steps are dense by plan; later ones because too little would have been kept.
-            let fell_back = factors[settings.dense_steps as usize..].contains(&1.0);
-            let bold = factors.iter().filter(|f| **f > settings.min.get()).map(|f| *f as u64).collect::<BTreeSet<_>>();
-            println!("{setup}: {factors:?}");
-            assert!(fell_back && factors.contains(&settings.min.get()), "{setup}: {factors:?}");
-            assert!(!bold.is_empty(), "{setup}: {factors:?}");
+            let fell_back = ratios[settings.dense_steps as usize..].contains(&1.0);
+            let bold = ratios.iter().filter(|f| **f > settings.min.get()).map(|f| *f as u64).collect::<BTreeSet<_>>();
+            println!("{setup}: {ratios:?}");
+            assert!(fell_back && ratios.contains(&settings.min.get()), "{setup}: {ratios:?}");
+            assert!(!bold.is_empty(), "{setup}: {ratios:?}");
         }
     }
 }
@@ -129,22 +131,21 @@ fn law_3_holds_while_gravac_goes_through_dense_safe_and_bold() {
 #[test]
 fn law_3_a_memory_moves_by_alpha_towards_what_was_sent() {
     for exchange in exchanges() {
-        let world = exchange.fewest_ranks().max(3);
+        let world = exchange.min_ranks().max(3);
         let setup = Setup { config: exchange, layout: short(), world };
         for (rank, run) in setup.reduce_steps(8).iter().enumerate() {
             // Without a setting the compressor determines it: read from the first step, and required later.
-            let alpha = match (setup.config.feedback.get().requirement(), setup.config.feedback) {
-                (FeedbackRequirement::Contractive, _) => 1.0,
-                (FeedbackRequirement::Unbiased, Feedback::Diana(settings)) => {
-                    settings.alpha.unwrap_or_else(|| first_alpha(&run[0]))
-                }
-                (FeedbackRequirement::Unbiased, _) => first_alpha(&run[0]),
+            let feedback = &setup.config.feedback;
+            let named = feedback.downcast_ref::<Diana>().and_then(|diana| diana.alpha);
+            let alpha = match feedback.get().requirement() {
+                FeedbackRequirement::Contractive => 1.0,
+                FeedbackRequirement::Unbiased => named.unwrap_or_else(|| first_alpha(&run[0])),
                 _ => continue,
             };
             let before = std::iter::once(Memory::default()).chain(run.iter().map(|o| Memory::of(&o.state)));
             for (step, (outcome, before)) in run.iter().zip(before).enumerate() {
                 let after = Memory::of(&outcome.state);
-                if setup.config.feedback.get().requirement() == FeedbackRequirement::Contractive {
+                if feedback.get().requirement() == FeedbackRequirement::Contractive {
                     assert!(same_bits(&after.memory, &outcome.sent), "{setup}, rank {rank}, step {step}");
                     assert!(same_bits(&after.mean_memory, &outcome.average), "{setup}, rank {rank}, step {step}");
                 }
@@ -167,7 +168,7 @@ fn first_alpha(first: &Outcome) -> f32 {
 
 #[test]
 fn law_3_dense_keeps_the_residual_exactly_zero() {
-    let exchange = Exchange { feedback: Feedback::Error, ..Exchange::default() };
+    let exchange = Exchange { feedback: Feedback::error(), ..Exchange::default() };
     for setup in Setup::<Exchange>::reducers(&exchange) {
         for outcome in setup.reduce_steps(4).into_iter().flatten() {
             assert!(Memory::of(&outcome.state).residual.iter().all(|r| *r == 0.0), "{setup}");
@@ -213,14 +214,17 @@ impl Memory {
     /// Returns the vector that the rank has to send: a naive reference for the layers.
     fn owed(&self, exchange: &Exchange, input: &[f32], world: usize, step: u64) -> Vec<f32> {
         let at = |vector: &[f32], i: usize| vector.get(i).copied().unwrap_or(0.0);
-        let (momentum, clip) = match exchange.feedback {
-            Feedback::Momentum(settings) => (settings.momentum, settings.clip.unwrap()),
-            Feedback::InnerMomentum(settings) => (settings.momentum, f64::INFINITY),
-            Feedback::OneBitAdam(OneBitAdamConfig { warm_up, beta }) if step >= warm_up => {
-                let momentum = |i: usize| beta * at(&self.momentum, i) + (1.0 - beta) * input[i];
-                return (0..input.len()).map(|i| at(&self.residual, i) + momentum(i)).collect();
-            }
-            _ => return input.iter().enumerate().map(|(i, g)| at(&self.residual, i) + g).collect(),
+        if let Some(&OneBitAdamConfig { warm_up, beta }) = exchange.feedback.downcast_ref()
+            && step >= warm_up
+        {
+            let momentum = |i: usize| beta * at(&self.momentum, i) + (1.0 - beta) * input[i];
+            return (0..input.len()).map(|i| at(&self.residual, i) + momentum(i)).collect();
+        }
+        let correction =
+            exchange.feedback.downcast_ref().map(|its: &MomentumCorrectionConfig| (its.momentum, its.clip.unwrap()));
+        let inner = exchange.feedback.downcast_ref().map(|its: &InnerMomentumConfig| (its.momentum, f64::INFINITY));
+        let Some((momentum, clip)) = correction.or(inner) else {
+            return input.iter().enumerate().map(|(i, g)| at(&self.residual, i) + g).collect();
         };
         let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
         let limit = clip * (world as f64).sqrt();

@@ -1,8 +1,8 @@
-//! Places and job ids as set by torchrun, `mpirun` and `srun`.
+//! Places of ranks and job ids, from the variables of torchrun, `mpirun` and `srun`.
 //!
-//! A job id must be the same on all ranks of a job and differ from that of any other job running at the same time. It
-//! is therefore derived only from values that the launcher gives to every rank of a job. Values that belong to one
-//! machine are included only if the job has no other machine; values that belong to one rank never are.
+//! A job id must be the same on all ranks of a job, and differ from that of any other job that runs at the same time.
+//! It is therefore derived only from values that the launcher gives to every rank of a job. Values of one machine are
+//! included only if the job has no other machine. Values of one rank are never included.
 
 use super::{EnvironmentError, names};
 
@@ -58,11 +58,11 @@ impl Launcher {
     }
 }
 
-/// Returns the launcher that started this process as one rank of several; `None` for a world of one.
+/// Returns the launcher that started this process as one rank of several, or `None` for a world of one rank.
 pub(super) fn launcher(lookup: &impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let (launcher, names) = OF.into_iter().find(|(_, names)| lookup(names[0]).is_some())?;
     let slurm = Launcher::Slurm.names();
-    // `srun` may set PMI's names as well, but its own say more.
+    // `srun` may also set PMI's variables, but its own contain more information.
     let is_slurm = launcher == Launcher::Pmi
         && lookup(names[0]) == lookup(slurm[0])
         && lookup(names[1]) == lookup(slurm[1])
@@ -93,7 +93,7 @@ pub(super) fn place(lookup: &impl Fn(&str) -> Option<String>, name: &str) -> Opt
 /// Returns the number of ranks on the machine.
 fn local_world(launcher: Launcher, lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
     if launcher == Launcher::Slurm {
-        // Set for every step; the number below only where --ntasks-per-node was given, and then it is a maximum.
+        // Set for every step. The variable below is set only with --ntasks-per-node, and is then a maximum.
         let each = lookup("SLURM_STEP_TASKS_PER_NODE").and_then(|text| tasks_per_node(&text));
         let node = lookup("SLURM_NODEID").and_then(|node| node.trim().parse::<usize>().ok());
         if let (Some(each), Some(node)) = (each, node) {
@@ -147,20 +147,22 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
         return Ok(Some(name));
     }
     if let (Some(id), Some(port)) = (set("TORCHELASTIC_RUN_ID"), set(names::MASTER_PORT)) {
-        // The id is `none` unless one was given; the port belongs to the agents, and to no other job on that machine.
+        // The id is `none` unless one was given. The port belongs to this job's agents, and to no other job on their
+        // machine.
         return Ok(Some(format!("torchrun/{id}/{port}")));
     }
     let Some(launcher) = launcher(lookup) else { return Ok(None) };
     let is_ours = set(names::WORLD_SIZE).is_none_or(|world| Some(world) == set(launcher.names()[1]));
     if !is_ours {
-        // A script created separate worlds within the job.
+        // A script created several worlds within the job.
         return Ok(None);
     }
     let slurm = || Some(format!("slurm/{}/{}", set("SLURM_JOB_ID")?, set("SLURM_STEP_ID")?));
     let is_one_machine = set(launcher.names()[3]) == set(launcher.names()[1]);
     let pmix = || {
-        // The id is 16 bits of a hash in Open MPI 4, and a host's name with a process number in Open MPI 5, which two containers may
-        // share: with the place of `mpirun` itself it is one job's alone. Open MPI 5 has that on one machine only.
+        // In Open MPI 4 the id is 16 bits of a hash. In Open MPI 5 it is a host name with a process number, which two containers may
+        // share. Together with the address of `mpirun` itself it is unique to one job. Open MPI 5 provides that address on one
+        // machine only.
         let place = set("OMPI_MCA_orte_hnp_uri").or_else(|| {
             let server = PMIX_SERVER.into_iter().find_map(set);
             server.filter(|_| is_one_machine)
@@ -173,34 +175,34 @@ pub(super) fn world_name(lookup: &impl Fn(&str) -> Option<String>) -> Result<Opt
         Launcher::OpenMpi => pmix(),
         Launcher::Slurm => slurm(),
         Launcher::Pmi => set("PMI_JOBID").map(|id| format!("pmi/{id}")).or_else(pmix).or_else(|| {
-            // One launcher process per machine and job: usable if there is only one machine.
+            // There is one launcher process per machine and job, which is usable if there is only one machine.
             set(PROXY).filter(|_| is_one_machine).map(|process| format!("hydra/{process}"))
         }),
     };
-    // With torchrun's names set by hand, the port was chosen for the job.
+    // If torchrun's variables were set by hand, the port was chosen for this job.
     match name {
         None if set(names::RANK).is_none() => Err(EnvironmentError::Unnamed { launcher: launcher.program() }),
         name => Ok(name),
     }
 }
 
-/// Returns an id shared by this start of torchrun and all its restarts: the directory of error files that its agent
-/// makes for each start. With several machines each agent has its own.
+/// Returns an id of this start of torchrun, including its restarts: the directory of error files that the agent creates
+/// for each start. If there are several machines, each agent has its own.
 pub(super) fn torchrun_launch(lookup: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let file = lookup("TORCHELASTIC_ERROR_FILE")?;
     let (directory, _) = file.split_once("/attempt_")?;
     Some(format!("torchrun{}", directory.replace('/', "-"))).filter(|_| !directory.is_empty())
 }
 
-/// Returns the MPICH process that started this one, directly or indirectly, as `PID@START`. The number of a finished
-/// process may be reused, but by a process with another start time.
+/// Returns the process of MPICH that started this one, directly or indirectly, as `PID@START`. The PID of a finished
+/// process may be reused, but with another start time.
 #[cfg(target_os = "linux")]
 pub(super) fn proxy() -> Option<String> {
     let mut process = std::process::id();
     // Shells and other wrappers may be in between.
     for _ in 0..64 {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The program's name, in parentheses, may hold anything.
+        // The program's name, in parentheses, may contain any characters.
         let (head, tail) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
         if head.ends_with("(hydra_pmi_proxy") || head.ends_with("(pmi_proxy") {

@@ -1,4 +1,4 @@
-//! End of a failed attempt to join: reports the reason to the other ranks.
+//! Failure of an attempt to join: reports the reason to the other ranks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::lines::{Event, Lines, Message};
 use crate::secure::Secure;
 use crate::settings::Settings;
 
-/// Time for which a rank that gives up still reports the reason to ranks that call, or waits until it has been read.
-/// Ranks that have not reached rank 0 yet call five times a second.
+/// Time for which a rank that gives up still reports the reason to ranks that call, or waits until the reason has been
+/// read. Ranks that have not reached rank 0 yet call five times a second.
 const PARTING: Duration = Duration::from_secs(2);
-/// The same time for a rank that was interrupted.
+/// As `PARTING`, for a rank that was interrupted.
 const HURRIED: Duration = Duration::from_millis(300);
 
 impl Gathering {
-    /// Sends the reason to the other ranks before giving up, unless this rank has it from rank 0.
+    /// Sends the reason to the other ranks before giving up, unless rank 0 sent it to this rank.
     pub(super) async fn fail<T>(mut self, error: JoinError) -> Result<T, JoinError> {
         let reason = error.to_string();
         // Time for which late ranks can still get the reason.
@@ -34,7 +34,7 @@ impl Gathering {
             self.part(&reason, parting).await;
         } else if !parting.is_zero() {
             self.lines.tell_all(&Message::Unable(reason)).await;
-            // Rank 0 closes the line when it has read that.
+            // Rank 0 closes the line once it has read the reason.
             timeout(parting, self.lines.close()).await.unwrap_or_default();
         } else if !matches!(error, JoinError::Stopped { .. }) {
             self.lines.tell_all(&Message::Fail(reason)).await;
@@ -42,10 +42,11 @@ impl Gathering {
         Err(error)
     }
 
-    /// Reports the reason to ranks that rank 0 has not accepted: otherwise they would call in vain until their deadline.
+    /// Reports the reason to ranks that rank 0 has not accepted. Without it they would call in vain until their
+    /// deadline.
     async fn part(&mut self, reason: &str, limit: Duration) {
         let until = Instant::now() + limit;
-        // Their lines occupy the descriptors that further calls need.
+        // These lines use the file descriptors that further calls need.
         self.lines = Lines::new();
         while !self.missing().is_empty() {
             match timeout_at(until, self.calls.recv()).await {
@@ -65,7 +66,7 @@ impl Gathering {
     pub(super) fn note(&mut self, trouble: JoinError) {
         if let JoinError::Link { rank, other, .. } = trouble {
             if !self.is_stuck(rank, other) {
-                tracing::warn!("{trouble}; it goes on trying");
+                tracing::warn!("{trouble}; retrying");
             }
             self.stuck.insert(rank, trouble);
         }
@@ -86,7 +87,7 @@ impl Gathering {
         if let Some(error) = self.exhausted.take() {
             return descriptors::exhausted(self.settings.rank, self.settings.world, error.to_string());
         }
-        // The rank that could not be reached is more informative than the missing links.
+        // The rank that could not be reached explains more than the missing links.
         if let Some((_, trouble)) = self.stuck.pop_first() {
             return trouble;
         }
@@ -105,7 +106,7 @@ pub(super) fn stopped(rank: usize, event: Event) -> JoinError {
     let reason = match event {
         Event::Said(Message::Fail(reason) | Message::Unable(reason)) => reason,
         Event::Said(message) => format!("rank {rank} said {message:?} out of turn"),
-        Event::Closed(cause) => format!("rank {rank} went away while the world came together: {cause}"),
+        Event::Closed(cause) => format!("rank {rank} disconnected during rendezvous: {cause}"),
     };
     JoinError::Stopped { reason }
 }

@@ -87,7 +87,7 @@ fn ranks_that_cannot_be_are_refused_and_missed() {
             (Introduction { rank: 3, ..rank_2() }, "ranks are 0 to 2"),
             (Introduction { rank: 0, ..rank_2() }, "two processes were started as rank 0"),
             (Introduction { to: 1, ..rank_2() }, "for rank 1, and this is rank 0"),
-            (Introduction { role: data, ..rank_2() }, "has not come together yet"),
+            (Introduction { role: data, ..rank_2() }, "is not initialized yet"),
         ] {
             let refusal = introduce(master, &introduction).await.unwrap_err().to_string();
             assert!(refusal.contains(words), "{refusal}");
@@ -103,7 +103,7 @@ fn a_rank_that_dies_while_links_are_made_is_named() {
         // The roster.
         stream.read_u32_le().await.unwrap();
     });
-    assert!(texts.iter().all(|text| text.contains("rank 2 went away")), "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("rank 2 disconnected")), "{texts:?}");
 }
 
 #[test]

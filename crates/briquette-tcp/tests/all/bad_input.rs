@@ -11,8 +11,7 @@ use briquette_testkit::alone::passes_alone;
 use briquette_testkit::proxy::Proxy;
 use tempfile::TempDir;
 
-use crate::common::stranger::Recorder;
-use crate::common::{PATIENT, VALID, adds_up, logs, nowhere, rank, write_certificates};
+use crate::common::{PATIENT, VALID, adds_up, logs, nowhere, rank, stranger::Recorder, write_certificates};
 
 /// Rendezvous timeout of these worlds.
 const SOON: Duration = Duration::from_millis(1500);
@@ -139,9 +138,9 @@ fn a_rank_that_dies_before_the_world_is_complete_may_come_again() {
         let dying = join(rank(1, proxy.address()));
         wait_for_welcomes(&relay, 1);
         proxy.cut();
-        says(dying.join().unwrap(), &["rank 0 went away"]);
+        says(dying.join().unwrap(), &["rank 0 disconnected"]);
         // Whoever is quicker than the news of the death is refused as a duplicate.
-        logs::wait_for(1, &["rank 1 joined and went away again"]);
+        logs::wait_for(1, &["rank 1 joined and disconnected again"]);
         joining.push(join(rank(1, relay.address)));
         wait_for_welcomes(&relay, 2);
         joining.push(join(rank(2, relay.address)));

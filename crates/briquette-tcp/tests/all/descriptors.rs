@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use briquette_tcp::{Certificates, TcpBuilder};
 use briquette_testkit::alone::passes_alone;
 
-use crate::common::stranger::Source;
-use crate::common::{PATIENT, adds_up, certificates, world};
+use crate::common::{PATIENT, adds_up, certificates, stranger::Source, world};
 
 fn count(what: &str) -> usize {
     fs::read_dir(format!("/proc/self/{what}")).unwrap().count()

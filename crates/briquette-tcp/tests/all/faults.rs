@@ -184,7 +184,7 @@ fn a_flipped_bit_in_a_frame_is_named() {
         let errors = fails(world, |_, _, _| (), PATIENT);
         for error in errors {
             let text = error.to_string();
-            assert!(text.contains("came damaged (CRC-32") && text.contains("exchange at step"), "{text}");
+            assert!(text.contains("is damaged (CRC-32") && text.contains("exchange at step"), "{text}");
         }
     }
 }

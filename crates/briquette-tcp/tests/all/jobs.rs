@@ -143,14 +143,14 @@ fn a_rank_of_another_job_is_refused_by_rank_0_at_once_and_the_world_comes_togeth
             for name in [Some("b"), None, Some("")] {
                 let begin = Instant::now();
                 let text = rank(1, name).join().unwrap_err().to_string();
-                assert!(text.contains("rank 1 was refused by rank 0") && text.contains("another world"), "{text}");
+                assert!(text.contains("rank 1 was refused by rank 0") && text.contains("another job"), "{text}");
                 assert!(begin.elapsed() < PATIENT, "{:?}", begin.elapsed());
             }
             let one = threads.spawn(|| rank(1, Some("a")).join());
             adds_up([zero, one].map(|rank| rank.join().unwrap().unwrap()).into());
         });
     }
-    logs::wait_for(1, &["refused a connection", "another world"]);
+    logs::wait_for(1, &["refused a connection", "another job"]);
 }
 
 /// Threat R6. The link between two ranks above 0 leads to a rank of another job: as where a port was closed and given away, or forwarded.
@@ -179,7 +179,7 @@ fn a_link_to_another_jobs_rank_is_refused_by_its_name() {
         });
         for result in results {
             let text = result.unwrap_err().to_string();
-            let words = format!("rank 2 could not reach rank 1 at {others}: it belongs to another world");
+            let words = format!("rank 2 could not reach rank 1 at {others}: the peer belongs to another job");
             assert!(text.contains(&words), "{text}");
         }
     }

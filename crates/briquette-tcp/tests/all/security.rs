@@ -11,8 +11,11 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tempfile::TempDir;
 
-use crate::common::stranger::{Recorder, Source};
-use crate::common::{EXPIRED, PATIENT, VALID, certificates, logs, meddle, rank, write_certificates};
+use crate::common::{
+    EXPIRED, PATIENT, VALID, certificates, logs, meddle, rank,
+    stranger::{Recorder, Source},
+    write_certificates,
+};
 
 const SECRET: &str = "sesame-opens-all-47";
 
@@ -144,7 +147,7 @@ fn what_was_said_once_opens_nothing_later() {
         stream.set_read_timeout(Some(PATIENT)).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    says(secret(rank(2, address)).join(), &["rank 2 was refused by", "does not know the token"]);
+    says(secret(rank(2, address)).join(), &["rank 2 was refused by", "the peer has another token"]);
     playing.join().unwrap();
 }
 
@@ -308,8 +311,10 @@ fn random_bytes_are_refused() {
 #[test]
 fn lengths_that_lie_are_refused() {
     let introduction = |len: u32| [b"BRIQTCP2", &[7; 32][..], &[0; 32], &len.to_le_bytes(), b"{}"].concat();
-    refused(secret, "a message of 4294967295 bytes", |source, door| drop(source.say(door, &introduction(u32::MAX))));
-    refused(secret, "a message of 4097 bytes", |source, door| drop(source.say(door, &introduction(4097))));
+    refused(secret, "a handshake message of 4294967295 bytes", |source, door| {
+        drop(source.say(door, &introduction(u32::MAX)))
+    });
+    refused(secret, "a handshake message of 4097 bytes", |source, door| drop(source.say(door, &introduction(4097))));
 }
 
 /// Threat S6.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use briquette_core::Key;
 use briquette_core::comm::{Session, run_ranks};
-use briquette_core::compress::{Dense, TopK};
+use briquette_core::compress::{dense::Dense, top_k::TopK};
 use briquette_core::config::ServerConfig;
 use briquette_core::error::{CommError, ReduceError};
 use briquette_core::server::{Batch, Computed, Server, Trainer, Uplink, serve, work};
@@ -46,7 +46,7 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(rank: usize, policy: ServerConfig, len: usize) -> Rank {
+    fn new(rank: usize, policy: &ServerConfig, len: usize) -> Rank {
         let x = vec![10.0; len];
         let uplink = match policy.get().allows_residual() {
             true => Uplink::new(TopK::fraction(0.5).unwrap(), true),
@@ -70,7 +70,7 @@ impl Rank {
 }
 
 /// Trains with a pause, followed by an average and a barrier among the ranks.
-fn trains(policy: ServerConfig, len: usize, updates: u64) {
+fn trains(policy: &ServerConfig, len: usize, updates: u64) {
     let runs = run_ranks(world(WORKERS + 1, |rank| rank), |mut comm| {
         let mut rank = Rank::new(comm.rank(), policy, len);
         let mut counts = Vec::new();
@@ -92,17 +92,21 @@ fn trains(policy: ServerConfig, len: usize, updates: u64) {
 
 #[test]
 fn every_policy_trains_over_sockets() {
+    briquette_zoo::install();
+    let mut trained = 0;
     for policy in ServerConfig::all() {
         if policy.get().build(WORKERS).is_ok() {
-            trains(policy, 100, 12);
+            trains(&policy, 100, 12);
+            trained += 1;
         }
     }
+    assert!(trained > 5, "{trained} policies");
 }
 
 /// Assignments of 2 MB do not fit into a socket's buffers: the server does not wait until they are sent.
 #[test]
 fn models_that_are_longer_than_a_sockets_buffers_get_through() {
-    trains("async-sgd".parse().unwrap(), 500_000, 8);
+    trains(&"async-sgd".parse().unwrap(), 500_000, 8);
 }
 
 /// Frames held by each rank's pool, and the number of allocations: unchanged after 2 000 more updates, except for
@@ -110,7 +114,7 @@ fn models_that_are_longer_than_a_sockets_buffers_get_through() {
 #[test]
 fn a_long_run_of_a_server_over_sockets_holds_and_allocates_no_more_frames() {
     let held = run_ranks(world(WORKERS + 1, |rank| rank), |mut comm| {
-        let mut rank = Rank::new(comm.rank(), "async-sgd".parse().unwrap(), 1000);
+        let mut rank = Rank::new(comm.rank(), &"async-sgd".parse().unwrap(), 1000);
         let mut held = Vec::new();
         for until in [200, 2200] {
             rank.until(until, &mut comm)?;
@@ -141,7 +145,7 @@ fn errors(policy: &str, ending: usize, how: Ends) -> Vec<String> {
     let deadline = if how == Ends::Hangs { Duration::from_secs(2) } else { PATIENT };
     let errors = run_ranks(world(WORKERS + 1, |rank| rank.deadline(deadline)), |mut comm| {
         let alive = alive.lock().unwrap().pop();
-        let mut rank = Rank::new(comm.rank(), policy, 10);
+        let mut rank = Rank::new(comm.rank(), &policy, 10);
         // The others may not have received its end when a rank ends after it.
         let well = rank.until(1, &mut comm);
         if comm.rank() != ending {
@@ -178,6 +182,7 @@ fn a_server_that_is_gone_is_named() {
 /// Covers every place at which a contribution is awaited.
 #[test]
 fn a_worker_that_is_gone_is_named() {
+    briquette_zoo::install();
     is_named("backup:3,spare=0", 2, Ends::Leaves);
     is_named("synthesis:2,delay=1", 2, Ends::Leaves);
     is_named("async-sgd", 2, Ends::Aborts);
@@ -186,6 +191,7 @@ fn a_worker_that_is_gone_is_named() {
 /// Rank 1 waits for the server, which waits for rank 2: all ranks name rank 2.
 #[test]
 fn a_worker_that_hangs_is_named_and_not_the_server() {
+    briquette_zoo::install();
     let errors = errors("backup:3,spare=0", 2, Ends::Hangs);
     let named = |error: &String| error.contains("for rank 2") && error.contains("contribution to the server");
     assert!(errors.len() == WORKERS && errors.iter().all(named), "{errors:#?}");

@@ -38,7 +38,7 @@ fn deadline_errors_name_both_ranks() {
 #[test]
 fn ranks_agree_on_their_machines_when_they_join() {
     let ranks = loopback(4, |rank| rank).unwrap();
-    let alone: Vec<_> = ranks.into_iter().map(|rank| Session::from(rank).places().machines().len()).collect();
+    let alone: Vec<_> = ranks.into_iter().map(|rank| Session::from(rank).machine_map().machines().len()).collect();
     assert_eq!(alone, [4; 4], "nothing is known");
     // Of machine 7 are ranks 0 and 2, of machine 1 the others.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -51,7 +51,7 @@ fn ranks_agree_on_their_machines_when_they_join() {
                 Some(listener) => builder.listener(listener),
                 None => builder,
             };
-            threads.spawn(move || Session::from(builder.join().unwrap()).places())
+            threads.spawn(move || Session::from(builder.join().unwrap()).machine_map())
         };
         let joining: Vec<_> = (0..4).map(join).collect();
         joining.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()

@@ -29,7 +29,7 @@ fn every_rank_names_the_one_that_tried_whom_it_tried_and_where() {
     let words = format!("rank 2 could not reach rank 1 at {wrong}: {wrong}: Connection refused");
     assert!(texts.iter().all(|text| text.contains(&words)), "{texts:?}");
     // It was said long before, too.
-    logs::wait_for(1, &[&words, "it goes on trying"]);
+    logs::wait_for(1, &[&words, "; retrying"]);
 }
 
 #[test]

@@ -64,8 +64,8 @@ pub fn a_job_needs_no_call_of_its_session<L: Launch>(launch: &L) {
             done.send(()).expect("the session waits");
             result
         });
-        // Under a network whose ranks take turns to compute, waiting elsewhere would keep this rank's turn.
-        if comm.network().is_none() {
+        // Where ranks take turns to compute, waiting elsewhere would keep this rank's turn.
+        if comm.timeline().progress().is_none() {
             is_done.recv_timeout(Duration::from_secs(20)).expect("the job ends by itself");
         }
         let (result, ended) = job.finish(comm);

@@ -104,15 +104,17 @@ pub fn check_compressor(compressor: &mut dyn Compressor, x: &[f32], key: Key) {
 
 /// Checks that a text is rejected, or is the short form of a compressor and survives being written.
 pub fn check_compressor_text(text: &str) {
+    briquette_zoo::install();
     let Ok(config) = text.parse::<CompressorConfig>() else { return };
     let written = config.to_string();
     let back: CompressorConfig = written.parse().unwrap_or_else(|e| panic!("`{text}` is written `{written}`: {e}"));
-    assert_eq!((back, back.to_string()), (config, written), "`{text}`");
+    assert_eq!((&back, back.to_string()), (&config, written), "`{text}`");
     assert!(config.build().nominal().get() >= 1.0, "`{text}`");
 }
 
 /// Checks that settings are rejected, or survive being written. Building them may return an error, but must not panic.
 pub fn check_settings(text: &str) {
+    briquette_zoo::install();
     let Ok(config) = toml::from_str::<Config>(text) else { return };
     let written = toml::to_string(&config).expect("settings that were read can be written");
     assert_eq!(toml::from_str::<Config>(&written).as_ref(), Ok(&config), "{written}");

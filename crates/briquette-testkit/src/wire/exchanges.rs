@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use briquette_core::comm::{Call, Frame, Scope, Session, Transport};
-use briquette_core::compress::Dense;
+use briquette_core::compress::dense::Dense;
 use briquette_core::error::{CommError, ReduceError};
-use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round, SparseAllReduce};
-use briquette_core::report::Waiting;
-use briquette_core::server::{AsyncSgd, Batch, Computed, PolicySettings, Server, Trainer, Uplink, serve, work};
+use briquette_core::reduce::{AgreedStep, LastExchange, Reducer, Round};
+use briquette_core::report::ResidualEnergy;
+use briquette_core::server::{
+    Batch, Computed, PolicySettings, Server, Trainer, Uplink, async_sgd::AsyncSgd, serve, work,
+};
 use briquette_core::sync::{Agreement, Header, StopFlags, agree};
-use briquette_core::{CompressionFactor, Key, Layout, Traffic};
+use briquette_core::{CompressionRatio, Key, Layout, Traffic};
+use briquette_zoo::reduce::sparse_all_reduce::SparseAllReduce;
 
 use super::asked::asked;
 use super::claims::frame_of;
@@ -90,7 +93,7 @@ fn header(numbers: &mut Numbers<'_>, step: u64) -> Header {
         compress_seconds: numbers.float(),
         exchange_seconds: numbers.float(),
         traffic: Traffic { sent: numbers.word(), received: numbers.word() },
-        waiting: Waiting { entered: numbers.float(), left: numbers.float() },
+        residual_energy: ResidualEnergy { entered: numbers.float(), left: numbers.float() },
         ..LastExchange::default()
     };
     let more = numbers.byte();
@@ -168,7 +171,7 @@ fn check_agreement(agreed: &Agreement, world: usize) {
 pub fn check_sparse_all_reduce(input: &[u8]) {
     let mut numbers = Numbers(input);
     let (world, len) = (2 + usize::from(numbers.byte() % 3), usize::from(numbers.byte() % 64));
-    let factor = CompressionFactor::new(1.0 + f64::from(numbers.byte()) / 16.0).expect("at least 1");
+    let ratio = CompressionRatio::new(1.0 + f64::from(numbers.byte()) / 16.0).expect("at least 1");
     let values: Vec<f32> =
         (0..len).map(|i| f32::from(i8::from_le_bytes([numbers.byte()])) * 1.5_f32.powi(i as i32 % 90)).collect();
     let mut script = vec![VecDeque::new(); world];
@@ -197,7 +200,7 @@ pub fn check_sparse_all_reduce(input: &[u8]) {
         sent: Some(&mut sent),
     };
     let begin = asked();
-    let reduced = SparseAllReduce::new(factor).reduce(round, &mut comm);
+    let reduced = SparseAllReduce::new(ratio).reduce(round, &mut comm);
     let took = asked() - begin;
     assert!(took <= 20 * received + OWN, "{received} bytes took {took} of memory");
     if reduced.is_ok() {

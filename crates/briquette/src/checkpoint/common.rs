@@ -1,9 +1,9 @@
 //! Replicated state, written once in each directory that ranks share.
 //!
-//! Two facts are measured, not assumed. *Which parts are replicated* (the model's means are; the optimizer's state is if every
-//! rank steps with the same bits): each rank sends the others a fingerprint of each part. *Which ranks share a directory* (ranks
-//! of one machine, or all of them on shared storage): each writes a file there, with a name unique to this save, and looks for
-//! those of the others.
+//! Two facts are determined by measurement. *Which parts are replicated*: each rank sends the others a fingerprint of each part.
+//! The model's means are replicated; the optimizer's state is, if every rank steps with the same bits. *Which ranks share a
+//! directory* (the ranks of one machine, or all ranks on shared storage): each rank writes a file there, with a name unique to
+//! this save, and looks for the files of the others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::{Blobs, fail, ids};
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
-/// Prefix of the files by which ranks find each other; a number of the save follows, and the rank.
+/// Prefix of the files by which ranks find each other. The number of the save and the rank follow.
 const TOKEN: &str = ".here-";
 
 /// For every rank, the lowest rank with the same directory, which writes for all of them.
@@ -34,8 +34,8 @@ impl Leaders {
     }
 }
 
-/// Returns, for every rank, the lowest rank that shares its directory. It is enough that one of two ranks has seen the other's
-/// file, because a file from another machine may appear on shared storage with a delay.
+/// Returns, for every rank, the lowest rank that shares its directory. Two ranks share a directory if one of them has found
+/// the other's file, because a file from another machine may appear on shared storage with a delay.
 fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
     let mut leaders: Vec<usize> = (0..seen.len()).collect();
     for (rank, other) in seen.iter().enumerate().flat_map(|(rank, seen)| seen.iter().map(move |other| (rank, *other))) {
@@ -47,7 +47,7 @@ fn lead(seen: &[Vec<usize>]) -> Vec<usize> {
 }
 
 impl Synchronizer {
-    /// Returns rank 0's notes, for every directory's manifest. If any rank saves to another directory than before, all ranks
+    /// Returns rank 0's notes, for the manifest in every directory. If any rank saves to a new directory, all ranks
     /// determine again which of them share a directory.
     pub(super) fn agree_on_save(
         &mut self,
@@ -63,7 +63,7 @@ impl Synchronizer {
         Ok(heard[0].get(1..).and_then(|notes| serde_json::from_slice(notes).ok()).unwrap_or_default())
     }
 
-    /// The leaders of the ranks that share `directory`, determined when it is first saved to.
+    /// Returns the leaders of the ranks that share `directory`. They are determined at the first save to it.
     pub(super) fn leaders(&mut self, directory: &Path) -> Result<Leaders, Error> {
         if let Some(leaders) = &self.leaders {
             return Ok(leaders.clone());
@@ -92,7 +92,7 @@ impl Synchronizer {
         Ok(leaders)
     }
 
-    /// Divides the records into replicated parts and this rank's own.
+    /// Divides the records into replicated and rank-local parts.
     ///
     /// # Errors
     /// Those of the transport; [`SyncError::Replicas`](briquette_core::error::SyncError::Replicas) if replicas must be equal and
@@ -109,7 +109,7 @@ impl Synchronizer {
     }
 }
 
-/// Removes tokens of ranks that were killed between writing and removing theirs.
+/// Removes the files of ranks that were killed before they removed them.
 fn remove_tokens(directory: &Path, current: u64) {
     let is_old = |name: &str| {
         let parts = name.strip_prefix(TOKEN).and_then(|rest| rest.split_once('-'));
@@ -124,8 +124,8 @@ fn remove_tokens(directory: &Path, current: u64) {
     }
 }
 
-/// Replaces parameter ids in Burn's records by numbers. Ids are random in each process: with numbers, records of equal values
-/// have equal bytes, and one rank's optimizer matches another's model.
+/// Replaces parameter ids in Burn's records by numbers. Ids are random in each process. With numbers, records of equal values
+/// have equal bytes, and one rank's optimizer state matches another rank's model.
 fn numbered(blobs: Blobs) -> Blobs {
     let blobs: Blobs = blobs.into_iter().map(|(name, bytes)| (name, bytes.shared())).collect();
     let model = blobs.iter().find(|(name, _)| *name == "model");
@@ -141,7 +141,7 @@ fn numbered(blobs: Blobs) -> Blobs {
             },
         ))
     };
-    // Both or neither: the ids of one are those of the other.
+    // Both records are renamed, or neither: the optimizer's ids refer to those of the model.
     let renamed: Result<Blobs, burn_pack::Error> = blobs.iter().map(renamed).collect();
     renamed.unwrap_or(blobs)
 }

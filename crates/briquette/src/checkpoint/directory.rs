@@ -11,13 +11,13 @@ use super::fail;
 use super::file::{partial, put_in_place};
 use crate::error::Error;
 
-/// The file that makes a checkpoint complete.
+/// Name of the file that makes a checkpoint complete.
 pub(super) const MANIFEST: &str = "manifest.json";
 
 /// The number of complete checkpoints to keep.
 const KEEP: usize = 2;
 
-/// Directories named `PREFIXnumber`, and nothing else, in one directory.
+/// Series of checkpoint directories in one directory. Their names are `PREFIX` and a number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Series<'a> {
     pub(crate) directory: &'a Path,
@@ -44,15 +44,15 @@ impl<'a> Series<'a> {
         format!("{} {number}", self.prefix.trim_end_matches('-'))
     }
 
-    /// Parses the number of a directory name: `step-00000390` is 390. Other names than those of [`path`](Self::path) are never
-    /// read or removed.
+    /// Parses the number of a directory name: `step-00000390` is 390. Directories with names that [`path`](Self::path) does
+    /// not generate are never read or removed.
     fn number(self, path: &Path) -> Option<u64> {
         let number = path.file_name()?.to_str()?.strip_prefix(self.prefix)?.parse().ok()?;
         (path == self.path(number)).then_some(number)
     }
 
-    /// Complete and incomplete checkpoints, oldest first; none if the directory does not exist. An unreadable directory is an
-    /// error, because it may contain some.
+    /// Returns complete and incomplete checkpoints, oldest first; none if the directory does not exist. It is an error if the
+    /// directory cannot be read, because it may contain checkpoints.
     fn found(self) -> Result<Vec<u64>, Error> {
         let list = || -> io::Result<Vec<u64>> {
             let entries = match fs::read_dir(self.directory) {
@@ -67,7 +67,8 @@ impl<'a> Series<'a> {
         Ok(numbers)
     }
 
-    /// Complete checkpoints, damaged or not, oldest first. One whose manifest is not a regular file is damaged.
+    /// Returns complete checkpoints, damaged or not, oldest first. A checkpoint whose manifest is not a regular file
+    /// counts as damaged.
     pub(crate) fn complete(self) -> Result<Vec<u64>, Error> {
         let complete = |number: &u64| fs::symlink_metadata(self.path(*number).join(MANIFEST)).is_ok();
         Ok(self.found()?.into_iter().filter(complete).collect())
@@ -87,12 +88,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Finds the newest complete checkpoint in `directory` whose rank files are all intact. A damaged checkpoint is skipped for
-    /// the one before, with a warning. Every rank finds the same one, because each reads all files. (Ranks that
+    /// Finds the newest complete checkpoint in `directory` whose rank files are all intact. Skips a damaged checkpoint, with a
+    /// warning. Each rank reads all files, so every rank finds the same checkpoint. (Ranks that
     /// [`resume`](crate::DistributedOptimizer::resume) read only their own files, and agree.)
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when there is none; if there are damaged ones, with the problem of the newest.
+    /// [`Error::Checkpoint`] when there is no such checkpoint. If there are damaged ones, the error describes the
+    /// newest.
     pub fn latest(directory: &Path) -> Result<Checkpoint, Error> {
         let (series, mut newest) = (Series::steps(directory), None);
         for step in series.complete()?.into_iter().rev() {
@@ -114,11 +116,11 @@ impl Checkpoint {
         Err(newest.unwrap_or_else(|| series.none()))
     }
 
-    /// Opens the checkpoint in this folder: `step-00000390` of [`save`](crate::DistributedOptimizer::save), or `epoch-00000003`
-    /// of [Burn's learner](crate::DataParallel::with_checkpoints). A rank's file is checked when it is read.
+    /// Opens the checkpoint in this directory: `step-00000390` of [`save`](crate::DistributedOptimizer::save), or
+    /// `epoch-00000003` of [`DataParallel`](crate::DataParallel::with_checkpoints). A rank's file is checked when it is read.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when the folder has another name, or no valid manifest.
+    /// [`Error::Checkpoint`] when the directory has another name, or no valid manifest.
     pub fn at(path: &Path) -> Result<Checkpoint, Error> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut series = [Series::steps(directory), Series::epochs(directory)].into_iter();
@@ -128,8 +130,8 @@ impl Checkpoint {
         Checkpoint::open(series, number)
     }
 
-    /// Returns whether `directory` contains complete checkpoints, damaged or not. If it cannot be listed, it may contain some,
-    /// and the result is `true`.
+    /// Returns whether `directory` contains complete checkpoints, damaged or not. Also `true` if it cannot be listed, because
+    /// it may then contain some.
     pub fn any(directory: &Path) -> bool {
         Series::steps(directory).complete().map_or(true, |found| !found.is_empty())
     }
@@ -155,7 +157,7 @@ impl Checkpoint {
         self.manifest.world
     }
 
-    /// A checksum that distinguishes this save from any other, also of the same step.
+    /// Returns a checksum that distinguishes this save from every other, including saves of the same step.
     pub(super) fn identity(&self) -> u32 {
         self.manifest.crc32.unwrap_or_default()
     }
@@ -165,7 +167,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// A note that was saved with the checkpoint.
+    /// Returns a note that was saved with the checkpoint.
     pub fn note(&self, name: &str) -> Option<&str> {
         self.manifest.notes.get(name).map(String::as_str)
     }
@@ -175,13 +177,13 @@ impl Checkpoint {
         self.read_either(&file_name(rank), self.manifest.checksums.get(rank))
     }
 
-    /// Reads the replicated state, from whichever rank's file is available here. A world of one rank has it in the rank's file.
+    /// Reads the replicated state from any `common` file available here. In a world of one rank it is in the rank's file.
     pub(super) fn read_common(&self) -> Result<Option<Vec<u8>>, Error> {
         let is_here = |leader: usize| {
             let path = self.path.join(common_name(leader));
             path.is_file() || partial(&path).is_file()
         };
-        // Missing files come last, so that their error is reported only if there is no other.
+        // Missing files are tried last, so that their error is reported only if there is no other.
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             self.manifest.common.iter().partition(|(leader, _)| is_here(**leader));
         let mut problem = None;
@@ -195,7 +197,7 @@ impl Checkpoint {
     }
 
     /// Reads the file that matches the manifest's checksum, under its final or its temporary name. A process that was killed
-    /// after the manifest was in place may have left the temporary one.
+    /// after the manifest was written may have left the file under its temporary name.
     fn read_either(&self, name: &str, checksum: Option<&u32>) -> Result<Vec<u8>, Error> {
         let path = self.path.join(name);
         let is_it = |bytes: &Vec<u8>| Some(&crc32fast::hash(bytes)) == checksum;
@@ -220,7 +222,7 @@ pub(super) fn common_name(leader: usize) -> String {
     format!("common-{leader}.safetensors")
 }
 
-/// Completes the files that a killed save of this rank left: a file that matches the manifest gets its final name.
+/// Completes an interrupted save of this rank: renames files that match the manifest to their final names.
 pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
     let manifest = || Manifest::parse(&files::read(&path.join(MANIFEST)).ok()?).ok();
     for (name, is_common) in [(file_name(rank), false), (common_name(rank), true)] {
@@ -237,8 +239,8 @@ pub(super) fn settle(path: &Path, rank: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes old checkpoints of the series: keeps the newest [`KEEP`] complete ones up to the one in use, and everything newer.
-/// (Newer ones than the one in use were skipped, but may be intact.)
+/// Removes old checkpoints of the series. Keeps the newest [`KEEP`] complete ones up to the one in use, and everything newer.
+/// (Checkpoints newer than the one in use were skipped, but may be intact.)
 pub(super) fn remove_old(series: Series<'_>, used: u64) {
     let (complete, found) = match series.complete().and_then(|complete| Ok((complete, series.found()?))) {
         Ok(listed) => listed,

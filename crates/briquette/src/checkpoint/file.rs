@@ -1,4 +1,4 @@
-//! File format of one rank, and durable writes.
+//! File format of one rank's file, and durable writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -19,10 +19,10 @@ use super::{fail, ids};
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// Burn's records by name, in Burn's own bytes.
+/// Burn's records by name, in Burn's own byte format.
 pub(crate) type Blobs = Vec<(&'static str, Bytes)>;
 
-/// One rank's file, read and checked to belong to this run.
+/// One rank's file, after reading it and checking that it belongs to this run.
 pub(crate) struct Saved {
     pub(crate) path: PathBuf,
     /// Input of [`Synchronizer::prepare`].
@@ -43,8 +43,8 @@ impl Saved {
         parse(bytes).map_err(|e| fail(&self.path, e.to_string()))
     }
 
-    /// Loads the saved values into `module`, including rank-local ones, and returns it with the optimizer's state, converted to
-    /// the ids of `module`.
+    /// Loads the saved values, including rank-local ones, into `module`. Returns it with the optimizer's state, whose ids are
+    /// mapped to those of `module`.
     pub(crate) fn load<M: Module>(&mut self, module: M) -> Result<(M, OptimizerRecord), Error> {
         let model = self.record("model", ModuleRecord::from_bytes)?;
         // A pending update of BatchNorm would replace the loaded values.
@@ -61,7 +61,7 @@ impl Saved {
         Ok((module, optimizer))
     }
 
-    /// Loads this rank's own values. If the file has none, the means stay.
+    /// Loads this rank's own values. If the file has none, `module` keeps the means.
     fn own<M: Module>(&mut self, name: &str, module: M, part: Part) -> Result<M, Error> {
         let Some(bytes) = self.blobs.remove(name) else { return Ok(module) };
         let problem = || format!("its `{name}` are {} bytes, which is not what the model has", bytes.len());
@@ -74,8 +74,8 @@ fn sync_directory(directory: &Path) -> std::io::Result<()> {
     if cfg!(unix) { fs::File::open(directory)?.sync_all() } else { Ok(()) }
 }
 
-/// Creates a directory and its missing ancestors, each durably in its parent. (The parent is synced in any case, because another
-/// rank may have just created the directory.)
+/// Creates a directory and its missing ancestors, and makes each durable in its parent. (The parent is always synced, because
+/// another rank may have just created the directory.)
 pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     let above =
         |path: &Path| path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new(".")).to_owned();
@@ -84,12 +84,14 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     [path].into_iter().chain(missing).try_for_each(|made| sync_directory(&above(made)))
 }
 
-/// The temporary name of a file. It is always the same, so the next attempt replaces the file of a killed process.
+/// Returns the temporary name of a file. It is always the same, so the next attempt replaces the file of a killed
+/// process.
 pub(super) fn partial(path: &Path) -> PathBuf {
     path.with_file_name(format!(".partial-{}", path.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-/// Writes a file under its [`partial`] name and syncs it and its name. Returns the seconds of the write and of the syncs.
+/// Writes a file under its [`partial`] name, then syncs it and its name. Returns the seconds of the write and of the
+/// syncs.
 pub(crate) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error> {
     let (directory, partial) = (path.parent().unwrap_or(Path::new(".")), partial(path));
     let write = || -> std::io::Result<[f64; 2]> {
@@ -107,8 +109,8 @@ pub(crate) fn write_partial(path: &Path, bytes: &[u8]) -> Result<[f64; 2], Error
     })
 }
 
-/// Renames a written file to its final name, replacing an existing file. A directory of that name, which no file can replace, is
-/// moved aside.
+/// Renames a written file to its final name, replacing an existing file. If a directory has that name, it is moved away, because
+/// a file cannot replace it.
 pub(crate) fn put_in_place(path: &Path) -> Result<(), Error> {
     let put = || {
         files::rename(&partial(path), path)?;
@@ -117,7 +119,7 @@ pub(crate) fn put_in_place(path: &Path) -> Result<(), Error> {
     put().map_err(|e: std::io::Error| fail(path, format!("{e}; the checkpoint before is untouched")))
 }
 
-/// Serializes Burn's records and our state in one file.
+/// Serializes Burn's records and this crate's state into one file.
 pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String, String>) -> Result<Vec<u8>, String> {
     let state: Vec<(String, Dtype, Vec<u8>)> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
     let records = records.iter().map(|(name, bytes)| (*name, Dtype::U8, &bytes[..]));
@@ -131,7 +133,7 @@ pub(super) fn serialize(records: &Blobs, state: &State, metadata: HashMap<String
     safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())
 }
 
-/// Burn's records.
+/// Returns Burn's records.
 pub(super) fn read_blobs(file: &SafeTensors<'_>) -> BTreeMap<String, Bytes> {
     let blobs = file.tensors().into_iter().filter(|(name, _)| !name.starts_with(PREFIX));
     blobs.map(|(name, view)| (name, Bytes::from_bytes_vec(view.data().to_vec()))).collect()

@@ -1,8 +1,8 @@
-//! Maps saved parameter ids to local ones.
+//! Mapping of saved parameter ids to local ones.
 //!
-//! Ids are random in every process, and Burn's records contain the saved ones. Parameter groups selected by ids (for optimizers
-//! or learning rates) would silently stop matching. Therefore the module keeps its ids, and the optimizer's state is renamed to
-//! them.
+//! Ids are random in every process, and Burn's records contain those of the process that saved. If a module took them over,
+//! parameter groups selected by ids (for optimizers or learning rates) would silently no longer match. Therefore the module
+//! keeps its ids, and the ids in the optimizer's state are renamed.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,8 @@ pub(super) fn keep<M: Module>(module: M, local: &[ParamId]) -> (M, Renamed) {
     (module, walk.renamed)
 }
 
-/// Numbers for the ids in a model's record, in the order of its paths. Unlike ids, they are the same in every process.
+/// Returns numbers for the ids in a model's record, in the order of its paths. Unlike ids, they are the same in every
+/// process.
 pub(super) fn numbers(model: Bytes) -> Result<Renamed, burn_pack::Error> {
     let mut tensors = Reader::from_bytes(model)?.into_tensors()?;
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -58,13 +59,13 @@ pub(super) fn numbers(model: Bytes) -> Result<Renamed, burn_pack::Error> {
     Ok(numbers)
 }
 
-/// The bytes of a model's record with its ids renamed.
+/// Returns the bytes of a model's record with its ids renamed.
 pub(super) fn rename_model(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
     rewrite(bytes, renamed, str::to_owned)
 }
 
-/// The bytes of an optimizer's record with its ids renamed. In Burn's format every name begins with the id of its
-/// parameter.
+/// Returns the bytes of an optimizer's record with its ids renamed. In Burn's format every name begins with the id of
+/// its parameter.
 pub(crate) fn rename(bytes: Bytes, renamed: &Renamed) -> Result<Bytes, burn_pack::Error> {
     rewrite(bytes, renamed, |name| {
         let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));

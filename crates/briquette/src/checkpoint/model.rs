@@ -10,9 +10,9 @@ use crate::error::Error;
 use crate::flat;
 
 impl Checkpoint {
-    /// Loads the saved model into `module`: parameters and running statistics, as means over the ranks that saved. It needs no
-    /// session and no optimizer, and the number of ranks that saved does not matter. `module` keeps its parameter ids. If the run
-    /// maintained an [average of iterates](crate::DistributedOptimizer::with_iterate_average), this is the last iterate.
+    /// Loads the saved model into `module`: parameters and running statistics, as means over the saved ranks. It needs no session
+    /// and no optimizer, and works for any number of saved ranks. `module` keeps its parameter ids. If the run maintained an
+    /// [average of iterates](crate::DistributedOptimizer::with_iterate_average), the loaded model is still the last iterate.
     ///
     /// ```no_run
     /// # use briquette::{Checkpoint, Error};
@@ -33,7 +33,7 @@ impl Checkpoint {
         Ok(ids::keep(module, &local).0)
     }
 
-    /// The model's record, from the common file, or from the file of a world of one rank.
+    /// Returns the model's record from the `common` file or, in a world of one rank, from the rank's file.
     fn model(&self) -> Result<Bytes, Error> {
         let bytes = self.read_common()?.map_or_else(|| self.read(0), Ok)?;
         let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(self.path(), e))?;

@@ -1,4 +1,4 @@
-//! Resumes from the newest checkpoint that all ranks can load.
+//! Resumption from the newest checkpoint that all ranks can load.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use crate::synchronizer::Synchronizer;
 
 /// First byte of a rank's report on a candidate; an error message follows.
 const USABLE: u8 = 0;
-/// Damaged or unreadable: an older checkpoint may work.
+/// Damaged or unreadable. An older checkpoint may be usable.
 const UNUSABLE: u8 = 1;
-/// The rank failed in a way that an older checkpoint would not solve.
+/// Failed in a way in which an older checkpoint would fail too.
 const REFUSED: u8 = 2;
-/// Intact, but from another run, as older ones would be.
+/// Intact, but from another run. Older checkpoints would also be.
 const OTHER_RUN: u8 = 3;
 
 /// State that was read and fits; nothing has changed yet.
@@ -40,32 +40,32 @@ struct Loaded<M> {
 }
 
 impl DistributedOptimizer {
-    /// Loads a checkpoint: call it on every rank after [`join`](DistributedOptimizer::join), with the module that joined. In a
-    /// world of the same size, the run continues bit for bit as without the interruption. Ranks do not communicate. If one may
-    /// find a file damaged, use [`resume`](DistributedOptimizer::resume), which agrees on another checkpoint.
+    /// Loads a checkpoint. Call it on every rank after [`join`](DistributedOptimizer::join), with the module that joined. In a
+    /// world of the same size, the run continues bit for bit as if it had not been interrupted. Ranks do not communicate. If a
+    /// rank may find a file damaged, use [`resume`](DistributedOptimizer::resume), which agrees on another checkpoint.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when a file is damaged, [`Error::OtherRun`] when it was saved by another model, configuration or
-    /// world (the error names the difference). On an error the optimizer is unchanged, but the module is lost.
+    /// [`Error::Checkpoint`] when a file is damaged. [`Error::OtherRun`] when it belongs to another model, configuration or
+    /// world; the error names the difference. After an error the optimizer is unchanged, but the module is lost.
     pub fn load<M: Module>(&mut self, module: M, checkpoint: &Checkpoint, change: WorldChange) -> Result<M, Error> {
-        // A pending exchange holds the strategy.
+        // If an exchange is pending, it holds the strategy.
         self.sync.give_up()?;
         let loaded = prepare((&self.inner, &self.average), &self.sync, module, (checkpoint, change))?;
         self.apply(loaded)
     }
 
-    /// Resumes from the newest checkpoint under `directory` that every rank can read and load: call it on every rank after
-    /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory provides the list of checkpoints. If
-    /// any rank finds one damaged, all ranks try the one before, with a warning on rank 0. Checkpoints that a save would have
-    /// removed are removed.
+    /// Resumes from the newest checkpoint under `directory` that every rank can read and load. Call it on every rank after
+    /// [`join`](DistributedOptimizer::join), with the module that joined. Rank 0's directory determines the list of checkpoints.
+    /// If any rank finds one damaged, all ranks try the previous one, and rank 0 logs a warning. Also removes the checkpoints
+    /// that a save would remove.
     ///
-    /// `accept` reads the training loop's [notes](Checkpoint::note) in the checkpoint. If it cannot, it returns the reason, and
-    /// the checkpoint is skipped as if it were damaged. Its result for the chosen checkpoint is returned.
+    /// `accept` reads the training loop's [notes](Checkpoint::note) in the checkpoint. If it returns an error, the checkpoint
+    /// is skipped as if it were damaged. The result for the chosen checkpoint is returned with the module.
     ///
     /// # Errors
-    /// [`Error::OtherRun`] when the newest intact checkpoint was saved by another model, configuration or world: older ones are
-    /// then not tried. [`Error::Checkpoint`] when there is none, or none is intact. On an error nothing has changed, but the
-    /// module is lost.
+    /// [`Error::OtherRun`] when the newest intact checkpoint belongs to another model, configuration or world; older ones are
+    /// then not tried. [`Error::Checkpoint`] when there is no checkpoint, or none is intact. After an error nothing has
+    /// changed, but the module is lost.
     pub fn resume<M: Module, T>(
         &mut self,
         module: M,
@@ -122,7 +122,7 @@ fn prepare<M: Module>(
 }
 
 impl Synchronizer {
-    /// Restores residuals, controller, step and clock as saved, and the last exchange if this world made it. State that a world
+    /// Restores residuals, controller, step and clock, and the last exchange if the world has the same size. State that a world
     /// of another size drops is initialized from the parameters in `module`, which are then the same on every rank.
     pub(crate) fn prepare<M: Module>(&self, saved: &Saved, module: &M) -> Result<Prepared, Error> {
         let mut strategy = self.build_strategy(self.layout()?)?;
@@ -138,15 +138,15 @@ impl Synchronizer {
         prepared.books.apply(self);
     }
 
-    /// Has every rank prepare the newest checkpoint of the series up to `newest`, and older ones while any rank fails. Returns
-    /// its number, the checkpoint, and the prepared state.
+    /// Makes every rank prepare the newest checkpoint of the series up to `newest`, and older ones while any rank fails.
+    /// Returns the number, the checkpoint, and the prepared state.
     pub(crate) fn newest_usable<T>(
         &mut self,
         series: Series<'_>,
         newest: u64,
         mut prepare: impl FnMut(&Synchronizer, &Checkpoint) -> Result<T, Error>,
     ) -> Result<(u64, Checkpoint, T), Error> {
-        // Rank 0's list decides. If rank 0 cannot list its directory, the others receive an empty list.
+        // Rank 0's list is used. If rank 0 cannot list its directory, the other ranks receive an empty list.
         let mine = if self.rank() == 0 { series.complete() } else { Ok(Vec::new()) };
         let listed: Vec<u8> = mine.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
         let heard = self.gather_bytes("choice of a checkpoint", &listed)?;
@@ -160,7 +160,7 @@ impl Synchronizer {
             let identity = prepared.as_ref().map_or(0, |(_, found, _)| found.identity());
             match self.agree_on_candidate(&series.path(number), identity, prepared)? {
                 Ok(prepared) => {
-                    // Every rank has read its files. A file that keeps its temporary name is found by it, too.
+                    // Every rank has read its files by now. A file that keeps its temporary name is still found.
                     let _ = settle(&series.path(number), self.rank());
                     return Ok(prepared);
                 }
@@ -173,7 +173,7 @@ impl Synchronizer {
         Err(error)
     }
 
-    /// Returns the prepared state if every rank has prepared it; otherwise an error, on all ranks.
+    /// Returns the prepared state if every rank has prepared it. Otherwise all ranks return an error.
     fn agree_on_candidate<T>(
         &mut self,
         path: &Path,
@@ -194,7 +194,7 @@ impl Synchronizer {
                 None => prepared,
             });
         }
-        // This rank's own error, or that of the first rank with the same severity.
+        // Reports this rank's own error, or that of the first rank with the same severity.
         let rank = heard.iter().position(|bytes| bytes.first() == Some(&worst)).unwrap_or_default();
         let problem = match prepared {
             Err(error) if severity(&error) == worst => error,

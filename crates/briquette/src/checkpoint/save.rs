@@ -1,4 +1,5 @@
-//! Saves a checkpoint, at once or in a background thread: every rank's file and the replicated state, then the manifest.
+//! Saving of checkpoints, in the foreground or in a background thread: each rank's file and the replicated state, then
+//! the manifest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -19,21 +20,22 @@ use crate::handshake::{RANK, WORLD};
 use crate::optimizer::DistributedOptimizer;
 use crate::synchronizer::Synchronizer;
 
-/// Duration of the phases of a save: this rank's seconds, by the wall clock.
+/// Seconds of the phases of a save on this rank, by the wall clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SaveReport {
     /// The step that was saved.
     pub step: u64,
-    /// Bytes of this rank's file, and of the replicated state if it writes that for its directory. Under background saving, this
+    /// Bytes of this rank's file, plus those of the replicated state if this rank writes it. Under background saving, this much
     /// memory is held from `save` until the files are on the disk.
     pub bytes: u64,
-    /// Averaging rank-local state, reading from the device, and serializing: training waits.
+    /// Seconds of averaging rank-local state, reading from the device, and serializing. Training always waits for this.
     pub serialize_seconds: f64,
-    /// Passing the bytes to the operating system. In the background, training does not wait.
+    /// Seconds of passing the bytes to the operating system. Under background saving, training does not wait for this.
     pub write_seconds: f64,
-    /// Syncing the bytes and the file's name to the disk. In the background, training does not wait.
+    /// Seconds of syncing the bytes and the file's name to the disk. Under background saving, training does not wait
+    /// for this.
     pub sync_seconds: f64,
-    /// Waiting for this rank's file and the others', and rank 0's manifest.
+    /// Seconds of waiting for this rank's file, the other ranks' files, and rank 0's manifest.
     pub complete_seconds: f64,
 }
 
@@ -46,7 +48,8 @@ pub(crate) struct Pending {
     writing: Writing,
 }
 
-/// The write of this rank's file. Dropping it waits for the thread, so that no process ends with a half-written file.
+/// Write of this rank's file. Dropping it waits for the thread, so that the process does not end with a half-written
+/// file.
 struct Writing(Option<JoinHandle<Outcome>>, Option<Outcome>);
 
 type Outcome = Result<Written, Error>;
@@ -56,7 +59,7 @@ struct Written {
     seconds: [f64; 2],
 }
 
-/// Checksums of a rank's file, and of the replicated state if this rank writes it.
+/// Checksums of a rank's file and, if this rank writes it, of the replicated state.
 #[derive(Clone, Copy)]
 struct Sums {
     own: u32,
@@ -90,20 +93,21 @@ impl Drop for Writing {
 }
 
 impl DistributedOptimizer {
-    /// Saves a checkpoint under `directory`; every rank must call it at the same step. Ranks that share the directory write
-    /// replicated state once; if each machine has its own directory, the first rank of the machine writes it. The saved model
-    /// contains means over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; this rank's own values are saved
-    /// in addition. `module` does not change, so saving does not affect training. [`Checkpoint::note`](crate::Checkpoint::note)
-    /// returns the `notes`, of which rank 0's are saved. Once the new checkpoint is complete, only the one before is kept as
-    /// well.
+    /// Saves a checkpoint under `directory`. Every rank must call it at the same step. Ranks that share the directory write
+    /// replicated state once. If each machine has its own directory, the first rank of each machine writes it.
     ///
-    /// Under [background saving](Self::with_background_saving) it first completes the previous save.
+    /// The saved model contains means over ranks, as an [`evaluation_copy`](Synchronizer::evaluation_copy) does; each rank's own
+    /// values are saved in addition. `module` does not change, so saving does not affect training. Rank 0's `notes` are saved,
+    /// for [`Checkpoint::note`](crate::Checkpoint::note). Once the new checkpoint is complete, only this one and the previous one
+    /// are kept.
+    ///
+    /// Under [background saving](Self::with_background_saving) the call first completes the previous save.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when a file cannot be written: no rank then counts the checkpoint as complete, and training may
-    /// continue. Under background saving the error is that of the previous checkpoint, and this one was not started.
+    /// continue. Under background saving this is the error of the previous checkpoint, and the new save was not started.
     /// [`SyncError::Replicas`] if replicas must be equal and a rank's parameters or optimizer differ, [`Error::NoMean`] if a mean
-    /// would not be finite: nothing is then written.
+    /// would not be finite; in both cases nothing is written.
     ///
     /// [`SyncError::Replicas`]: briquette_core::error::SyncError::Replicas
     pub fn save<M: Module>(
@@ -114,7 +118,7 @@ impl DistributedOptimizer {
     ) -> Result<(), Error> {
         self.finish_saving()?;
         let (begin, inner, average) = (Instant::now(), &self.inner, &self.average);
-        // Saving is outside of simulated time, and leaves the links idle, as they are when the run is resumed.
+        // Saving takes no simulated time. It leaves the links idle, as they are when the run is resumed.
         let clock = self.sync.comm.hold_clock();
         let blobs = self.sync.with_averages("checkpoint save", module, |averaged, own| -> Result<Blobs, String> {
             let model = averaged.clone().into_record().into_bytes().map_err(|e| e.to_string())?;
@@ -136,9 +140,9 @@ impl DistributedOptimizer {
         Ok(())
     }
 
-    /// Makes [`save`](Self::save) write its files in a background thread. `save` then returns when this rank's file is in memory,
-    /// as one copy of its bytes (as large as the file: the model, the optimizer's state, residuals). The checkpoint is completed
-    /// by the next `save` or [`finish_saving`](Self::finish_saving), which wait for it. After a crash before that, the run
+    /// Makes [`save`](Self::save) write its files in a background thread. `save` then returns once this rank's file is in memory.
+    /// This copy is as large as the file (the model, the optimizer's state, residuals). The next `save` or
+    /// [`finish_saving`](Self::finish_saving) waits for the files and completes the checkpoint. After an earlier crash, the run
     /// resumes from the previous checkpoint. Off by default; must be the same on every rank.
     #[must_use]
     pub fn with_background_saving(mut self, background: bool) -> Self {
@@ -148,8 +152,8 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Waits until every rank's file of the last [`save`](Self::save) is on the disk, and completes the checkpoint. If one rank
-    /// calls it, every rank must; call it at least at the end of a run. Does nothing if no save is in progress.
+    /// Waits until every rank's file of the last [`save`](Self::save) is on the disk, and completes the checkpoint. All ranks
+    /// must call it. Call it at least at the end of a run. Does nothing if no save is in progress.
     ///
     /// # Errors
     /// As for [`save`](Self::save).
@@ -183,7 +187,7 @@ impl Synchronizer {
         self.complete_checkpoint(pending).map(drop)
     }
 
-    /// Begins to write this rank's files; `begin` is the time at which serialization started.
+    /// Begins to write this rank's files. `begin` is the start time of serialization.
     fn begin_checkpoint(
         &mut self,
         (path, begin): (PathBuf, Instant),
@@ -196,10 +200,10 @@ impl Synchronizer {
         let notes = self.agree_on_save(directory, notes)?;
         let leaders = self.leaders(directory)?;
         let rank = self.rank();
-        // A rank without records still takes part in the collectives.
+        // A rank that could not serialize its records still takes part in the collectives.
         let (blobs, problem) = blobs.map_or_else(|problem| (Blobs::new(), Some(problem)), |blobs| (blobs, None));
         let (common, own) = self.divide(blobs)?;
-        // These collectives are not part of the saved clock.
+        // The clock to save excludes the time of these collectives.
         self.comm.set_clock(clock);
         self.last_end = self.comm.now() - computing;
         let own = problem.map_or_else(|| self.to_bytes(&own), Err);
@@ -217,7 +221,7 @@ impl Synchronizer {
         Ok(Pending { path, notes, report, leaders, writing })
     }
 
-    /// Agrees on every rank's files, and writes the manifest if all are there.
+    /// Agrees that every rank's files are written, and writes the manifest if they are.
     fn complete_checkpoint(&mut self, pending: Pending) -> Result<SaveReport, Error> {
         let Pending { path, notes, mut report, leaders, writing } = pending;
         let begin = Instant::now();
@@ -231,7 +235,7 @@ impl Synchronizer {
         if let Some(rank) = sums.iter().position(Option::is_none) {
             return Err(could_not(rank, "its file"));
         }
-        // One manifest in each directory: the others must receive whether it could be written.
+        // There is one manifest in each directory, so the other ranks must learn whether it could be written.
         let rank = self.rank();
         let complete = match leaders.of(rank) == rank {
             true => {
@@ -248,7 +252,7 @@ impl Synchronizer {
         if let Some(rank) = agreed.iter().position(Option::is_none) {
             return Err(could_not(rank, "manifest.json"));
         }
-        // The manifest matches these files under either name, so the checkpoint is complete in any case.
+        // The manifest matches these files under either name, so the checkpoint is complete even if the renaming fails.
         let common = mine.common.map(|_| common_name(rank));
         for file in common.into_iter().chain([file_name(rank)]).map(|name| path.join(name)) {
             if let Err(error) = put_in_place(&file).or_else(|_| put_in_place(&file)) {
@@ -259,7 +263,7 @@ impl Synchronizer {
         Ok(report)
     }
 
-    /// Returns whether this rank does the work that is done once in each directory.
+    /// Returns whether this rank does the work that is needed once in each directory.
     pub(crate) fn leads(&self) -> bool {
         let rank = self.rank();
         self.leaders.as_ref().map_or(rank == 0, |leaders| leaders.of(rank) == rank)

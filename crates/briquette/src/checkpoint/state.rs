@@ -1,10 +1,10 @@
-//! Encodes briquette's state as tensors of a safetensors file. It is independent of Burn, because the fuzz targets include this
-//! file.
+//! Encoding of this crate's state as tensors of a safetensors file. It does not depend on Burn, because the fuzz targets
+//! include this file.
 
 use briquette_core::state::{State, Value};
 use safetensors::tensor::{Dtype, SafeTensors};
 
-/// Prefix of our tensors; all others are Burn's.
+/// Prefix of this crate's tensors; all others are Burn's.
 pub(super) const PREFIX: &str = "state/";
 /// Prefix that distinguishes a single number from a vector of length one.
 const ONE: &str = "one:";

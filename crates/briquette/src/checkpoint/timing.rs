@@ -1,9 +1,9 @@
-//! Step, clock, and values that the next step's header must repeat.
+//! Saved step, clock, and statistics that the next step's header reports.
 
 use briquette_core::Traffic;
 use briquette_core::error::StateError;
 use briquette_core::reduce::{AgreedStep, LastExchange};
-use briquette_core::report::{Measured, Waiting};
+use briquette_core::report::{Measured, ResidualEnergy};
 use briquette_core::state::State;
 
 use crate::synchronizer::Synchronizer;
@@ -11,7 +11,7 @@ use crate::synchronizer::Synchronizer;
 pub(super) struct StepTiming {
     step: u64,
     clock: f64,
-    /// Sums and means over the ranks of the last exchange; `None` after a change of the world's size.
+    /// Agreement and statistics of the last exchange; `None` after a change of the world size.
     last: Option<(AgreedStep, LastExchange)>,
     /// The order in which gradients arrive, if buckets are exchanged during the backward pass.
     order_of_arrival: Vec<usize>,
@@ -44,7 +44,7 @@ impl StepTiming {
             agreed_step.loss.into_iter().for_each(|loss| state.put("agreed_step/loss", loss));
             agreed_step.validation_loss.into_iter().for_each(|loss| state.put("agreed_step/validation_loss", loss));
             state.put("previous/seconds", vec![previous.compress_seconds, previous.exchange_seconds]);
-            let Waiting { entered, left } = previous.waiting;
+            let ResidualEnergy { entered, left } = previous.residual_energy;
             state.put("previous/waiting", vec![entered, left]);
             if !previous.measured.numbers().is_empty() {
                 state.put("previous/measured", previous.measured.numbers().to_vec());
@@ -57,7 +57,7 @@ impl StepTiming {
         }
     }
 
-    /// Reads the values of a file; those of the last exchange only if this world made it.
+    /// Reads the saved values. Those of the last exchange are read only if the world has the same size.
     pub(super) fn read(state: &State, same_world: bool) -> Result<StepTiming, StateError> {
         let last = || -> Result<(AgreedStep, LastExchange), StateError> {
             let seconds = state.f64s("previous/seconds")?;
@@ -70,13 +70,13 @@ impl StepTiming {
                 ..AgreedStep::default()
             };
             let optional = |name| if state.contains(name) { state.f64s(name) } else { Ok(&[][..]) };
-            let (waiting, measured) = (optional("previous/waiting")?, optional("previous/measured")?);
-            let energy = |at: usize| waiting.get(at).copied().unwrap_or_default();
+            let (residual_energy, measured) = (optional("previous/waiting")?, optional("previous/measured")?);
+            let energy = |at: usize| residual_energy.get(at).copied().unwrap_or_default();
             let previous = LastExchange {
                 compress_seconds: seconds.first().copied().unwrap_or_default(),
                 exchange_seconds: seconds.get(1).copied().unwrap_or_default(),
                 traffic: Traffic { sent: state.u64("previous/sent")?, received: state.u64("previous/received")? },
-                waiting: Waiting { entered: energy(0), left: energy(1) },
+                residual_energy: ResidualEnergy { entered: energy(0), left: energy(1) },
                 measured: Measured::new(measured).unwrap_or_default(),
                 ..LastExchange::default()
             };

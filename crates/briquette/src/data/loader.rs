@@ -1,4 +1,4 @@
-//! Data loader for one rank's share.
+//! Data loader for one rank's share of the data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl<I, O> std::fmt::Debug for ShardedDataLoaderBuilder<I, O> {
 }
 
 impl<I, O> ShardedDataLoaderBuilder<I, O> {
-    /// Creates a builder for this rank; for the rank of a session, pass `&session`. By default a batch is one sample, in the
-    /// data's order.
+    /// Creates a builder for one rank's share; pass `&session` for the rank of a session. By default a batch is one sample,
+    /// in the data's order.
     pub fn new(batcher: impl Batcher<I, O> + 'static, shard: impl Into<Shard>) -> Self {
         let (batcher, shard, device) = (Arc::new(batcher), shard.into(), Device::default());
         ShardedDataLoaderBuilder {
@@ -48,46 +48,48 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
         }
     }
 
-    /// Sets the number of samples *of this rank* in a batch: a step uses as many on every rank.
+    /// Sets the batch size *of this rank*: a step uses this many samples on every rank.
     #[must_use]
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = batch_size;
         self
     }
 
-    /// Shuffles each epoch differently, in an order that follows from this seed; it must be the same on every rank.
+    /// Shuffles each epoch differently, in an order that follows from this seed. The seed must be the same on every
+    /// rank.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.shuffle = Some(seed);
         self
     }
 
-    /// Drops an epoch's last step if it has fewer samples than the others.
+    /// Drops an epoch's last step if it has fewer samples than the other steps.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.drop_last = true;
         self
     }
 
-    /// Starts with this epoch, counted from 0, after `steps` of its steps, to resume a run in the middle of an epoch.
+    /// Starts with this epoch, counted from 0, and skips `steps` of its steps, to resume a run in the middle of an
+    /// epoch.
     #[must_use]
     pub fn start_at(mut self, epoch: u64, steps: usize) -> Self {
         self.start = (epoch, steps);
         self
     }
 
-    /// Sets the device of the batches; Burn's default device if not set.
+    /// Sets the device of the batches. If not set, it is Burn's default device.
     #[must_use]
     pub fn set_device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
-    /// Builds the loader of this rank's share of `dataset`, which is the whole data set on every rank.
+    /// Builds the loader. `dataset` is the whole data set, the same on every rank.
     ///
     /// # Errors
     /// [`ConfigError`] for a batch size of 0, no ranks, a rank outside the world, fewer samples than ranks, or
-    /// [`drop_last`](Self::drop_last) if an epoch has no full step.
+    /// [`drop_last`](Self::drop_last) with epochs that have no full step.
     pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
         let Shard { rank, world } = self.shard;
         if rank >= world {
@@ -122,7 +124,7 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
     }
 }
 
-/// A rank's share of a data set. Each [`iter`](DataLoader::iter) is the next epoch.
+/// Data loader of one rank's share of a data set. Each [`iter`](DataLoader::iter) is the next epoch.
 pub struct ShardedDataLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, O>>,
@@ -130,7 +132,7 @@ pub struct ShardedDataLoader<I, O> {
     batch_size: usize,
     shuffle: Option<u64>,
     drop_last: bool,
-    /// The range of the data set.
+    /// The range of the data set that is used.
     samples: Range<usize>,
     /// The epoch to start in, and the steps to skip in it.
     skip: (u64, usize),
@@ -147,7 +149,7 @@ impl<I, O> std::fmt::Debug for ShardedDataLoader<I, O> {
 }
 
 impl<I, O> ShardedDataLoader<I, O> {
-    /// The number of steps in an epoch, the same on every rank. A rank may have no batch in the last.
+    /// Returns the number of steps in an epoch, the same on every rank. A rank may have no batch in the last step.
     pub fn steps(&self) -> usize {
         let (samples, global) = (self.samples.len(), self.global_batch());
         if self.drop_last { samples / global } else { samples.div_ceil(global) }
@@ -211,7 +213,7 @@ impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
         Arc::new(self.with(device.clone(), self.samples.clone()))
     }
 
-    /// A slice of the whole data set, before it is divided among ranks.
+    /// Returns the loader of a slice of the whole data set. The slice is taken before the data are divided among ranks.
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
         let from = self.samples.start;
         Arc::new(self.with(self.device.clone(), from + start..from + end))

@@ -1,21 +1,22 @@
-//! Ranks that run out of data before others.
+//! Steps in which some ranks have no more data.
 
 use briquette_core::Session;
 
 use crate::error::Error;
 use crate::optimizer::DistributedOptimizer;
 
-/// A rank's part in a step.
+/// A rank's role in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn<I> {
     /// The rank has a batch.
     Batch(I),
-    /// Only other ranks have one: this rank steps with no gradient, and [0 samples](DistributedOptimizer::record_samples).
+    /// Only other ranks have a batch. This rank steps with no gradient, and records [0
+    /// samples](DistributedOptimizer::record_samples).
     Idle,
 }
 
-/// Returns the next batch of this rank, or [`Turn::Idle`] if only others have one; `None` when no rank has. Call it on every rank
-/// before every step.
+/// Returns this rank's next batch, or [`Turn::Idle`] if only other ranks have one, or `None` if no rank has one. Call it on every
+/// rank before every step.
 ///
 /// ```
 /// use briquette::data::{Turn, next_batch};
@@ -52,7 +53,7 @@ pub enum Turn<I> {
 /// # Ok::<_, briquette::RunError>(())
 /// ```
 ///
-/// **Bytes.** One from each rank to each, before every step.
+/// **Bytes.** Each rank sends one byte to each other rank before every step.
 ///
 /// # Errors
 /// Those of the transport; the session is then unusable.
@@ -66,8 +67,8 @@ pub fn next_batch<I>(
     Ok(any.then(|| batch.map_or(Turn::Idle, Turn::Batch)))
 }
 
-/// Checks, before the first step, that every rank will take `steps` steps. Otherwise some would wait in the middle of an epoch
-/// for others that have finished, until these [leave the run](briquette_core::error::CommError::Lost).
+/// Checks, before the first step, that every rank will take `steps` steps. Otherwise some ranks would wait in the middle of an
+/// epoch for ranks that have finished, until the latter [leave the run](briquette_core::error::CommError::Lost).
 ///
 /// # Errors
 /// [`Error::Mismatch`] with a rank and both numbers, on every rank for which another one differs; those of the transport.

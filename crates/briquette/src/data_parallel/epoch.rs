@@ -18,7 +18,7 @@ use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
 use crate::flat;
 
-/// A loader's batches, read one ahead, so that the end of the data is known before the exchange.
+/// A loader's batches, read one ahead, so that the end of the data is detected before the exchange.
 struct LookAhead<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
@@ -54,7 +54,7 @@ struct Group<O> {
     /// The last batch, to be displayed after the step.
     last: (O, Progress, usize),
     samples: usize,
-    /// Set if the exchange has begun already, with the samples and the rate recorded.
+    /// Set if the exchange has already begun. Samples and learning rate are then recorded.
     is_recorded: bool,
 }
 
@@ -65,7 +65,7 @@ struct Ledger {
 }
 
 impl<M: LearnerModel> Run<M> {
-    /// Trains until no rank has a batch left, or a rank stops the epoch; returns that rank.
+    /// Trains until no rank has a batch left, or a rank stops the epoch. Returns the rank that stopped it, if any.
     pub(super) fn train_epoch(&mut self, epoch: usize) -> Result<Option<usize>, Failure> {
         let loader = self.train.clone();
         self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
@@ -74,7 +74,8 @@ impl<M: LearnerModel> Run<M> {
         let mut feed = LookAhead::new(loader.iter())?;
         let stopped = loop {
             let group = self.compute(epoch, &mut feed)?;
-            // An error is set before the stop request. With this order of checks, no error is mistaken for a mere stop request.
+            // An error is stored before the stop is requested. Checked in this order, an error is never mistaken for a mere
+            // stop request.
             let stop = self.components.interrupter.should_stop();
             self.check()?;
             let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop };
@@ -131,19 +132,20 @@ impl<M: LearnerModel> Run<M> {
         if accumulation.is_some() && batches > 0 {
             grads = accumulator.grads();
         }
-        // The gradients of the batches were summed; the rank is weighted by their mean number of samples.
+        // The gradients of the batches were summed, so the rank's weight is their mean number of samples.
         Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: overlaps }))
     }
 
-    /// Records samples and learning rate for the exchange. Burn steps the schedule just before the optimizer, and therefore once
-    /// a step.
+    /// Records samples and learning rate for the exchange. Burn's schedule is stepped here, just before the optimizer, once per
+    /// step.
     fn record_step(&mut self, samples: usize) {
         self.own.sync.record_samples(samples);
         self.learner.lr_step();
         self.own.sync.record_learning_rate(self.learner.lr_current().base());
     }
 
-    /// Runs the schedule, the exchange and the optimizer. After a failure the run is over, and restarts from a checkpoint.
+    /// Runs the schedule, the exchange and the optimizer. A failure ends the run, which then has to resume from a
+    /// checkpoint.
     fn step(
         &mut self,
         group: Option<Group<<M as TrainStep>::Output>>,
@@ -198,7 +200,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    /// Publishes this step's numbers to the metrics. Those of steps without a batch count with the next batch.
+    /// Publishes this step's numbers to the metrics. A step without a batch is published with the next batch.
     fn read(&mut self, ledger: &mut Ledger, iteration: Option<usize>) -> Result<(), Error> {
         let sync = &mut self.own.sync;
         ledger.dense += all_reduce_traffic(sync.layout()?.len(), sync.world(), sync.rank()).sent;
@@ -206,9 +208,9 @@ impl<M: LearnerModel> Run<M> {
         let now = sync.session().traffic();
         let Traffic { sent, received } = now - ledger.before;
         let exchange = &sync.report().exchange;
-        let (factor, relative_error) = (exchange.factor.map(|factor| factor.get()), exchange.relative_error());
+        let (ratio, relative_error) = (exchange.ratio.map(|ratio| ratio.get()), exchange.relative_error());
         let (gain, delay, dense) = (exchange.gain, exchange.delay(), ledger.dense);
-        self.metrics.push(Reading { iteration, factor, gain, relative_error, delay, dense, sent, received });
+        self.metrics.push(Reading { iteration, ratio, gain, relative_error, delay, dense, sent, received });
         *ledger = Ledger { before: now, dense: 0 };
         Ok(())
     }

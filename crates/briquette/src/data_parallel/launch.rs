@@ -1,4 +1,4 @@
-//! Launcher: the same call on all ranks, with dashboard, metric files and result on rank 0 only.
+//! Launch of Burn's training on all ranks, with dashboard, metric files and result on rank 0 only.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,17 +17,17 @@ use crate::error::Error;
 
 impl<M: LearnerModel + 'static> DataParallel<M> {
     /// Returns `SupervisedTraining::new(directory, train, valid)` for this rank. Configure metrics, epochs, early stopping and
-    /// checkpointers as in one process, the same on every rank, and [`launch`](Self::launch) it.
+    /// checkpointers as in a single process, the same on every rank. Then [`launch`](Self::launch) it.
     ///
     /// - **Loaders** yield this rank's share of the training data and, to speed up validation, of the validation data:
     ///   [`ShardedDataLoaderBuilder`](crate::data::ShardedDataLoaderBuilder).
     /// - **Renderer, log and metric files** exist on rank 0 only. The other ranks are silent and write nothing into `directory`.
-    /// - **Metrics are global**: at the end of a split each numeric metric is averaged over ranks, weighted by the number of
-    ///   samples that each rank has counted. This is exact for means over samples, such as loss and accuracy; for others, such as
-    ///   AUROC, it is the mean of the ranks' values. Metric files, the summary, early stopping and the best checkpoint use it.
-    ///   Values within an epoch are rank 0's.
+    /// - **Metrics are global**: at the end of a split (training or validation) each numeric metric is averaged over ranks,
+    ///   weighted by the number of samples that each rank has counted. This is exact for means over samples, such as loss and
+    ///   accuracy. For others, such as AUROC, it is the mean of the ranks' values. Metric files, the summary, early stopping and
+    ///   the best checkpoint use the global values. Values within an epoch are rank 0's.
     /// - **Checkpointers** (`with_default_checkpointers`) write Burn's files on rank 0. If they are set, each rank also saves its
-    ///   rank-local state in `directory/ranks`, so that `.checkpoint(epoch)` resumes the run; see
+    ///   rank-local state in `directory/ranks`, with which `.checkpoint(epoch)` resumes the run; see
     ///   [`with_checkpoints`](Self::with_checkpoints).
     pub fn training(
         &self,
@@ -48,15 +48,15 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
         if rank == 0 { training } else { training.with_application_logger(None) }
     }
 
-    /// Trains, on every rank: `training` is the result of [`training`](Self::training), and `learner` is the same as in a single
+    /// Trains on every rank. `training` is the result of [`training`](Self::training), and `learner` is the same as in a single
     /// process.
     ///
-    /// Only rank 0 gets a result. If it is `Some`, the program saves the model and prints the outcome, once. (The model is the
-    /// same on all ranks; a program that needs it everywhere uses `with_training_strategy` instead of `launch`.)
+    /// Only rank 0 gets a result: if it is `Some`, the program saves the model and prints the outcome, once. (The model is the
+    /// same on all ranks. A program that needs it on each of them uses `with_training_strategy` instead of `launch`.)
     ///
     /// # Errors
-    /// The error that ended training before its last epoch, on every rank, with the rank on which it occurred. A requested stop
-    /// is not an error: it is in [`LearningResult::interrupted`].
+    /// The error that ended training before its last epoch, on every rank, with the number of the rank that failed. A requested
+    /// stop is not an error: it is in [`LearningResult::interrupted`].
     pub fn launch(
         self,
         training: SupervisedTraining<M>,
@@ -77,7 +77,7 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
     }
 }
 
-/// Disables Burn's own files on ranks other than 0. To resume, each rank reads its own files.
+/// Disables Burn's own files on ranks other than 0. To resume, each rank reads its own files instead.
 fn unsaved<M: LearnerModel>(training: SupervisedTraining<M>, learner: &Learner<M>) -> SupervisedTraining<M> {
     training.with_custom_checkpointers(
         Nowhere::new(learner.model().into_record()),

@@ -1,4 +1,4 @@
-//! Statistics of exchanges as Burn metrics.
+//! Burn metrics of the exchanges.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use burn::train::metric::{
     NumericEntry, SerializedEntry,
 };
 
-/// One step's numbers, under the number of its last batch.
+/// Statistics of one step, stored under the number of its last batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Reading {
     pub(super) iteration: usize,
-    pub(super) factor: Option<f64>,
+    pub(super) ratio: Option<f64>,
     pub(super) gain: Option<f64>,
     pub(super) relative_error: Option<f64>,
     pub(super) delay: Option<f64>,
@@ -24,7 +24,7 @@ pub(super) struct Reading {
     pub(super) received: u64,
 }
 
-/// Capacity of the queue of readings for Burn's metrics, which run a few batches behind training, in a separate thread.
+/// Capacity of the queue of readings. Burn's metrics run in a separate thread, a few batches behind training.
 const KEPT: usize = 16;
 
 /// Metrics of one rank's exchanges, from [`DataParallel::metrics`](super::DataParallel::metrics); for `metric_train_numeric`.
@@ -35,8 +35,8 @@ pub struct ExchangeMetrics {
 
 impl ExchangeMetrics {
     /// The nominal compression ratio in force, if the configuration sets one; 1 when dense.
-    pub fn factor(&self) -> ExchangeMetric {
-        self.metric("Compression Factor", Unit::Ratio, |r| r.factor.map(|factor| (factor, 1)))
+    pub fn ratio(&self) -> ExchangeMetric {
+        self.metric("Compression Ratio", Unit::Ratio, |r| r.ratio.map(|ratio| (ratio, 1)))
     }
 
     /// The share of this rank's vector (including its residual) that was sent, if the configuration measures it.
@@ -49,16 +49,17 @@ impl ExchangeMetrics {
         self.metric("Relative Error", Unit::Lost, |r| r.relative_error.map(|error| (error, 1)))
     }
 
-    /// The staleness of this rank's residual, in steps' worth of gradient, if it has a residual.
+    /// The staleness of this rank's residual, in steps of the gradient (see
+    /// [`ResidualEnergy::delay`](briquette_core::report::ResidualEnergy::delay)), if there is a residual.
     pub fn delay(&self) -> ExchangeMetric {
         self.metric("Delay", Unit::Of("steps"), |r| r.delay.map(|delay| (delay, 1)))
     }
 
-    /// The measured compression ratio: dense bytes over bytes sent, including step headers and the batch count; over an epoch,
-    /// the ratio of sums.
-    pub fn wire_factor(&self) -> ExchangeMetric {
+    /// The measured compression ratio: dense bytes over bytes sent, including step headers and the message about the end of
+    /// data. Over an epoch, the ratio of the sums.
+    pub fn wire_ratio(&self) -> ExchangeMetric {
         // The mean of ratios, weighted by their denominators, is the ratio of sums.
-        self.metric("Wire Factor", Unit::Ratio, |r| {
+        self.metric("Wire Ratio", Unit::Ratio, |r| {
             Some(if r.sent == 0 { (1.0, 1) } else { (r.dense as f64 / r.sent as f64, r.sent as usize) })
         })
     }
@@ -89,7 +90,7 @@ impl ExchangeMetrics {
         self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clears the readings of the previous epoch, whose batches had the same numbers.
+    /// Clears the readings of the previous epoch, because batch numbers start again.
     pub(super) fn start_epoch(&self) {
         self.lock().clear();
     }
@@ -110,7 +111,7 @@ impl ExchangeMetrics {
 /// A value and its weight in the epoch's mean.
 type Value = fn(&Reading) -> Option<(f64, usize)>;
 
-/// The kind and the direction of a metric.
+/// Kind of a metric, which determines whether higher or lower is better.
 #[derive(Debug, Clone, Copy)]
 enum Unit {
     /// A share or a ratio; higher is better.
@@ -130,7 +131,7 @@ impl Unit {
     }
 }
 
-/// One of the [`ExchangeMetrics`]. Batches without an exchange, or without this number, have no value.
+/// One of the [`ExchangeMetrics`]. It has no value for batches without an exchange, or without this statistic.
 #[derive(Clone)]
 pub struct ExchangeMetric {
     source: ExchangeMetrics,
@@ -242,7 +243,7 @@ mod tests {
             iteration: Some(iteration),
             lr: None,
         };
-        let (mut wire, mut factor, mut delay) = (metrics.wire_factor(), metrics.factor(), metrics.delay());
+        let (mut wire, mut ratio, mut delay) = (metrics.wire_ratio(), metrics.ratio(), metrics.delay());
         assert!(delay.update(&(), &at(1)).unwrap().is_not_available());
         delay.update(&(), &at(3)).unwrap();
         assert_eq!(delay.value().unwrap().current(), 3.0);
@@ -257,6 +258,6 @@ mod tests {
         // 180 dense bytes over 60 sent.
         assert!((wire.final_value().current() - 3.0).abs() < 1e-12);
         assert!(wire.update(&(), &at(4)).unwrap().is_not_available() && wire.value().is_none());
-        assert!(factor.update(&(), &at(1)).unwrap().is_not_available() && factor.running_value().is_none());
+        assert!(ratio.update(&(), &at(1)).unwrap().is_not_available() && ratio.running_value().is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! Data-parallel training with Burn's own training loop.
 //!
-//! [`DataParallel`] is a [`SupervisedLearningStrategy`]: Burn's `SupervisedTraining` keeps its metrics, dashboard, interrupter,
-//! early stopping and checkpointers. Every rank is a thread or a process that runs one, with its own model, session, and loader
-//! over its shard.
+//! [`DataParallel`] is a [`SupervisedLearningStrategy`], so Burn's `SupervisedTraining` keeps its metrics, dashboard,
+//! interrupter, early stopping and checkpointers. Every rank is a thread or a process that runs its own `SupervisedTraining`,
+//! with its own model, session, and loader over its share of the data.
 //!
 //! ```no_run
 //! use briquette::core::Session;
@@ -30,7 +30,7 @@
 //!     let training = strategy.training("runs/mnist", train, valid)                       // in place of `SupervisedTraining::new`
 //!         .num_epochs(10)
 //!         .metrics((LossMetric::new(),))
-//!         .metric_train_numeric(strategy.metrics().wire_factor())
+//!         .metric_train_numeric(strategy.metrics().wire_ratio())
 //!         .with_default_checkpointers()
 //!         .summary();
 //!     if let Some(result) = strategy.launch(training, Learner::new(model, optimizer, 0.1))? {
@@ -40,28 +40,30 @@
 //! }
 //! ```
 //!
-//! [`training`](DataParallel::training) and [`launch`](DataParallel::launch) assign to rank 0 the resources
-//! that exist once in a world: the dashboard, the files, the checkpointers, the result. To set these up yourself, give the
-//! strategy to Burn's `with_training_strategy` instead. Then every rank has its own, and metrics are rank-local.
+//! Some resources exist once in a world: the dashboard, the files, the checkpointers, the result.
+//! [`training`](DataParallel::training) and [`launch`](DataParallel::launch) assign them to rank 0. To set them up
+//! yourself, pass the strategy to Burn's `with_training_strategy` instead. Then every rank has its own, and metrics are
+//! rank-local.
 //!
 //! **Agreement.** All ranks agree on rank 0's initial weights, every step's exchange as configured, the end of an epoch, the
-//! metrics of a split, and the rank that interrupted. Rank 0 decides on early stopping and checkpointing, from the global
-//! metrics, and all ranks follow. Each rank validates with its own loader, on a copy of the model with BatchNorm's running
-//! statistics averaged. Burn's files and the final model have averaged statistics, too. Training continues with each rank's own.
-//! The session's timeout must be longer than the difference in validation time between ranks.
+//! metrics of a split (training or validation), and the rank that interrupted. Rank 0 decides on early stopping and
+//! checkpointing, from the global metrics, and all ranks follow. Each rank validates with its own loader, on a copy of the model
+//! with BatchNorm's running statistics averaged. Burn's files and the final model also have averaged statistics; training
+//! continues with each rank's own. The session's timeout must be longer than the difference in validation time between ranks.
 //!
 //! **Uneven loaders** are supported. A rank without a batch takes part in the step with no gradient and weight 0, until every
-//! rank's loader has ended. (An aggregator that is not a mean counts its zeros.) Loaders do not report their number of batches,
-//! so each rank sends the others **one byte to each before every exchange**: whether it has a batch, whether another one follows,
-//! and a stop request. Under Local SGD nothing is sent between averages. An interrupt takes effect at the next average, and an
-//! epoch ends with one, for which up to `H − 1` steps without batches are counted (the learning rate's schedule counts them too).
+//! rank's loader has ended. (An aggregator that is not a mean counts its zeros.) Loaders do not report their number of batches.
+//! Each rank therefore sends the others **one byte before every exchange**: whether it has a batch, whether another one follows,
+//! and a stop request. Under Local SGD nothing is sent between averages. An interrupt then takes effect at the next average. An
+//! epoch also ends with an average, for which up to `H − 1` steps without batches are counted, by the learning rate's schedule
+//! too.
 //!
 //! **Weights.** Ranks with a batch have equal weights. With [`with_samples`](DataParallel::with_samples) each rank is weighted by
-//! its samples (under gradient accumulation, where Burn sums gradients, by the mean over its batches).
+//! its number of samples. Under gradient accumulation, where Burn sums gradients, the weight is the mean number per batch.
 //!
-//! **Failures** stop all ranks. Each rank's `LearningResult::error` is Burn's `TrainingError::Workers` with the failed rank as
-//! the device's number. That includes a gradient that is not finite, a loader and a metric. The model, with BatchNorm's running
-//! statistics, is then in the state after the last complete step.
+//! **Failures** stop all ranks, including a gradient that is not finite, and errors of a loader or a metric. Each rank's
+//! `LearningResult::error` is Burn's `TrainingError::Workers`, with the failed rank as the device number. The model, with
+//! BatchNorm's running statistics, is then in the state after the last complete step.
 
 mod epoch;
 mod launch;
@@ -101,7 +103,7 @@ use crate::synchronizer::Synchronizer;
 pub struct DataParallel<M: LearnerModel> {
     device: Device,
     metrics: ExchangeMetrics,
-    /// Taken by the run, of which there is only one.
+    /// State of the run, which takes it. There is only one run.
     own: Mutex<Option<RunState<M>>>,
     /// The error that ended that run.
     failure: Mutex<Option<Error>>,
@@ -137,7 +139,7 @@ impl<M: LearnerModel> std::fmt::Debug for DataParallel<M> {
 }
 
 impl<M: LearnerModel> DataParallel<M> {
-    /// Creates the strategy for one run of this rank, on `device`, which chooses the compression ratio at run time:
+    /// Creates the strategy for one run of this rank on `device`, with a compression ratio that is chosen at run time:
     /// [`Config::auto`]. Also pass [the optimizer](Self::with_optimizer). The decisions and the time saved are logged at the end.
     pub fn auto(session: impl Into<Session>, seed: u64, device: Device) -> Self
     where
@@ -156,8 +158,8 @@ impl<M: LearnerModel> DataParallel<M> {
             .edit(|own| own.loss = Some(metrics::loss_of::<<M as TrainStep>::Output>))
     }
 
-    /// As [`new`](Self::new), for a model whose training output has no loss to display. No loss is read, and controllers that
-    /// watch the loss receive none.
+    /// As [`new`](Self::new), for a model whose training output has no loss to display. Controllers that use the loss receive
+    /// none.
     pub fn without_loss(
         comm: impl Into<Session>,
         config: impl BuildStrategy + 'static,
@@ -171,10 +173,10 @@ impl<M: LearnerModel> DataParallel<M> {
         DataParallel { device, metrics, own: Mutex::new(Some(own)), failure }
     }
 
-    /// Passes a copy of the learner's optimizer, which Burn's learner does not expose. Ranks then compare their optimizers when
-    /// they join, and the optimizer decides a feedback that [depends on it](briquette_core::config::Feedback::ByOptimizer), as
-    /// that of [`auto`](Self::auto). Without it that feedback is error feedback. It must be the learner's: the momentum of
-    /// another one makes velocities wrong.
+    /// Passes a copy of the learner's optimizer, because Burn's learner does not expose its own. Ranks then compare their
+    /// optimizers when they join. The optimizer also determines a feedback that [depends on
+    /// it](briquette_core::wrapper::by_optimizer::ByOptimizer), as with [`auto`](Self::auto); without it that feedback is error
+    /// feedback. The copy must equal the learner's optimizer: with another momentum the velocities are wrong.
     #[must_use]
     pub fn with_optimizer(self, optimizer: &ModuleOptimizer) -> Self {
         self.edit(|own| own.optimizer = Some(optimizer.clone()))
@@ -190,9 +192,9 @@ impl<M: LearnerModel> DataParallel<M> {
     /// and are the same when the run is repeated or resumed, on threads and on processes. The seed may be that of
     /// [`new`](Self::new).
     ///
-    /// A process has one generator. Ranks that are threads therefore take turns at forward and backward passes, which Burn's
-    /// learner runs in one call: a world of four threads is up to four times slower. Ranks that are processes do not wait. See
-    /// [`Randomness`].
+    /// A process has one random generator. Ranks that are threads therefore take turns at forward and backward passes, which
+    /// Burn's learner runs in one call: a world of four threads is up to four times slower. Ranks that are processes do not
+    /// wait. See [`Randomness`].
     #[must_use]
     pub fn with_randomness(self, seed: u64) -> Self {
         let random = Randomness::new(seed, self.rank(), &self.device);
@@ -223,8 +225,8 @@ impl<M: LearnerModel> DataParallel<M> {
         self.with_sync(|sync| sync.with_replica_check(steps))
     }
 
-    /// See [`Synchronizer::with_run_setting`]. Burn's learner does not expose its optimizer and schedule: pass the text of their
-    /// configurations, and a fingerprint of the data.
+    /// See [`Synchronizer::with_run_setting`]. Burn's learner does not expose its optimizer and schedule, so pass the text of
+    /// their configurations, and a fingerprint of the data.
     #[must_use]
     pub fn with_run_setting(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with_sync(|sync| sync.with_run_setting(name, value))
@@ -249,28 +251,30 @@ impl<M: LearnerModel> DataParallel<M> {
     }
 
     /// Saves the state of each rank (model, optimizer, schedule, residuals, controller) in `directory/epoch-…`: replicated state
-    /// once, and one file for each rank. Ranks on several machines may use different directories, if each finds its files again.
+    /// once, and one file for each rank. Ranks on several machines may use different directories, if each rank later finds its
+    /// own files.
     ///
-    /// By default it saves when Burn's checkpointers save, and keeps the same epochs: the last two and the one with the lowest
-    /// validation loss on rank 0. If you give Burn another checkpointing strategy, pass the same to
+    /// By default it saves when Burn's checkpointers save, and keeps the same epochs: the last two, and the one with the
+    /// lowest validation loss on rank 0. If you pass another checkpointing strategy to Burn, pass the same to
     /// [`with_checkpointing_strategy`](Self::with_checkpointing_strategy).
     ///
     /// To resume, build the same strategy and call Burn's `.checkpoint(epoch)`, both on every rank. If a rank cannot load that
-    /// epoch, all ranks resume from the newest earlier epoch that all can load, with a warning. The resumed run is bit for bit
-    /// the same as an uninterrupted one if the loader yields the same batches. (Burn's own loaders do not repeat their shuffles.)
+    /// epoch, all ranks resume from the newest earlier epoch that all can load, and log a warning. The resumed run is
+    /// bit-identical to an uninterrupted one if the loader yields the same batches. (Burn's own loaders do not repeat their
+    /// shuffles.)
     #[must_use]
     pub fn with_checkpoints(self, directory: impl Into<PathBuf>) -> Self {
         self.edit(|own| own.saving.directory = Some(directory.into()))
     }
 
-    /// Sets the checkpointing strategy for [checkpoints](Self::with_checkpoints): when to save and which to keep. Rank 0's
-    /// decides.
+    /// Sets the checkpointing strategy of [`with_checkpoints`](Self::with_checkpoints), which determines when to save and
+    /// what to keep. Only rank 0's is used.
     #[must_use]
     pub fn with_checkpointing_strategy(self, strategy: impl CheckpointingStrategy + 'static) -> Self {
         self.edit(|own| own.saving.strategy = Box::new(strategy))
     }
 
-    /// Sets the treatment of a checkpoint that was saved by another number of ranks, when resuming; by default it is an error.
+    /// Sets the treatment of a checkpoint from a world of another size when resuming. By default it is an error.
     #[must_use]
     pub fn with_world_change(self, change: WorldChange) -> Self {
         self.edit(|own| own.saving.change = change)

@@ -1,7 +1,7 @@
-//! Extracts the state of Burn's `Learner`, and restores it.
+//! Extraction and restoration of the state of Burn's `Learner`.
 //!
-//! A learner's optimizer and schedule are private, but a `LearningCheckpointer` may read them. A second one, over in-memory
-//! checkpointers, extracts them.
+//! A learner's optimizer and schedule are private, but a `LearningCheckpointer` may read them. A second
+//! `LearningCheckpointer`, with in-memory checkpointers, extracts them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub(super) struct Saving {
 
 impl Default for Saving {
     fn default() -> Self {
-        // Burn's own default, so that its files and ours are of the same epochs.
+        // Burn's own default, so that its files and those of this crate are from the same epochs.
         let best =
             MetricCheckpointingStrategy::new(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
         let strategy = ComposedCheckpointingStrategy::builder().add(KeepLastNCheckpoints::new(2)).add(best).build();
@@ -81,7 +81,7 @@ impl Saving {
         }
     }
 
-    /// Resumes after `epoch`, or after the newest epoch before it that every rank can load. Returns that epoch.
+    /// Resumes after `epoch`, or after the newest earlier epoch that every rank can load. Returns the epoch used.
     pub(super) fn resume<M: LearnerModel>(
         &self,
         sync: &mut Synchronizer,
@@ -109,7 +109,7 @@ impl Saving {
                 Ok((model, optimizer, schedule, state))
             })?;
         if found != epoch as u64 && sync.rank() == 0 {
-            tracing::warn!("no checkpoint of epoch {epoch} can be used; going on after epoch {found}");
+            tracing::warn!("no checkpoint of epoch {epoch} can be used; resuming after epoch {found}");
         }
         learner.load_model(model.into_record());
         by_the_default_device(|| learner.load_optim(optimizer))?;
@@ -120,7 +120,8 @@ impl Saving {
     }
 }
 
-/// The learner's records in Burn's bytes. Its model is the replicated one; `own` is this rank's own state.
+/// Returns the learner's records as Burn's bytes. The model is the replicated one; `own` is this rank's rank-local
+/// state.
 pub(super) fn records<M: LearnerModel>(
     learner: &Learner<M>,
     own: LocalValues,
@@ -131,7 +132,7 @@ pub(super) fn records<M: LearnerModel>(
     Ok(records.into_iter().chain(local_blobs(own)).collect())
 }
 
-/// The state of the learner's optimizer, in Burn's bytes.
+/// Returns the state of the learner's optimizer as Burn's bytes.
 pub(super) fn optimizer<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> Result<Bytes, String> {
     kept(learner, store).1.bytes()
 }

@@ -1,4 +1,4 @@
-//! One rank's run: joining, epochs, and the work between them.
+//! Training run of one rank: joining, epochs, and the validation and checkpoints between epochs.
 
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ pub(super) struct Run<M: LearnerModel> {
 pub(super) enum Failure {
     Exchange(Error),
     Loader(DatasetError),
-    /// An error that Burn has already reported to the interrupter.
+    /// An error that has already been reported to the interrupter.
     Known(Arc<TrainingError>),
 }
 
 impl Failure {
-    /// Returns whether every rank detects the same fault by itself. An abort would only interrupt that.
+    /// Returns whether every rank detects the same error by itself, so that an abort is not needed.
     fn is_on_all_ranks(&self) -> bool {
         match self {
             Failure::Exchange(Error::Mismatch { .. } | Error::NoMean { .. }) => true,
@@ -97,7 +97,8 @@ impl<M: LearnerModel> Run<M> {
         self.components.interrupter.error().map_or(Ok(()), |error| Err(Failure::Known(error)))
     }
 
-    /// Joins the world and returns the first epoch. It is earlier than Burn's if the requested checkpoint cannot be used.
+    /// Joins the world and returns the first epoch, which is earlier than Burn's if the requested checkpoint cannot be
+    /// used.
     fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
         let Run { own: RunState { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
         let model = sync.join_with(learner.model(), optimizer.as_ref())?;
@@ -106,7 +107,7 @@ impl<M: LearnerModel> Run<M> {
         if let Some(record) = state {
             by_the_default_device(|| learner.load_optim(record))?;
         }
-        // The buffers that were loaded: the learner may have replaced them.
+        // Stores the buffers as loaded, because the learner may have replaced them.
         sync.keep_buffers(&learner.model())?;
         let settings = [
             ("first epoch", starting_epoch as u64),
@@ -150,7 +151,8 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
         }
-        // Joins the threads that write Burn's files before another rank reads its directory; write errors are known then.
+        // Joins the threads that write Burn's files, before another rank reads its directory. Write errors are then
+        // known.
         self.components.checkpointer = None;
         self.check()?;
         self.average()?;
@@ -160,7 +162,7 @@ impl<M: LearnerModel> Run<M> {
         Ok(())
     }
 
-    /// Marks this rank's interrupter, for `LearningResult::interrupted`.
+    /// Records in this rank's interrupter, for `LearningResult::interrupted`, that `rank` stopped the run.
     fn stopped_by(&self, rank: usize) {
         let interrupter = &self.components.interrupter;
         if !interrupter.should_stop() {

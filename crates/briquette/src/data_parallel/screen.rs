@@ -1,4 +1,4 @@
-//! The renderer of a world.
+//! Metric renderer: Burn's renderer on rank 0, none on other ranks.
 
 use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use burn::train::{Interrupter, LearnerSummary};
 
 type Inner = Box<dyn MetricsRenderer>;
 
-/// Rank 0's renderer is Burn's own, for a terminal or for lines, except that the last value of a split is [shown](Screen::show)
-/// when the global value is known. The renderer of other ranks shows nothing.
+/// Rank 0 uses Burn's own renderer, for a terminal or for lines. However, the last value of a split is [shown](Screen::show)
+/// only when the global value is known. The renderer of other ranks shows nothing.
 #[derive(Clone)]
 pub(super) struct Screen(Arc<Mutex<State>>);
 
@@ -34,7 +34,7 @@ impl Screen {
         Screen(Arc::new(Mutex::new(if rank == 0 { waiting } else { State::Dark })))
     }
 
-    /// Sets the interrupter for a stop request by the user.
+    /// Sets the interrupter that receives the user's stop requests.
     pub(super) fn stops(&self, training: Interrupter) {
         if let State::Waiting { interrupter, .. } = &mut *self.lock() {
             *interrupter = training;

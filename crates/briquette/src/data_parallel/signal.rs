@@ -5,14 +5,14 @@ use burn::train::checkpoint::CheckpointingAction;
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
 
-/// The message of each rank before every exchange; one byte.
+/// Message of one byte that each rank sends before every exchange.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Signal {
     /// Set if this rank has gradients for this step.
     pub(super) batch: bool,
     /// Set if this rank has another batch after this step.
     pub(super) more: bool,
-    /// Set if this rank's interrupter was used.
+    /// Set if this rank's interrupter requested a stop.
     pub(super) stop: bool,
 }
 
@@ -52,11 +52,11 @@ impl Signal {
     }
 }
 
-/// The agreement after every epoch: whether to continue, and rank 0's decision on checkpoints. It takes one byte from each rank
-/// to each, and eight from rank 0 for each checkpoint to delete.
+/// Agreement after every epoch: whether to continue, and rank 0's decision on checkpoints. Each rank sends one byte to each
+/// other rank; rank 0 also sends eight bytes for each checkpoint to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// The rank whose interrupter was used.
+    /// The rank whose interrupter requested a stop.
     pub(super) stopped: Option<usize>,
     /// Set if rank 0's early stopping triggered.
     pub(super) early: bool,
@@ -67,7 +67,7 @@ pub(super) struct Decision {
 }
 
 impl Decision {
-    /// Sends this rank's view. `early` and `actions` are taken from rank 0 only.
+    /// Sends this rank's values and agrees on the decision. Only rank 0's `early` and `actions` are used.
     pub(super) fn agree(
         sync: &mut Synchronizer,
         stop: bool,

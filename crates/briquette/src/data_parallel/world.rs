@@ -1,9 +1,9 @@
-//! Global metrics, in place of one rank's.
+//! Global metrics: replaces one rank's metric values by means over all ranks.
 //!
-//! At the end of a split Burn's processor sends its loggers a last update, with the values over the split, and reports the end of
-//! the epoch. A [`Ledger`] holds that update back. The training thread exchanges it with the other ranks and publishes the means
-//! to Burn's files (from which its summary reads them), to the screen, and to clients of the event store: early stopping and
-//! checkpointers.
+//! At the end of a split (training or validation) Burn's metric processor sends its loggers a last update with the values over
+//! the split, then reports the end of the epoch. A [`Ledger`] withholds that update. The training thread exchanges it with the
+//! other ranks and publishes the means to Burn's files (from which its summary reads them), to the screen, and to early stopping
+//! and the checkpointers, which are clients of Burn's event store.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -29,11 +29,11 @@ struct State {
     /// Burn's file logger, on rank 0.
     files: Option<FileMetricLogger>,
     definitions: HashMap<MetricId, MetricDefinition>,
-    /// The latest update: the last of its split if the epoch ends now.
+    /// The latest update, which is the last of its split if the epoch ends now.
     latest: Option<Update>,
     /// The last update of a split, until it is published.
     last: Option<(Update, EpochSummary)>,
-    /// The number of samples behind each value of the split.
+    /// The number of samples in each value of the split.
     weights: HashMap<MetricId, u64>,
     /// The published values.
     values: HashMap<(String, usize, Split), f64>,
@@ -64,15 +64,15 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces this rank's values by the global ones, after a split, with Burn's processor flushed. Each rank sends each other
-    /// one some 20 bytes and the name for each metric.
+    /// Replaces this rank's values by the global ones, after a split, once Burn's processor has been flushed. For each metric,
+    /// each rank sends every other rank some 20 bytes and the name.
     pub(super) fn agree(
         &self,
         sync: &mut Synchronizer,
         store: &EventStoreClient,
         screen: &Screen,
     ) -> Result<(), Error> {
-        // The answer arrives after everything that was sent to the store before.
+        // The answer arrives after everything that was sent to the store before, so it flushes the store.
         let _ = store.find_metric("", 0, Aggregate::Mean, &Split::Train);
         let shares = self.lock().shares();
         let text = serde_json::to_vec(&shares).unwrap_or_default();
@@ -141,7 +141,7 @@ fn unit(definition: &MetricDefinition) -> Option<&str> {
     }
 }
 
-/// The entry that Burn writes for the value of a split, with the number of ranks.
+/// Returns the entry that Burn writes for the value of a split, with the number of ranks.
 fn entry(name: &str, unit: Option<&str>, mean: f64, world: usize) -> SerializedEntry {
     let format = FormatOptions::new(Arc::new(name.to_owned())).precision(2);
     let mut state = NumericMetricState::new();
@@ -157,7 +157,7 @@ impl MetricLogger for Ledger {
     fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
         let mut state = self.lock();
         for metric in &update.entries_numeric {
-            // A running value knows the number of its samples; without one, all batches have equal weights.
+            // A running value contains its number of samples. For other values, all batches have equal weights.
             let weight = state.weights.entry(metric.entry.metric_id.clone()).or_default();
             match &metric.running_entry {
                 Some(NumericEntry::Aggregated { count, .. }) => *weight = *count as u64,
@@ -178,7 +178,7 @@ impl MetricLogger for Ledger {
         let value = state.values.get(&(name.to_owned(), epoch, split.clone())).copied();
         match (value, &mut state.files) {
             (Some(value), _) => Ok(vec![NumericEntry::Final(value)]),
-            // An epoch before this run was resumed.
+            // The epoch was trained before this run was resumed.
             (None, Some(files)) if !name.is_empty() => files.read_numeric(name, epoch, split),
             (None, _) => Ok(Vec::new()),
         }

@@ -1,8 +1,8 @@
-//! Exchanges gradients during the backward pass.
+//! Exchange of gradients during the backward pass.
 //!
 //! Burn returns gradients when all are computed. Here the forward pass runs on a clone of the module whose parameters are
-//! [tapped](tap): each gradient is sent to the rank's background channel as soon as it is complete, if the strategy can exchange
-//! it [as it arrives](briquette_core::reduce::Arriving). Most of the exchange may then be complete at the end of the backward
+//! [tapped](tap): each gradient is sent to the rank's background channel as soon as it is complete. If the strategy can exchange
+//! gradients [as they arrive](briquette_core::reduce::Arriving), most of the exchange is complete at the end of the backward
 //! pass.
 //!
 //! ```text
@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Nothing is committed before the second header, in which every rank reports that all its gradients were finite and complete. In
-//! the first, ranks agree on samples and on the inputs of controllers, all from previous steps; in the second, on losses.
+//! the first header, ranks agree on samples and on the inputs of controllers, all from previous steps. In the second, they agree
+//! on losses.
 
 mod source;
 #[cfg(feature = "overlap-backward")]
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use briquette_core::comm::{Pending, Session};
 use briquette_core::reduce::Arriving;
-use briquette_core::step::{Arrived, ArrivingGradient, Lent};
+use briquette_core::step::{ArrivingGradient, EarlyExchange, LentStrategy};
 use briquette_core::sync::Header;
 
 pub(crate) use self::source::{End, GradientSource, Message};
@@ -50,20 +51,20 @@ impl Drop for PendingExchange {
 
 /// Input of the exchange.
 pub(crate) struct ExchangeJob {
-    pub(crate) strategy: Lent,
+    pub(crate) strategy: LentStrategy,
     pub(crate) source: GradientSource,
-    /// The values known before the backward pass; learning rates are compared at its end.
+    /// Values known before the backward pass. Learning rates are compared at its end.
     pub(crate) header: Header,
-    /// The learning rate, if it was recorded by then.
+    /// The learning rate, if it was recorded before the backward pass.
     pub(crate) learning_rate: Option<f64>,
-    /// Set if ranks are to agree on the order of arrival.
+    /// Set if ranks must agree on the order of arrival.
     pub(crate) learns_order: bool,
     pub(crate) average: Vec<f32>,
 }
 
 /// Output of the exchange.
 pub(crate) struct FinishedExchange {
-    pub(crate) strategy: Lent,
+    pub(crate) strategy: LentStrategy,
     pub(crate) source: GradientSource,
     pub(crate) average: Vec<f32>,
     /// `None` if the step was abandoned before its backward pass.
@@ -72,7 +73,7 @@ pub(crate) struct FinishedExchange {
 
 /// An exchange that every rank has completed.
 pub(crate) struct Exchanged {
-    pub(crate) arrived: Arrived,
+    pub(crate) arrived: EarlyExchange,
     /// Rank 0's order of arrival, if it was requested.
     pub(crate) order: Option<Vec<usize>>,
 }
@@ -99,7 +100,7 @@ impl ExchangeJob {
     }
 }
 
-/// A source, and state that must not change before its end.
+/// Source of a gradient, with state that must not change before the end of the backward pass.
 struct Gradient<'a> {
     source: &'a mut GradientSource,
     learning_rate: Option<f64>,

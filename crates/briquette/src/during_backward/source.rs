@@ -1,4 +1,4 @@
-//! A rank's gradient during the backward pass.
+//! Source of a rank's gradient during the backward pass.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
@@ -27,7 +27,7 @@ pub(crate) enum Message {
 
 /// Values known at the end of the backward pass.
 pub(crate) struct End {
-    /// Each slot's gradient, if there is one: for those that did not arrive during the pass.
+    /// The gradient of each slot that did not arrive during the pass, if it has one.
     pub(crate) gradients: Vec<Option<Tensor<1>>>,
     /// The step header with all recorded values.
     pub(crate) header: Header,
@@ -51,17 +51,17 @@ pub(crate) struct GradientSource {
     order: Vec<usize>,
     /// The first slot with a value that is not finite.
     pub(crate) bad_slot: Option<u32>,
-    /// An error that cannot be corrected.
+    /// An error that ends the run.
     pub(crate) problem: Option<Error>,
     /// Sampled values of each slot that arrived, to be compared with the gradients of the step.
     samples: Vec<f32>,
-    /// A slot whose gradient was changed after it arrived.
+    /// A slot whose gradient was changed after its arrival.
     pub(crate) replaced: Option<usize>,
     /// Set if no more messages follow.
     is_over: bool,
     pub(crate) header: Option<Header>,
     weight: f32,
-    /// The start of the computation; `None` if it had ended before the exchange began.
+    /// The start of the computation; `None` if the computation ended before the exchange began.
     began: Option<Instant>,
     /// The local weight decay, and the parameters.
     decay: (f64, Vec<Tensor<1>>),
@@ -118,7 +118,7 @@ impl GradientSource {
         }
     }
 
-    /// Sets the factor of the gradients.
+    /// Sets the factor by which gradients are multiplied.
     pub(crate) fn weigh(&mut self, weight: f32) {
         self.weight = weight;
     }
@@ -186,8 +186,8 @@ impl GradientSource {
         self.there[slot] = true;
     }
 
-    /// Stores a gradient. Values that are not finite become zeros: the step is refused at its end, and no rank waits for this one
-    /// until then.
+    /// Stores a gradient. Values that are not finite become zeros, so that no rank waits for this one; at its end the step is
+    /// refused.
     fn put(&mut self, slot: usize, gradient: Tensor<1>) {
         let place = self.slots[slot].range();
         (self.there[slot], self.present[slot]) = (true, true);
@@ -208,7 +208,7 @@ impl GradientSource {
 
     fn read(&mut self, slot: usize, gradient: Tensor<1>, place: Range<usize>) -> Result<bool, Error> {
         let _read = trace_span!(target: TARGET, "read", slot).entered();
-        // If the gradient is read unchanged, the samples come from the values read.
+        // If the gradient is read unchanged, the samples are taken from the values on the host.
         let sampled = gradient.dtype() == DType::F32 && self.decay.0 == 0.0;
         if !sampled {
             self.sample(slot, &sample(&gradient))?;
@@ -235,9 +235,9 @@ impl GradientSource {
         Ok(())
     }
 
-    /// Finds the first slot whose gradient in the step differs from the one that arrived: it was clipped, scaled, accumulated or
-    /// left out. Gradients taken with the clone of the forward pass are empty, because Burn returns gradients of leaves only;
-    /// they are not compared.
+    /// Finds the first slot whose gradient at the step differs from the one that arrived, because it was clipped, scaled,
+    /// accumulated or left out. If gradients were taken with the clone of the forward pass, they are empty, because Burn returns
+    /// gradients of leaves only. Empty gradients are not compared.
     fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
         if gradients.iter().all(Option::is_none) {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Taps: identity operations on parameters that receive their gradients during the backward pass.
 //!
-//! Burn walks its tape by *depth*, deepest first. An operation on a leaf has depth 1 and would come last. Depth also counts
-//! untracked parents. Therefore a tap has a second parent, from a chain of untracked one-element tensors, whose depth grows with
-//! each parameter that the forward pass reads. The tap then lies just below the operations that use the parameter, and its
-//! gradient is complete when the walk reaches it. This holds at any depth: the depth affects only the time, never the result.
+//! Burn processes its tape by *depth*, deepest operation first. An operation on a leaf has depth 1 and would be processed last.
+//! Depth also counts untracked parents. A tap therefore has a second parent, from a chain of untracked one-element tensors,
+//! whose depth grows with each parameter that the forward pass reads. The tap then lies just below the operations that use the
+//! parameter, and its gradient is complete when Burn processes it. A wrong depth affects only the time of delivery, never the
+//! result.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,8 +30,8 @@ use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, T
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor};
 
-/// Levels between two parameters that the forward pass reads. Operations between them that are deeper run before the gradient of
-/// the later parameter is delivered.
+/// Levels between two parameters that the forward pass reads. If the operations between the two have more levels, the deepest of
+/// them run before the gradient of the later parameter is delivered.
 const STRIDE: usize = 256;
 
 /// Callback that receives a slot's number and gradient.
@@ -82,7 +83,7 @@ where
     type State = (usize, Hook);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        // All operations that use it are deeper.
+        // All operations that use the parameter are deeper, so its gradient is complete.
         let grad = grads.consume::<B>(&ops.node);
         let (slot, Hook(hook)) = ops.state;
         let flat = B::float_reshape(grad.clone(), Shape::new([grad.shape().num_elements()]));
@@ -90,7 +91,7 @@ where
         if let [Some(leaf), _] = ops.parents {
             grads.register::<B>(leaf.id, grad.clone());
         }
-        // For callers that request the gradients of the clone.
+        // Callers may request the gradients of the clone.
         grads.register::<B>(ops.node.id, grad);
     }
 }
@@ -134,8 +135,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Returns a tensor deeper than any that the forward pass can have made so far, if it makes at most [`STRIDE`] levels per
-    /// parameter.
+    /// Returns a tensor that is deeper than any that the forward pass has made so far, provided that it makes at most
+    /// [`STRIDE`] levels per parameter.
     fn next(&mut self, device: &Device) -> Tensor<1> {
         self.reads += 1;
         let known = self.chains.iter().position(|(of, _)| of == device);
@@ -154,7 +155,7 @@ impl Clock {
     }
 }
 
-/// Makes the clone that a step's forward pass runs on. Its parameters are tapped when they are first read.
+/// Makes the clone on which a step's forward pass runs. Its parameters are tapped when they are first read.
 pub(crate) struct Taps {
     hook: Hook,
     clock: Arc<Mutex<Clock>>,
@@ -190,7 +191,7 @@ impl ModuleMapper for Taps {
         }
         let slot = self.slots;
         self.slots += 1;
-        // Burn itself combines the gradients of several places.
+        // The parameter is used in several places. Burn itself adds their gradients.
         if self.places.0.get(&id).is_some_and(|places| *places > 1) {
             return param;
         }

@@ -52,9 +52,9 @@ fn look<const D: usize>(grad: Tensor<D>) -> Result<(Tensor<D>, bool), Error> {
     Ok((Tensor::from_data(data, (&device, dtype)), is_finite))
 }
 
-/// [`finite`], on all cores if there are enough values: no other rank needs the cores.
+/// As [`finite`], on all cores if there are enough values, because no other rank needs the cores.
 fn finite_by_all(values: &[f32]) -> bool {
-    /// Takes a few hundred microseconds to read, much longer than starting a thread.
+    /// Reading this many values takes a few hundred microseconds, much longer than starting a thread.
     const FEWEST: usize = 1 << 19;
     let threads = available_parallelism().map_or(1, NonZeroUsize::get).min(values.len() / FEWEST);
     if threads < 2 {

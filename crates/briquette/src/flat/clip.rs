@@ -9,13 +9,13 @@ use burn::tensor::Tensor;
 use super::transfer::{Pieces, as_f32};
 use crate::error::Error;
 
-/// The sum of squares in `f64`, in the order of the values: the same bits wherever the values are the same.
+/// Returns the sum of squares in `f64`, added in the order of the values, so equal values give equal bits.
 pub(crate) fn energy(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value).powi(2)).sum()
 }
 
-/// Scales the gradients so that their global norm, `√(Σ g²)` over all tensors, is at most `max`. Returns them and the norm before. The gradient of a
-/// parameter that several places share counts once.
+/// Scales the gradients so that their global norm, `√(Σ g²)` over all tensors, is at most `max`. Returns them and the norm before scaling. The
+/// gradient of a parameter that is used in several places counts once.
 pub(crate) fn clip<M: Module>(module: &M, grads: GradientsParams, max: f64) -> Result<(GradientsParams, f64), Error> {
     let mut walk = Collect { grads: &grads, seen: HashSet::new(), pieces: Pieces::default() };
     module.visit(&mut walk);

@@ -1,4 +1,4 @@
-//! Integer and boolean tensors of a module. They get no gradients, and after joining every rank has rank 0's.
+//! Integer and boolean tensors of a module. They get no gradients, and joining copies rank 0's to every rank.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
@@ -60,7 +60,7 @@ pub(crate) fn read<M: Module>(module: &M) -> Result<Vec<u8>, Error> {
     walk.0
 }
 
-/// Undoes [`read`]; tensors beyond the end of `bytes` stay unchanged.
+/// Reverses [`read`]. Tensors beyond the end of `bytes` are unchanged.
 pub(crate) fn write<M: Module>(module: M, bytes: &[u8]) -> M {
     struct Write<'a>(&'a [u8]);
     impl<'a> Write<'a> {

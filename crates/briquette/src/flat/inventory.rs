@@ -40,7 +40,7 @@ impl Inventory {
         refused.map_or(Ok(Inventory { layout, frozen, buffers, rest, shared }), Err)
     }
 
-    /// Returns a warning about the module for its user.
+    /// Returns a warning about the module, if there is one, for the user.
     pub(crate) fn caution(&self) -> Option<String> {
         let [first, second] = self.shared.as_ref()?;
         Some(format!(
@@ -73,7 +73,7 @@ struct Survey {
     refused: Option<Error>,
     /// Trainable parameters by their ids.
     trained: HashMap<ParamId, String>,
-    /// The first two of them with the same id.
+    /// The first two trainable parameters with the same id.
     shared: Option<[String; 2]>,
 }
 

@@ -1,7 +1,7 @@
-//! Checks that a module still has the trainable tensors that joined.
+//! Check that a module still has the trainable tensors that joined.
 //!
-//! The flat vector's slots follow the order of the walk. If one layer is frozen and another one is trained instead, as
-//! fine-tuning does between phases, the new layer would take its slots.
+//! The slots of the flat vector follow the order of the module's traversal. If one layer is frozen and another one is
+//! trained instead, as fine-tuning does between phases, the new layer would use the old layer's slots.
 
 use briquette_core::{Layout, Slot};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use super::Inventory;
 use crate::error::Error;
 
-/// The ids of the trainable tensors whose paths were last compared: while the ids are unchanged, so are the paths.
+/// Ids of the trainable tensors whose paths were last compared. While the ids are unchanged, the paths are too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known(Vec<ParamId>);
 

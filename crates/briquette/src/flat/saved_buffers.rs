@@ -1,6 +1,6 @@
 //! Buffers saved before a forward pass, to be restored.
 //!
-//! A training pass writes BatchNorm's running statistics. If the step is refused, this is undone.
+//! The forward pass of training writes BatchNorm's running statistics. If the step is refused, these writes are undone.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use super::transfer::{Pieces, as_f32};
 use super::{drain, finite, like};
 use crate::error::Error;
 
-/// Handles of a module's buffers. A pass that changes a buffer creates a new tensor, so these stay unchanged.
+/// Handles of a module's buffers. A pass that changes a buffer creates a new tensor, so the saved ones do not change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SavedBuffers {
     /// In the module's order.
@@ -68,12 +68,12 @@ impl SavedBuffers {
         self.buffers.iter().enumerate().position(|(place, buffer)| !buffer.is_finite && was_finite(place))
     }
 
-    /// Returns whether a buffer was finite when it was kept; true for a place without a kept buffer.
+    /// Returns whether a buffer was finite when it was saved; true for an index without a saved buffer.
     pub(crate) fn is_finite(&self, place: usize) -> bool {
         self.buffers.get(place).is_none_or(|buffer| buffer.is_finite)
     }
 
-    /// Writes these values into the buffers that `module` shares with all its clones, and so undoes its forward passes.
+    /// Writes these values into the buffers that `module` shares with all its clones, which undoes its forward passes.
     pub(crate) fn put_back<M: Module>(&self, module: &M) {
         if self.buffers.is_empty() {
             return;

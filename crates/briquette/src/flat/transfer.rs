@@ -10,8 +10,8 @@ use futures_lite::future::block_on;
 use crate::backend::in_host_memory;
 use crate::error::Error;
 
-/// The number of values that a device concatenates and transfers at a time: 16 MiB. While one such bucket is copied on the host,
-/// the next is in transit.
+/// Number of values that a device concatenates and transfers at a time: 16 MiB. While one such bucket is copied on the host, the
+/// next is in transit.
 const BUCKET: usize = 4 << 20;
 
 /// Collects the tensors of a walk, then reads them.
@@ -34,8 +34,14 @@ impl Pieces {
         self.tensors.push(if flat.dtype() == DType::F32 { flat } else { flat.cast(DType::F32) });
     }
 
-    /// Passes the values to `each` in the order of the walk. Tensors in this process's memory are passed one by one, because each
-    /// hands over its own memory. A device's tensors are passed in buckets of whole tensors.
+    /// Returns the tensors, flat and of f32 values.
+    #[cfg(feature = "device")]
+    pub(super) fn into_tensors(self) -> Vec<Tensor<1>> {
+        self.tensors
+    }
+
+    /// Passes the values to `each` in the order of the traversal. Tensors in this process's memory are passed one by one, because
+    /// each passes its own memory. A device's tensors are passed in buckets of whole tensors.
     pub(super) fn read(self, mut each: impl FnMut(TensorData) -> Result<(), Error>) -> Result<(), Error> {
         let Some(first) = self.tensors.first() else { return Ok(()) };
         let Some(len) = self.bucket.or((!in_host_memory(&first.device())).then_some(BUCKET)) else {

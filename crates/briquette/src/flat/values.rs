@@ -139,7 +139,7 @@ pub(crate) fn read_bytes<M: Module>(module: &M, part: Part) -> Result<Vec<u8>, E
     walk.out
 }
 
-/// Undoes [`read_bytes`].
+/// Reverses [`read_bytes`].
 ///
 /// # Errors
 /// Returns the module unchanged if `bytes` has the wrong length.
@@ -194,7 +194,7 @@ impl<F: FnMut(Shape, DType) -> TensorData> ModuleMapper for Write<F> {
     }
 }
 
-/// `new` with the autodiff state of `old`.
+/// Returns `new` with the autodiff state of `old`.
 pub(crate) fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D> {
     if !old.is_autodiff() {
         return new;
@@ -206,8 +206,9 @@ pub(crate) fn like<const D: usize>(old: &Tensor<D>, new: Tensor<D>) -> Tensor<D>
     new.set_require_grad(old.is_require_grad())
 }
 
-/// Removes parameters that no longer exist from Burn's autodiff. It keeps an entry for each tensor that requires gradients until
-/// the next backward pass of the process. A rank without gradients runs none: a server, or a rank whose data ran out.
+/// Removes parameters that no longer exist from Burn's autodiff, which otherwise keeps an entry for each tensor that requires
+/// gradients until the next backward pass of the process. A rank without gradients runs no backward pass: a server, or a rank
+/// whose data has ended.
 pub(crate) fn forget_leaves<M: Module>(module: &M) {
     struct First(Option<Device>);
     impl ModuleVisitor for First {

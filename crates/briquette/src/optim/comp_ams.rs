@@ -1,9 +1,9 @@
-//! AMSGrad as in the server of Comp-AMS: ε inside the root, no bias correction.
+//! AMSGrad of Comp-AMS's server: ε inside the root, no bias correction.
 //!
-//! **Why, and when not.** Comp-AMS compresses gradients with error feedback on every rank and gives their average to AMSGrad: it
-//! behaves like Adam at a hundredth of the bytes, and exchanges no moments. Put this optimizer in a
+//! **Why, and when not.** Comp-AMS compresses gradients with error feedback on every rank and passes their average to AMSGrad.
+//! It behaves like Adam at a hundredth of the bytes, and exchanges no moments. Use this optimizer in a
 //! [`DistributedOptimizer`](crate::DistributedOptimizer) whose configuration compresses (top-k, or signs by block). Alone it is
-//! AMSGrad, for problems on which Adam does not converge. Not for few steps: without bias correction the first steps are
+//! AMSGrad, for problems on which Adam does not converge. Not for few steps: without bias correction the first steps have length
 //! `(1 − β₁)/√(1 − β₂)`, three times the learning rate.
 //!
 //! **Method.**

@@ -1,9 +1,9 @@
 //! AdaGrad whose step size does not depend on the current gradient.
 //!
-//! **Why, and when not.** The current gradient in the denominator makes AdaGrad's step size depend on its own noise, and proofs
-//! for non-convex losses fail there. Without it the step size is independent of the noise, and with `ε > 0` gradients converge to
-//! 0 almost surely. Without noise the rate automatically becomes that of gradient descent. Not if `β` is small relative to the
-//! first gradient: the first step is `α·g/β^(1/2 + ε)`, however large `g` is.
+//! **Why, and when not.** With the current gradient in the denominator, AdaGrad's step size depends on the noise of that
+//! gradient, and proofs for non-convex losses fail. Without it the step size is independent of the noise, and with `ε > 0`
+//! gradients converge to 0 almost surely. If there is no noise, the rate automatically becomes that of gradient descent. Not if
+//! `β` is small relative to the first gradient: the first step is `α·g/β^(1/2 + ε)`, however large `g` is.
 //!
 //! **Method.** Coordinate by coordinate:
 //!
@@ -12,8 +12,8 @@
 //! | `η_t = α/(β + Σ_{i<t} g_i²)^(1/2 + ε)` | `α` is the learning rate, `beta`, `epsilon`; `sum` |
 //! | `x ← x − η_t·g_t` | the step |
 //!
-//! **Properties.** `η_t` never increases, and `g_t` affects it from step `t + 1` on. `ε` in [0, ½]: above 0 for convergence
-//! almost surely, 0 for rates that adapt to noise.
+//! **Properties.** `η_t` never increases, and `g_t` affects it from step `t + 1` on. `ε` is in [0, ½]: above 0 for almost
+//! sure convergence, 0 for rates that adapt to noise.
 //!
 //! **State.** One vector. In f32 the sum stops growing once a square is below 6e-8 of it.
 //!

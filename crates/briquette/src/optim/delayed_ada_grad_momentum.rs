@@ -1,8 +1,9 @@
 //! Delayed AdaGrad with momentum: accumulates steps whose sizes do not depend on the current gradient.
 //!
-//! **Why, and when not.** As [delayed AdaGrad](super::delayed_ada_grad), with the momentum that is usual for networks. Its rate
-//! is known with high probability: the bound holds for one run, not for the mean of many. The step size adapts to noise without
-//! measuring it. Not if `β` is small relative to the first gradient, as without momentum: the first step is `α·g/β^(1/2 + ε)`.
+//! **Why, and when not.** Like [delayed AdaGrad](super::delayed_ada_grad), with the momentum that is usual for networks. Its
+//! bound holds with high probability, and therefore for one run, not only for the mean of many. The step size adapts to noise
+//! without measuring it. Not if `β` is small relative to the first gradient, as without momentum: the first step is
+//! `α·g/β^(1/2 + ε)`.
 //!
 //! **Method.** Coordinate by coordinate:
 //!
@@ -12,7 +13,7 @@
 //! | `m_t = μ·m_{t−1} + η_t·g_t` | `momentum`; `velocity` |
 //! | `x ← x − m_t` | the step |
 //!
-//! The step size is inside the momentum: terms added with an older, larger step size keep it.
+//! The step size is applied before the momentum: terms that were added with an older, larger step size keep it.
 //!
 //! | setting | equivalent |
 //! |---|---|
@@ -28,8 +29,8 @@
 //!
 //! **Knobs.** `momentum` in [0, 1), default 0.9; `beta`, default 1; `epsilon` in [0, ½], default 0.
 //!
-//! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. We had the paper's abstract:
-//! the form of the momentum is that of the authors' other papers.
+//! **Deviations.** Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. Only the paper's abstract
+//! was available: the form of the momentum is that of the authors' other papers.
 //!
 //! **Reference.** X. Li, F. Orabona, *A High Probability Analysis of Adaptive SGD with Momentum*, ICML workshop *Beyond First Order Methods in ML
 //! Systems* 2020 (arXiv 2007.14294).

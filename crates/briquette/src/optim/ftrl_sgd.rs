@@ -1,9 +1,10 @@
-//! SGD by FTRL: increasing momentum and shrinking updates, for a last iterate with the optimal rate.
+//! SGD by FTRL (follow-the-regularized-leader): increasing momentum and shrinking updates, for a last iterate with the
+//! optimal rate.
 //!
 //! **Why, and when not.** On a convex loss with a Lipschitz constant the mean of SGD's iterates is within `O(1/√T)` of the
-//! minimum. The last iterate, which is used in practice, is not: for every constant momentum there is such a loss on which it is
-//! off by `ln T/√T`. Here the last iterate has the optimal rate, without a projection, without keeping an average, and without
-//! knowing `T`. For convex losses, or the end of a run; not for networks that must move far from their initial parameters,
+//! minimum. The last iterate, which is used in practice, is not: for every constant momentum there is such a loss on which its
+//! error is `ln T/√T`. Here the last iterate has the optimal rate, without a projection, without keeping an average, and without
+//! knowing `T`. For convex losses, or the end of a run. Not for networks that must move far from their initial parameters,
 //! because every update is pulled back towards these.
 //!
 //! **Method.** Follow-the-regularized-leader chooses a target, and the iterate moves a share `1/(t + 1)` of the way to it. Steps
@@ -25,12 +26,12 @@
 //!
 //! **Knobs.** `rate_power` in [0, 1], default ½; 0 for a rate that was tuned for a known `T`.
 //!
-//! **Deviations.** All gradients have equal weights; the paper allows others, and step sizes of AdaGrad. The sum of gradients is
+//! **Deviations.** All gradients have equal weights; the paper allows others, and AdaGrad's step sizes. The sum of gradients is
 //! scaled with the current learning rate, so a schedule also rescales the contribution of earlier gradients: keep the rate
-//! constant. Gradients are exchanged at every step: if a strategy averages parameters, the pull towards a rank's own sum works
-//! against it. Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's. We had the paper's
-//! abstract; the step is the one that has its properties (increasing momentum, shrinking updates, FTRL), and the bound is derived
-//! from it.
+//! constant. Gradients must be exchanged at every step: if a strategy averages parameters, the pull towards a rank's own sum
+//! works against the average. Weight decay and clipping of the gradient, both off by default, are Burn's and not the paper's.
+//! Only the paper's abstract was available. The step is the one that has the properties in the abstract (increasing momentum,
+//! shrinking updates, FTRL), and the bound is derived from it.
 //!
 //! **Reference.** X. Li, M. Liu, F. Orabona, *On the Last Iterate Convergence of Momentum Methods*, ALT 2022 (arXiv 2102.07002); X. Li's thesis,
 //! Boston University 2022.

@@ -1,9 +1,9 @@
 //! Generalized SignSGD: momentum divided by the root of its own mean square.
 //!
 //! **Why, and when not.** If curvature grows with the gradient, as in recurrent networks and transformers, SGD needs clipping.
-//! Generalized SignSGD has clipped SGD's rate without a threshold to tune. It ranges from sign momentum (`β₂ = 0`) to an
-//! approximation of Adam (`β₂` near 1). Not with `β₂` near 1 and a learning rate of SignSGD: the first step is `1/√(1 − β₂)`
-//! learning rates.
+//! Generalized SignSGD converges at the rate of clipped SGD, without a threshold to tune. It ranges from sign momentum
+//! (`β₂ = 0`) to an approximation of Adam (`β₂` near 1). Not with `β₂` near 1 and a learning rate tuned for SignSGD: the first step
+//! is `1/√(1 − β₂)` times the learning rate.
 //!
 //! **Method.**
 //!

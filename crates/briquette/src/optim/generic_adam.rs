@@ -1,10 +1,10 @@
 //! Adam with schedules for its rate and its second moment, and the condition under which it converges.
 //!
 //! **Why, and when not.** With constant decay rates Adam can diverge on convex problems, or converge only to a neighborhood. If
-//! the second moment averages over a growing number of steps while the learning rate decreases, it converges for non-convex
-//! losses, and AdaGrad, RMSProp and Adam become cases of one scheme.
-//! [`sufficient_condition`](GenericAdamConfig::sufficient_condition) checks whether convergence is proven for given settings. Not
-//! for short runs, for which Adam's constants are tuned and asymptotic results do not apply.
+//! the second moment averages over a growing number of steps while the learning rate decreases, it converges on non-convex
+//! losses. AdaGrad, RMSProp and Adam are cases of this scheme. [`sufficient_condition`](GenericAdamConfig::sufficient_condition)
+//! checks whether convergence is proven for given settings. Not for short runs, for which Adam's constants are tuned and
+//! asymptotic results do not apply.
 //!
 //! **Method.**
 //!
@@ -22,8 +22,8 @@
 //! | `r = 0` | constant `θ = 1 − α`: RMSProp, Adam without bias correction |
 //! | `α = 1`, `r = 1`, `K = 1`, `s = ½`, `β = 0` | AdaGrad, `x ← x − η·g/√Σg²` |
 //!
-//! **Properties.** The mean gradient of `n` ranks is one batch of `n` times the size ("distributed Adam"), with `1/n` of the
-//! variance.
+//! **Properties.** With the mean gradient of `n` ranks, a step is that of one batch `n` times as large ("distributed Adam"),
+//! with `1/n` of the variance.
 //!
 //! **State.** Two vectors and a counter.
 //!

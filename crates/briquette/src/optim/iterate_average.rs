@@ -1,11 +1,11 @@
 //! Running mean of a model's parameters, to evaluate instead of the last iterate.
 //!
-//! **Why, and when not.** At a learning rate that stays large, iterates move around the minimum; their mean is much closer to it.
-//! With AdamW it is Gadam, with [`PAdamW`](super::PAdamW) GadamX. Not if the rate decreases to 0, because the last iterate is
-//! then as good, and not from the start: iterates from before the plateau would stay in the mean.
+//! **Why, and when not.** At a learning rate that stays large, iterates move around the minimum, and their mean is much closer to
+//! it. With AdamW the method is called Gadam, with [`PAdamW`](super::PAdamW) GadamX. Not if the rate decreases to 0, because the
+//! last iterate is then as good. Not from the start of training, because the mean would contain iterates from before the plateau.
 //!
-//! **Method.** [`update`](IterateAverage::update) is called regularly, in the source once an epoch. From the call `from` on
-//! (counted from 0), every `every`-th call adds the model to the mean:
+//! **Method.** [`update`](IterateAverage::update) is called regularly; in the source, once an epoch. From the call with
+//! number `from` on (counted from 0), every `every`-th call adds the model to the mean:
 //!
 //! | source | here |
 //! |---|---|
@@ -13,16 +13,16 @@
 //! | BatchNorm's statistics estimated again under `w_IA` | [`evaluation_model_with`](IterateAverage::evaluation_model_with) |
 //! | `lr` constant, linear, constant | [`PlateauDecayConfig`](super::PlateauDecayConfig) |
 //!
-//! **Properties.** The mean is the arithmetic one, in the parameters' own type. Training is unaffected, bit for bit: neither
-//! parameters nor running statistics change. A [`DistributedOptimizer`](crate::DistributedOptimizer::with_iterate_average) keeps
-//! a mean of the parameters after each step, saves it with its checkpoints, and needs no communication for it.
+//! **Properties.** The mean is arithmetic, in the parameters' own type. Training is unaffected, bit for bit: neither parameters
+//! nor running statistics change. A [`DistributedOptimizer`](crate::DistributedOptimizer::with_iterate_average) maintains a mean
+//! of the parameters after each step and saves it with its checkpoints. It needs no communication for the mean.
 //!
 //! **State.** One vector for each trainable parameter, and two counters.
 //!
-//! **Deviations.** Passes for the statistics have equal weights; the source weights them by samples, which is the same for
-//! batches of one size. A module does not expose the share of a batch's statistics in a layer's running ones (its momentum): one
-//! or two passes from very large statistics determine it. Burn's running variance has `n − 1` or `n` in the denominator as Burn's
-//! own forward pass has.
+//! **Deviations.** In the estimation of statistics all passes have equal weights. The source weights them by samples, which is
+//! the same for batches of one size. A module does not expose the momentum of its running statistics, which is the share of a
+//! batch's statistics in them; one or two passes from very large statistics determine it. Burn's running variance has `n − 1` or
+//! `n` in the denominator, as Burn's own forward pass does.
 //!
 //! **Reference.** D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the Quest for Best Test Error* (arXiv 2003.01247),
 //! and its code; the statistics as in P. Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, UAI 2018 (arXiv
@@ -70,7 +70,7 @@ impl IterateAverageConfig {
     /// Creates an empty average.
     ///
     /// # Panics
-    /// `every` is 0.
+    /// If `every` is 0.
     pub fn init(&self) -> IterateAverage {
         check(self.every >= 1, "every of IterateAverage", "at least 1", self.every);
         IterateAverage { config: self.clone(), offered: 0, taken: 0, mean: Vec::new() }
@@ -91,7 +91,7 @@ impl IterateAverage {
     /// Adds the model to the mean if it is due, and returns whether it was.
     ///
     /// # Panics
-    /// The parameters of the model differ from those of previous calls.
+    /// If the parameters of the model differ from those of previous calls.
     pub fn update<M: Module>(&mut self, model: &M) -> bool {
         let since = self.offered.checked_sub(self.config.from);
         self.offered += 1;
@@ -125,25 +125,25 @@ impl IterateAverage {
         self.taken
     }
 
-    /// Returns the model with the mean as its parameters, in Burn's inference form, and with its own running statistics; `None`
-    /// before the first iterate that counts. For models with BatchNorm see
+    /// Returns the model with the mean as its parameters, in Burn's inference form, and with the model's own running
+    /// statistics. `None` before the first iterate has been added. For models with BatchNorm use
     /// [`evaluation_model_with`](Self::evaluation_model_with).
     ///
     /// # Panics
-    /// The parameters of the model differ from those of previous calls.
+    /// If the parameters of the model differ from those of previous calls.
     pub fn evaluation_model<M: Module>(&self, model: &M) -> Option<M> {
         (self.taken > 0).then(|| self.put(model, model.valid()))
     }
 
     /// As [`evaluation_model`](Self::evaluation_model), with running statistics estimated as the mean over `passes` forward
-    /// passes. `forward(model, i)` must run the model on batch `i` of `passes`, in training form, on the device's autodiff form;
-    /// batch 0 is run once or twice more. A model without running statistics is not run.
+    /// passes. `forward(model, i)` must run the model on batch `i` of `passes`, in training form, on the autodiff form of the
+    /// device. Batch 0 is run once or twice more. A model without running statistics is not run.
     ///
     /// # Errors
-    /// The device cannot be read.
+    /// If the device cannot be read.
     ///
     /// # Panics
-    /// The parameters of the model differ from those of previous calls; `passes` is 0.
+    /// If the parameters of the model differ from those of previous calls, or `passes` is 0.
     pub fn evaluation_model_with<M: Module>(
         &self,
         model: &M,
@@ -154,7 +154,7 @@ impl IterateAverage {
         if self.taken == 0 {
             return Ok(None);
         }
-        // A clone would share its running statistics with the model; the inference form has its own.
+        // A clone would share running statistics with the model; the inference form has its own.
         let averaged = self.put(model, model.valid().train());
         let inventory = Inventory::of(&averaged)?;
         let mut own = Vec::new();
@@ -193,7 +193,7 @@ impl IterateAverage {
 /// A value so large that a batch's statistics are negligible.
 const FAR: f32 = (1_u64 << 40) as f32;
 
-/// The share of a batch's statistics in each running one; 0 for statistics that no forward pass changes (frozen layers).
+/// Returns the share of a batch's statistics in each running statistic; 0 if no forward pass changes it (frozen layers).
 fn shares(own: &[f32], pass: &mut impl FnMut(&[f32], u64) -> Result<Vec<f32>, Error>) -> Result<Vec<f64>, Error> {
     let share = |(after, begin): (f32, &f32)| if after == *begin { 0.0 } else { 1.0 - f64::from(after / FAR) };
     let far = vec![FAR; own.len()];
@@ -210,7 +210,7 @@ fn lens(tensors: &[Tensor<1>]) -> Vec<usize> {
     tensors.iter().map(|tensor| tensor.dims()[0]).collect()
 }
 
-/// Trainable parameters, by id: the inference form does not distinguish them from others.
+/// Returns the trainable parameters, by id, because the inference form does not distinguish them from others.
 fn trainable<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Walk(HashSet<ParamId>);
     impl ModuleVisitor for Walk {

@@ -1,6 +1,6 @@
-//! Optimizers from the literature that Burn does not have, on Burn's own [`Optimizer`](burn::optim::Optimizer) trait, with
-//! records, gradient clipping and parameter groups. They need no distribution. Use them anywhere in place of Burn's own, also in
-//! a [`DistributedOptimizer`](crate::DistributedOptimizer).
+//! Optimizers from the literature that Burn does not have. They implement Burn's own [`Optimizer`](burn::optim::Optimizer)
+//! trait, with records, gradient clipping and parameter groups. They do not need other ranks: use them in place of Burn's own,
+//! alone or in a [`DistributedOptimizer`](crate::DistributedOptimizer).
 //!
 //! | optimizer | step | vectors of state |
 //! |---|---|---|
@@ -13,16 +13,16 @@
 //! | [`PAdamW`] | `m/(v^p + ε)`, decoupled weight decay | 2 |
 //! | [`OneBitAdam`] | Adam, then `m̄/(√v + ε)` with `v` frozen and `m̄` received from the exchange | 2 |
 //!
-//! [`IterateAverage`] keeps the mean of a model's iterates with any of them. [`ExponentialStepsConfig`] and
-//! [`PlateauDecayConfig`] provide schedules of the learning rate; Burn's own
+//! [`IterateAverage`] maintains the mean of a model's iterates (its parameters after each step) with any of them.
+//! [`ExponentialStepsConfig`] and [`PlateauDecayConfig`] provide schedules of the learning rate. Burn's own
 //! [`CosineAnnealingLrSchedulerConfig`](burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig) is the cosine step size of
 //! the literature.
 //!
 //! **Settings** are checked by `build` and `init`, which panic and name the setting, as Burn's modules do.
 //!
 //! **Records.** State is resumed bit for bit. If a record belongs to another optimizer, Burn's optimizers leave the parameter
-//! without state and silently continue. The optimizers here panic instead, and name the optimizer of the record. In the other
-//! direction, one of Burn's own that loads a record of these silently restarts without state; only Burn can change that.
+//! without state and silently continue. The optimizers here panic instead, and name the optimizer of the record. If one of
+//! Burn's own optimizers loads a record from here, it silently restarts without state; only Burn can change that.
 
 pub mod comp_ams;
 pub mod delayed_ada_grad;

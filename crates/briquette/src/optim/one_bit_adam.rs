@@ -1,12 +1,12 @@
-//! Optimizer of 1-bit Adam: Adam during the warm-up, then steps of an averaged momentum over a frozen second moment.
+//! Optimizer of 1-bit Adam: Adam during the warm-up, then averaged momenta over a frozen second moment.
 //!
 //! **Why, and when not.** Adam's step is not linear in the gradient, so error feedback does not apply to it. After about a
-//! thousand steps the second moment hardly changes. With a frozen second moment, the rest is momentum SGD with a rate per
-//! coordinate, and momenta can be sent as signs with error feedback. Not without a sufficiently long warm-up: a second moment
-//! that is frozen too early stays wrong.
+//! thousand steps the second moment hardly changes. With the second moment frozen, the remaining method is momentum SGD with
+//! a rate per coordinate, and momenta can be sent as signs with error feedback. Not without a sufficiently long warm-up: a
+//! second moment that is frozen too early stays wrong.
 //!
-//! **Method.** This module does not exchange anything: it receives the average. For the first `T_w` steps (`warm_up`) that is the
-//! average gradient, afterwards the average `m̄` of the ranks' `mᵢ = β₁·m̄ + (1 − β₁)·gᵢ`, compressed or not.
+//! **Method.** This module exchanges nothing: its input is the result of the exchange. For the first `T_w` steps (`warm_up`) that
+//! is the average gradient, afterwards the average `m̄` of the ranks' `mᵢ = β₁·m̄ + (1 − β₁)·gᵢ`, compressed or not.
 //!
 //! | paper | here |
 //! |---|---|
@@ -15,7 +15,8 @@
 //! | `m̄` | the gradient passed to the step; kept as `m` |
 //! | `x ← x − γ·m̄/(√v_Tw + ε)` | the step, with bias corrections |
 //!
-//! **Properties.** Given `β₁·m + (1 − β₁)·g`, the first step after `T_w` is Adam's step with an unchanged `v`.
+//! **Properties.** If its input is `β₁·m + (1 − β₁)·g`, the first step after `T_w` is Adam's step with an unchanged
+//! `v`.
 //!
 //! **State.** Two vectors and two counters. Once frozen, `v` stays frozen, even if the state is loaded with another `warm_up`.
 //!
@@ -68,7 +69,7 @@ impl OneBitAdamConfig {
     /// Builds the optimizer of one tensor, for a parameter group.
     ///
     /// # Panics
-    /// A setting is out of its range.
+    /// If a setting is out of its range.
     pub fn build(&self) -> OneBitAdam {
         check(
             (1..=i32::MAX as u64).contains(&self.warm_up),
@@ -86,7 +87,7 @@ impl OneBitAdamConfig {
     /// Builds the optimizer of a module.
     ///
     /// # Panics
-    /// A setting is out of its range.
+    /// If a setting is out of its range.
     pub fn init(&self) -> ModuleOptimizer {
         self.build().into()
     }

@@ -1,9 +1,9 @@
 //! Adam with a smaller power of the second moment, and decoupled weight decay.
 //!
-//! **Why, and when not.** Between SGD with momentum (`p = 0`) and AdamW (`p = ½`): it is partially adaptive, supports SGD's large
-//! learning rates, and its test error is closer to SGD's. With an [`IterateAverage`](super::IterateAverage) of its iterates it is
-//! GadamX; AdamW with one is Gadam. Not with AdamW's learning rate: at `p = ⅛` it needs a rate a hundred times as large (the
-//! source: 0.1 for 5e-4).
+//! **Why, and when not.** Between SGD with momentum (`p = 0`) and AdamW (`p = ½`): partially adaptive, with SGD's large learning
+//! rates and a test error closer to SGD's. With an [`IterateAverage`](super::IterateAverage) of its iterates it is GadamX; AdamW
+//! with one is Gadam. Not with AdamW's learning rate: at `p = ⅛` it needs a rate a hundred times as large (in the source: 0.1
+//! instead of 5e-4).
 //!
 //! **Method.**
 //!
@@ -13,7 +13,7 @@
 //! | `θ ← (1 − η·λ)·θ` | `weight_decay` is `λ` |
 //! | `θ ← θ − η·(√(1 − β₂ᵗ)/(1 − β₁ᵗ))·m/(v^p + ε)` | `power` is `p`; `t` |
 //!
-//! **Properties.** `p = ½` is AdamW. It equals Burn's except for the place of ε: Burn's has `ε·√(1 − β₂ᵗ)`.
+//! **Properties.** `p = ½` is AdamW. It equals Burn's AdamW except for the place of ε: Burn's has `ε·√(1 − β₂ᵗ)`.
 //!
 //! **State.** Two vectors and a counter.
 //!

@@ -1,9 +1,9 @@
 //! Learning rate schedules, composed of Burn's own.
 //!
-//! **Why, and when not.** Step sizes that decrease exponentially, or with half a cosine, adapt to the noise of gradients without
-//! measuring it: under the Polyak-Łojasiewicz condition the same setting converges linearly without noise and with `Õ(1/T)` with
-//! noise. They require the number of steps in advance. The decay between two plateaus is that of iterate averaging: averages are
-//! taken on the second plateau, whose rate must still be large.
+//! **Why, and when not.** Step sizes that decrease exponentially, or along half a cosine, adapt to the noise of gradients
+//! without measuring it. Under the Polyak-Łojasiewicz condition the same setting converges linearly without noise, and with
+//! `Õ(1/T)` with noise. They require the number of steps in advance. The decay between two plateaus belongs to iterate
+//! averaging: iterates are averaged on the second plateau, whose rate must still be large.
 //!
 //! **Method.** Steps `t` are counted from 0.
 //!
@@ -13,8 +13,8 @@
 //! | `η_t = (η₀/2)·(1 + cos(π·t/T))` | Burn's [`CosineAnnealingLrSchedulerConfig`]`::new(η₀, T)` as it is |
 //! | `η₀` up to `T/2`, linearly to `η₀·ratio` at `0.9·T`, then constant | [`PlateauDecayConfig`]: Burn's sequence of constant, linear, constant |
 //!
-//! **Deviations.** The paper counts steps from 1. Its last rate, `η₀·β/T` and 0, is therefore that of the step after the last of
-//! `T` here. Burn's schedules support rates up to 1.
+//! **Deviations.** The paper counts steps from 1. Its last rates, `η₀·β/T` and 0, therefore belong to the step after the last of
+//! the `T` steps here. Burn's schedules support rates up to 1.
 //!
 //! **Reference.** X. Li, Z. Zhuang, F. Orabona, *A Second Look at Exponential and Cosine Step Sizes: Simplicity, Adaptivity, and
 //! Performance*, ICML 2021 (arXiv 2002.05273); D. Granziol, X. Wan, S. Albanie, S. Roberts, *Iterate Averaging in the
@@ -52,7 +52,7 @@ impl ExponentialStepsConfig {
     /// Builds Burn's scheduler.
     ///
     /// # Errors
-    /// A setting is out of its range.
+    /// If a setting is out of its range.
     pub fn init(&self) -> Result<ModuleLrScheduler, String> {
         let (beta, steps) = (self.beta, self.steps as f64);
         if self.steps == 0 {
@@ -88,7 +88,7 @@ impl PlateauDecayConfig {
     /// Builds Burn's scheduler.
     ///
     /// # Errors
-    /// A setting is out of its range, or there are too few steps for three parts.
+    /// If a setting is out of its range, or there are too few steps for three parts.
     pub fn init(&self) -> Result<ModuleLrScheduler, String> {
         let Self { initial_lr, steps, ratio, from, to } = *self;
         check_rate("initial_lr of PlateauDecay", initial_lr)?;

@@ -1,4 +1,4 @@
-//! One call for what most training loops need of the other ranks.
+//! Methods of the distributed optimizer for metrics, decisions and output over all ranks.
 
 use std::fmt;
 
@@ -6,8 +6,9 @@ use super::DistributedOptimizer;
 use crate::error::Error;
 
 impl DistributedOptimizer {
-    /// Scales the gradient that the optimizer steps with so that its global norm, over all parameters, is at most `max`; see
-    /// [`Synchronizer::with_clip_norm`](crate::Synchronizer::with_clip_norm). (Burn's `with_grad_clipping` clips each tensor by itself.)
+    /// Sets the maximum global norm of the gradient that the optimizer steps with; a longer gradient is scaled down. The norm is over
+    /// all parameters. See [`Synchronizer::with_clip_norm`](crate::Synchronizer::with_clip_norm). (Burn's `with_grad_clipping` clips
+    /// each tensor separately.)
     ///
     /// ```
     /// use briquette::{DistributedOptimizer, core::comm::Local};
@@ -25,12 +26,21 @@ impl DistributedOptimizer {
         self
     }
 
-    /// The global norm of the gradient of the last step, before it was clipped; `None` without [`with_clip_norm`](Self::with_clip_norm).
+    /// Compresses gradients on the host, wherever they are. See
+    /// [`Synchronizer::with_host_compression`](crate::Synchronizer::with_host_compression).
+    #[cfg(feature = "device")]
+    #[must_use]
+    pub fn with_host_compression(mut self) -> Self {
+        self.sync = self.sync.with_host_compression();
+        self
+    }
+
+    /// The global norm of the last step's gradient before clipping; `None` without [`with_clip_norm`](Self::with_clip_norm).
     pub fn gradient_norm(&self) -> Option<f64> {
         self.sync.gradient_norm()
     }
 
-    /// The mean of metrics over ranks, weighted by the samples behind them; see
+    /// Returns the mean of metrics over ranks, weighted by their numbers of samples; see
     /// [`Synchronizer::mean_over_ranks`](crate::Synchronizer::mean_over_ranks).
     ///
     /// # Errors
@@ -39,7 +49,7 @@ impl DistributedOptimizer {
         self.sync.mean_over_ranks(values, samples)
     }
 
-    /// Returns whether the condition holds on any rank, the same on every rank. All ranks must call it.
+    /// Returns whether the condition holds on any rank. The result is the same on every rank. All ranks must call it.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails.

@@ -1,10 +1,10 @@
-//! Detects the momentum of an optimizer from its steps: heavy-ball SGD, or another kind.
+//! Momentum detection: identifies heavy-ball SGD, or another kind of momentum, from an optimizer's steps.
 //!
-//! A copy steps small parameters with gradients of three sizes. SGD answers a gradient `g` with `v ← m·v + (1−d)·g`,
-//! `x ← x − γ·v` (the first `v` is `g`), for each value separately and in proportion. `m` and the dampening `d` follow from two
-//! steps, and the other steps must agree with them. Adam, Nesterov momentum, clipping, and parameter groups that differ do not
-//! agree; for these the probe only determines whether they have any momentum. The learning rate is so small relative to the
-//! gradients that weight decay, which adds `λ·x` to `g`, has no effect: it stays in the optimizer.
+//! A copy steps small parameters with gradients of three sizes. For a gradient `g`, SGD computes `v ← m·v + (1−d)·g`,
+//! `x ← x − γ·v` (the first `v` is `g`), for each value separately and linearly in `g`. Two steps determine `m` and the dampening `d`,
+//! and the other steps must agree with them. They do not agree for Adam, Nesterov momentum, clipping, and parameter groups that
+//! differ. For these, the probe only determines whether they have any momentum. The learning rate is so small relative to the
+//! gradients that weight decay, which adds `λ·x` to `g`, has no effect. The optimizer keeps its weight decay.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -31,7 +31,7 @@ const TOLERANCE: f64 = 1e-4;
 /// The name of the records of 1-bit Adam's optimizer.
 const ONE_BIT_ADAM: &[u8] = b"one-bit-adam";
 
-/// Returns the kind of the optimizer, if it can be determined. One that cannot be probed is [another](InnerOptimizer::Other).
+/// Returns the kind of the optimizer. If it cannot be probed, the kind is [`Other`](InnerOptimizer::Other).
 pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> InnerOptimizer {
     match catch_unwind(AssertUnwindSafe(|| momentum(optimizer, module))) {
         Ok(Ok(Some(0.0))) => InnerOptimizer::Sgd,
@@ -43,8 +43,8 @@ pub(crate) fn inner_optimizer<M: Module>(optimizer: &ModuleOptimizer, module: &M
     }
 }
 
-/// Returns the kind of an optimizer with momentum: a step without a gradient moves a parameter differently if another step
-/// precedes it.
+/// Returns the kind of an optimizer with momentum. With momentum, a step without a gradient moves a parameter differently
+/// if another step precedes it.
 fn momentum_kind<M: Module>(optimizer: &ModuleOptimizer, module: &M) -> Result<Option<InnerOptimizer>, Error> {
     let Some(fresh) = fresh(optimizer) else { return Ok(None) };
     let mut used = fresh.clone();
@@ -101,8 +101,8 @@ fn at(step: usize) -> [f32; 4] {
     values
 }
 
-/// Returns the momentum that explains this path of one value, which begins at its gradient's. It is rounded to millionths, so
-/// that devices with different rounding agree.
+/// Returns the momentum that explains this path of one value. The path begins at the value's gradient. The momentum is
+/// rounded to millionths, so that devices with different rounding agree.
 fn heavy_ball(path: &[f64], value: usize) -> Option<f32> {
     let gradient = |step: usize| f64::from(at(step)[value]);
     let (first, begin) = (gradient(0), f64::from(PATTERN[value]));

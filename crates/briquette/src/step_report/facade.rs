@@ -1,4 +1,4 @@
-//! A step's numbers through the [`metrics`](https://docs.rs/metrics) facade, for any exporter.
+//! Export of a step's numbers through the [`metrics`](https://docs.rs/metrics) facade, for any exporter.
 
 use metrics::Unit::{Bytes, Count, Seconds};
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
@@ -11,10 +11,10 @@ type Gauge = (&'static str, Option<Unit>, &'static str, fn(&StepReport) -> Optio
 const GAUGES: [Gauge; 16] = [
     ("briquette_step", Some(Count), "The last step, counted from 0", |r| Some(r.step as f64)),
     ("briquette_loss", None, "Mean training loss over all ranks' samples", |r| r.loss),
-    ("briquette_ratio_nominal", None, "Compression ratio without overhead; 1 is dense", |r| {
-        r.exchange.factor.map(|factor| factor.get())
+    ("briquette_ratio", None, "Compression ratio without overhead; 1 is dense", |r| {
+        r.exchange.ratio.map(|ratio| ratio.get())
     }),
-    ("briquette_ratio_measured", None, "Dense bytes over bytes sent", |r| Some(r.wire_factor())),
+    ("briquette_wire_ratio", None, "Dense bytes over bytes sent", |r| Some(r.wire_ratio())),
     ("briquette_gain", None, "Share of the vector's energy that was sent", |r| r.exchange.gain),
     ("briquette_relative_error", None, "Norm of what was not sent over that of the vector", |r| {
         r.exchange.relative_error()
@@ -22,7 +22,9 @@ const GAUGES: [Gauge; 16] = [
     ("briquette_delay_steps", Some(Count), "Effective delay: norm of the residual over that of the gradient", |r| {
         r.exchange.delay()
     }),
-    ("briquette_residual_norm", None, "Norm of the residual", |r| r.exchange.waiting.map(|w| w.residual_norm())),
+    ("briquette_residual_norm", None, "Norm of the residual", |r| {
+        r.exchange.residual_energy.map(|w| w.residual_norm())
+    }),
     ("briquette_compute_seconds", Some(Seconds), "Computing, the slowest rank's", |r| Some(r.compute_seconds)),
     ("briquette_compress_seconds", Some(Seconds), "Reading, encoding, decoding, writing back", |r| {
         Some(r.compress_seconds)
@@ -33,7 +35,7 @@ const GAUGES: [Gauge; 16] = [
     ("briquette_wait_seconds", Some(Seconds), "In the step header, waiting for the slowest rank", |r| {
         Some(r.wait_seconds)
     }),
-    ("briquette_hidden_seconds", Some(Seconds), "Exchanging in the background", |r| Some(r.hidden_seconds())),
+    ("briquette_overlapped_seconds", Some(Seconds), "Exchanging in the background", |r| Some(r.overlapped_seconds())),
     ("briquette_clock_seconds", Some(Seconds), "The session's clock", |r| Some(r.clock)),
 ];
 
@@ -52,9 +54,9 @@ const COUNTERS: [Counter; 6] = [
 ];
 
 impl StepReport {
-    /// Passes the step's numbers to the recorder of the [`metrics`](https://docs.rs/metrics) facade that is installed or in
-    /// scope; does nothing if there is none. Call it after every step, on one rank: names do not contain the rank. A gauge keeps
-    /// its value at a step without one. `docs/telemetry.md` lists names and units.
+    /// Passes the step's numbers to the installed or scoped recorder of the [`metrics`](https://docs.rs/metrics) facade, if
+    /// there is one. Call it after every step, on one rank only, because names do not contain the rank. A gauge keeps its value
+    /// at a step that has none. `docs/telemetry.md` lists names and units.
     pub fn record_metrics(&self) {
         for (name, _, _, value) in GAUGES {
             value(self).into_iter().for_each(|value| gauge!(name).set(value));
@@ -62,7 +64,8 @@ impl StepReport {
         COUNTERS.into_iter().for_each(|(name, _, _, part)| counter!(name).increment(part(self)));
     }
 
-    /// Registers names, units and meanings of everything that [`record_metrics`](Self::record_metrics) records; call it once.
+    /// Registers names, units and descriptions of everything that [`record_metrics`](Self::record_metrics) records. Call it
+    /// once.
     pub fn describe_metrics() {
         for (name, unit, help, _) in GAUGES {
             describe_gauge!(name, unit.unwrap_or(Count), help);

@@ -1,8 +1,8 @@
-//! A step in a world of one rank, whose gradient is already the average.
+//! Steps in a world of one rank, whose gradient is already the average.
 
 use briquette_core::report::Report;
 use briquette_core::sync::Plan;
-use briquette_core::{CompressionFactor, Traffic};
+use briquette_core::{CompressionRatio, Traffic};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
@@ -12,7 +12,7 @@ use crate::flat;
 
 impl Synchronizer {
     /// Returns this rank's gradients in place, if they are finite; the strategy is not called.
-    pub(super) fn hand_on<M: Module>(
+    pub(super) fn pass_through<M: Module>(
         &mut self,
         module: &M,
         grads: GradientsParams,
@@ -20,14 +20,14 @@ impl Synchronizer {
     ) -> Result<GradientsParams, Error> {
         let begin = self.comm.now();
         let mut checked = flat::alone::check(module, grads, self.weight_decay)?;
-        let bad_slot = checked.bad_slot.or(self.look_at_buffers(module)?);
+        let bad_slot = checked.bad_slot.or(self.check_buffers(module)?);
         let read_seconds = self.comm.now() - begin;
         let header = self.header(bad_slot, plan);
         let exchanged = self.driver.exchange_header(header, &mut checked.present, &mut self.comm)?;
         self.exchanged(exchanged);
         self.report.read_seconds = read_seconds;
         self.report.exchange = Report::default();
-        self.report.exchange.factor = Some(CompressionFactor::DENSE);
+        self.report.exchange.ratio = Some(CompressionRatio::DENSE);
         self.report.exchange.traffic = Some(Traffic::default());
         self.clip_own(module, checked.grads)
     }

@@ -1,5 +1,5 @@
-//! Exchanges outside of steps: averages for evaluation and saving, which do not affect training, averages at the end of a run,
-//! and short messages at any time.
+//! Exchanges outside of steps: averages for evaluation and saving, which do not affect training; averages at the end of a run;
+//! and short messages.
 
 use burn::module::Module;
 
@@ -7,7 +7,8 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// This rank's own values, while the module to evaluate or save contains means over ranks; in the bytes of [`flat::read_bytes`].
+/// This rank's own values, kept while the module has the means over ranks for evaluating or saving. They are bytes of
+/// [`flat::read_bytes`].
 pub(crate) struct LocalValues {
     pub(crate) buffers: Vec<u8>,
     /// Set if parameters are rank-local (Local SGD, between averages).
@@ -15,9 +16,9 @@ pub(crate) struct LocalValues {
 }
 
 impl Synchronizer {
-    /// Returns the module to evaluate, the same on every rank and in Burn's inference form, with the mean over ranks of buffers
-    /// (BatchNorm's running statistics) and, under Local SGD, of parameters. All ranks must call it. `module` itself does not
-    /// change, so evaluation does not affect training.
+    /// Returns the module to evaluate, in Burn's inference form and the same on every rank. It has the means over ranks of
+    /// buffers (BatchNorm's running statistics) and, under Local SGD, of parameters. All ranks must call it. `module` itself
+    /// does not change, so evaluation does not affect training.
     ///
     /// # Errors
     /// [`Error::NoMean`] on every rank if a rank has a value that is not finite, and training may continue; [`Error::Comm`] when
@@ -72,9 +73,9 @@ impl Synchronizer {
         Ok(self.step().checked_sub(1).is_some_and(|before| !self.driver.strategy().plan(before).replicas_equal))
     }
 
-    /// Averages buffers (BatchNorm's running statistics) over ranks, and continues with the averages. Call it at the end of a
-    /// run. To evaluate, use an [`evaluation_copy`](Self::evaluation_copy); saving makes such a copy itself. All ranks must call
-    /// it.
+    /// Averages buffers (BatchNorm's running statistics) over ranks, and continues training with the averages. Call it at the
+    /// end of a run, on all ranks. To evaluate, use an [`evaluation_copy`](Self::evaluation_copy) instead; saving makes such a
+    /// copy itself.
     ///
     /// # Errors
     /// As for [`evaluation_copy`](Self::evaluation_copy).
@@ -84,8 +85,8 @@ impl Synchronizer {
         Ok(module)
     }
 
-    /// Averages replicas that have trained independently since the last average (Local SGD), and continues from the average. Call
-    /// it at the end of a run, on all ranks. Does nothing if replicas are equal already.
+    /// Averages replicas that have trained independently since the last average (Local SGD), and continues training from the
+    /// average. Call it at the end of a run, on all ranks. Does nothing if replicas are equal already.
     ///
     /// # Errors
     /// As for [`evaluation_copy`](Self::evaluation_copy).
@@ -94,7 +95,8 @@ impl Synchronizer {
         if self.alone()? { self.average(module, Part::Trainable).map_err(|(_, error)| error) } else { Ok(module) }
     }
 
-    /// The unweighted mean over ranks, of parameters as the strategy exposes them. Its time is excluded from the run's.
+    /// Returns the unweighted mean over ranks of buffers, or of parameters as the strategy exposes them. Its time does
+    /// not count as the run's.
     pub(crate) fn average<M: Module>(&mut self, module: M, part: Part) -> Result<M, (M, Error)> {
         // A pending update of BatchNorm would replace the written values.
         flat::drain(&module);
@@ -105,7 +107,7 @@ impl Synchronizer {
         }
     }
 
-    /// [`average_buffers`](Self::average_buffers) over all ranks but one, which has processed no data.
+    /// Runs [`average_buffers`](Self::average_buffers) over all ranks but one, which has processed no data.
     pub(crate) fn average_buffers_without<M: Module>(&mut self, rank: usize, module: M) -> Result<M, Error> {
         flat::drain(&module);
         let values = self.mean(&module, Part::Buffers, Some(rank))?;
@@ -146,9 +148,9 @@ impl Synchronizer {
         slots.filter(|(_, slot)| !flat::finite(&values[slot.range()])).map(|(place, _)| place).collect()
     }
 
-    /// Checks that a sum over ranks, of which all have the same bits, is finite. If it is not, each rank sends the indices of its
-    /// tensors that are not finite (`mine`), and whether each is a fault. A buffer of that rank that was not finite before the
-    /// forward passes is not.
+    /// Checks that a sum over ranks, which has the same bits on all of them, is finite. If it is not, each rank sends the indices
+    /// of its tensors that are not finite (`mine`), each with a flag for a fault. It is no fault if a buffer was not finite
+    /// before the forward passes.
     fn check_sum(&mut self, operation: &'static str, (mine, sum): (&[usize], &[f32]), part: Part) -> Result<(), Error> {
         let bad = self.not_finite(sum, part);
         if bad.is_empty() {
@@ -175,7 +177,7 @@ impl Synchronizer {
         Err(Error::NoMean { operation, step: self.step(), why, advice })
     }
 
-    /// Gathers a few bytes from every rank, in rank order. Its time is excluded from the run's.
+    /// Gathers a few bytes from every rank, in rank order. Its time does not count as the run's.
     pub(crate) fn gather_bytes(&mut self, operation: &'static str, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (before, mut heard) = (self.comm.now(), Vec::new());
         self.comm.scope().operation = operation;
@@ -186,8 +188,8 @@ impl Synchronizer {
     }
 }
 
-/// Returns the first tensor with a sum that is not finite for which that is a fault, with the rank of the value; without a rank
-/// if only the sum is not finite. `all` has each rank's tensors that are not finite, and whether that is a fault.
+/// Returns the first tensor whose sum is not finite because of a fault, with the rank that has the value, or without a rank if
+/// only the sum is not finite. `all` has each rank's tensors that are not finite, each with a flag for a fault.
 fn first_fault(bad: &[usize], all: &[Vec<(usize, bool)>]) -> Option<(usize, Option<usize>)> {
     bad.iter().find_map(|place| {
         let of_rank = |own: &Vec<(usize, bool)>| own.iter().find(|(slot, _)| slot == place).map(|(_, fault)| *fault);

@@ -1,4 +1,4 @@
-//! Clipping of the gradient that the optimizer steps with, by its global norm.
+//! Gradient clipping by global norm, after the exchange.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::flat;
 use crate::strategy::InnerOptimizer;
 
-/// The largest norm, and the norm of the last gradient.
+/// The maximum norm, and the norm of the last gradient.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Clip {
     max: Option<f64>,
@@ -16,12 +16,12 @@ pub(super) struct Clip {
 }
 
 impl Synchronizer {
-    /// Scales the gradient that the optimizer steps with so that its global norm, over all parameters, is at most `max`: after the exchange, so that
-    /// all ranks clip the same average by the same factor. Where a strategy exchanges parameters, each rank clips its own gradient. The same on every
-    /// rank: [`join`](Self::join) compares.
+    /// Sets the maximum global norm, over all parameters, of the gradient that the optimizer steps with. A longer gradient is scaled down after the
+    /// exchange, so all ranks clip the same average by the same factor. If the strategy exchanges parameters instead, each rank clips its own
+    /// gradient. `max` must be the same on every rank: [`join`](Self::join) compares it.
     ///
-    /// A feedback that is [left open](briquette_core::config::Feedback::ByOptimizer) is then error feedback, as momentum correction in addition to the
-    /// optimizer's own momentum needs an optimizer that is linear in the gradient.
+    /// Clipping turns a feedback that is [left open](briquette_core::wrapper::by_optimizer::ByOptimizer) into error feedback: momentum correction
+    /// with the optimizer's own momentum needs an optimizer that is linear in the gradient.
     ///
     /// # Panics
     /// If `max` is not above 0.
@@ -32,12 +32,13 @@ impl Synchronizer {
         self.with_run_setting("largest gradient norm", max.to_string())
     }
 
-    /// The global norm of the gradient of the last step, before it was clipped; `None` without [`with_clip_norm`](Self::with_clip_norm).
+    /// The global norm of the last step's gradient before clipping; `None` without [`with_clip_norm`](Self::with_clip_norm).
     pub fn gradient_norm(&self) -> Option<f64> {
         self.clip.norm
     }
 
-    /// Clips an average before it becomes Burn's gradients: on the host, so that its bits are the same on every rank.
+    /// Clips an average before it is converted to Burn's gradients. This happens on the host, so the bits are the same
+    /// on every rank.
     pub(super) fn clip_average(&mut self, average: &mut [f32]) {
         let Some(max) = self.clip.max else { return };
         let norm = flat::energy(average).sqrt();
@@ -48,7 +49,7 @@ impl Synchronizer {
         }
     }
 
-    /// Clips this rank's own gradients, which no rank exchanges.
+    /// Clips this rank's own gradients, at a step at which gradients are not exchanged.
     pub(super) fn clip_own<M: Module>(&mut self, module: &M, grads: GradientsParams) -> Result<GradientsParams, Error> {
         let Some(max) = self.clip.max else { return Ok(grads) };
         let (grads, norm) = flat::clip(module, grads, max)?;
@@ -63,7 +64,7 @@ impl Synchronizer {
 }
 
 impl Clip {
-    /// The optimizer as the exchange sees it: clipping is not linear.
+    /// Returns the optimizer as it appears to the exchange: with clipping it is not linear in the gradient.
     pub(super) fn seen(self, optimizer: InnerOptimizer) -> InnerOptimizer {
         match (self.max, optimizer) {
             (Some(_), InnerOptimizer::Sgd) => InnerOptimizer::Other,

@@ -35,7 +35,7 @@ impl Synchronizer {
 
     /// Reads the buffers that the forward passes since the previous step have written. Returns the first buffer that is no longer
     /// finite, counted from the last trainable slot on.
-    pub(super) fn look_at_buffers<M: Module>(&mut self, module: &M) -> Result<Option<u32>, Error> {
+    pub(super) fn check_buffers<M: Module>(&mut self, module: &M) -> Result<Option<u32>, Error> {
         let after = self.read_buffers(module)?;
         let lost = after.first_lost(&self.written.before);
         self.written.after = Some(after);

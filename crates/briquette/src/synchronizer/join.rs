@@ -1,4 +1,4 @@
-//! Joins a rank to the world: compares settings, and copies rank 0's module.
+//! Joining: compares settings with the other ranks, and copies rank 0's module.
 
 use briquette_core::Layout;
 use briquette_core::config::combine;
@@ -16,38 +16,41 @@ use crate::probe::{Probe, inner_optimizer};
 use crate::strategy::InnerOptimizer;
 
 impl Synchronizer {
-    /// Registers a setting of the training loop that must be the same on every rank and in every part of the run.
-    /// [`join`](Self::join) compares it, and so does loading a checkpoint. A mismatch is reported with both values; if both are
-    /// JSON objects, with the entry that differs.
+    /// Registers a setting of the training loop that must be the same on every rank and in every part of a resumed run.
+    /// [`join`](Self::join) compares it with the other ranks, and loading compares it with the checkpoint. The error for a
+    /// mismatch names both values or, if both are JSON objects, the entry that differs.
     #[must_use]
     pub fn with_run_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.run.push((name.into(), value.into()));
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change when the run is resumed, such as its
-    /// length: only [`join`](Self::join) compares it.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that may change when the run is resumed, such as the
+    /// number of steps: only [`join`](Self::join) compares it.
     #[must_use]
     pub fn with_world_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.part.push((name.into(), value.into()));
         self
     }
 
-    /// As [`with_run_setting`](Self::with_run_setting), for a setting that depends on the number of ranks (the number itself, the
-    /// samples per rank and step). [`join`](Self::join) compares it, and loading a checkpoint does if the world has the same
-    /// size.
+    /// As [`with_run_setting`](Self::with_run_setting), for a setting that depends on the number of ranks, such as this number,
+    /// or the samples per rank and step. [`join`](Self::join) compares it with the other ranks; loading compares it if the
+    /// checkpoint is from a world of the same size.
     #[must_use]
     pub fn with_size_setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.size.push((name.into(), value.into()));
         self
     }
 
-    /// Sets the total number of steps of the run, counted from its beginning, also when it is resumed. It must be the same on
-    /// every rank. It has three effects. It chooses settings that the configuration leaves open (periods of local steps, the
-    /// scope of Parle). If the strategy needs it, an exchange at the last step brings the last steps' progress into the evaluated
-    /// model. And a run that would exchange too rarely logs a warning when it [joins](Self::join).
+    /// Sets the total number of steps of the run, counted from its beginning even if it is resumed. It must be the same on every
+    /// rank. It has three effects:
     ///
-    /// The chosen values are part of the configuration that a checkpoint compares. If a run is to be resumed with another number
+    /// - It determines settings that the configuration leaves open (periods of local steps, the scope of Parle).
+    /// - If the strategy needs it, there is an exchange at the last step, so that the evaluated model includes the last steps'
+    ///   progress.
+    /// - A run that would exchange too rarely logs a warning when it [joins](Self::join).
+    ///
+    /// A checkpoint compares the determined values as part of the configuration. If a run is to be resumed with another number
     /// of steps, set the period (and the scope of Parle) explicitly: a checkpoint is refused if the new number gives another
     /// period.
     #[must_use]
@@ -56,8 +59,8 @@ impl Synchronizer {
         self
     }
 
-    /// As [`with_run_steps`](Self::with_run_steps), after a checkpoint was read, on every rank: in a world of another size the
-    /// rest of a run has another number of steps.
+    /// As [`with_run_steps`](Self::with_run_steps), after a checkpoint was read. In a world of another size the rest of a run
+    /// has another number of steps. Every rank must call it.
     pub fn set_run_steps(&mut self, steps: u64) {
         self.run_steps = Some(steps);
         if let Some(last) = steps.checked_sub(1) {
@@ -65,16 +68,17 @@ impl Synchronizer {
         }
     }
 
-    /// Joins this rank to the world: compares version, configuration, seed, local weight decay, layout and the training loop's
+    /// Joins this rank to the world. Compares version, configuration, seed, local weight decay, layout and the training loop's
     /// [own settings](Self::with_run_setting) with every rank, then copies rank 0's parameters and buffers into the module, by
-    /// path. Local parameter ids stay, so parameter groups keep matching.
+    /// path. Local parameter ids do not change, so parameter groups still match.
     ///
-    /// A synchronizer has no access to the optimizer: a feedback that
-    /// [depends on it](briquette_core::config::Feedback::ByOptimizer) becomes error feedback.
-    /// [`DistributedOptimizer::join`](crate::DistributedOptimizer::join) probes its own optimizer.
+    /// A synchronizer has no access to the optimizer, so a feedback that [depends on the
+    /// optimizer](briquette_core::wrapper::by_optimizer::ByOptimizer) becomes error feedback.
+    /// [`DistributedOptimizer::join`](crate::DistributedOptimizer::join) probes its own optimizer instead.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] names field, rank and both values; [`Error::Config`] when the configuration cannot work here.
+    /// [`Error::Mismatch`] names the setting, the rank and both values; [`Error::Config`] when the configuration cannot
+    /// work for this model or world.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
         self.join_with(module, None)
     }
@@ -94,7 +98,7 @@ impl Synchronizer {
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });
-        // The other ranks may have built theirs, and would wait for this one.
+        // The other ranks may have built their strategies, and would wait for this one.
         let (inventory, mut strategy, rounding, optimizer) =
             built.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let mut identity = self.identity(&inventory, rounding, optimizer);
@@ -105,9 +109,10 @@ impl Synchronizer {
         let is_mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        // If no rank may decide for the others, rank 0 may not either.
+        // If the aggregator is not the mean, no rank may decide for the others, so rank 0's parameters may not be
+        // re-broadcast.
         let drifts = is_mixed && averages_gradients(strategy.plan(0));
-        let due = if drifts && self.config.weighs_samples() { REBROADCAST_STEPS } else { 0 };
+        let due = if drifts && self.config.weights_by_samples() { REBROADCAST_STEPS } else { 0 };
         if drifts && due == 0 && self.rank() == 0 {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }
@@ -118,15 +123,15 @@ impl Synchronizer {
         let names = Layout::new(slots.map(|slot| (slot.path().to_owned(), slot.shape().to_vec())));
         self.driver.drive(strategy, inventory.layout.clone());
         self.driver.set_names(names);
-        self.driver.set_weighs_samples(self.config.weighs_samples());
-        self.driver.set_remembers(self.config.remembers());
+        self.driver.set_weights_by_samples(self.config.weights_by_samples());
+        self.driver.set_keeps_state(self.config.keeps_state());
         let (known, buffer_ids) = (Known::default(), flat::buffer_ids(&module));
-        // From a device, gradients are read in buckets.
+        // Gradients are read from a device in buckets.
         let is_near = module.devices().iter().all(in_host_memory);
         let is_identity = self.world() == 1 && is_near && self.config.is_identity_alone();
         let joined = Joined { inventory, identity, rebroadcast, is_mixed, is_identity, known, buffer_ids };
         self.joined = Some(joined);
-        // The other ranks proceed to their steps, and would wait for this one.
+        // The other ranks proceed to their first step, and would wait for this one.
         self.keep_buffers(&module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         self.last_end = self.comm.now();
         self.computing();
@@ -153,15 +158,15 @@ impl Synchronizer {
         }
     }
 
-    /// The training loop's settings come first, because they explain a mismatch best.
+    /// The training loop's settings are compared first, because they explain a mismatch best.
     fn identity(&self, inventory: &Inventory, rounding: String, optimizer: Option<Probe>) -> Identity {
         let Compared { mut run, size, mut part } = self.settings.clone();
         run.extend(handshake::settings(inventory, self.config.settings(), self.seed, self.weight_decay));
         let steps = self.rebroadcast.map_or("as the world needs".to_owned(), |steps| format!("every {steps} steps"));
-        // If several optimizers share a world, ranks must join with them in the same order.
+        // If several optimizers share a world, all ranks must join them in the same order.
         let number = self.comm.share_number();
         part.extend((number > 0).then(|| ("optimizer of the world, counted from 0".to_owned(), number.to_string())));
-        // A run may be resumed in another environment, in which another interval applies.
+        // Not compared with a checkpoint: a run may be resumed on devices for which another interval applies.
         part.push(("re-broadcast".to_owned(), steps));
         part.extend(self.run_steps.map(|steps| ("steps of the run".to_owned(), steps.to_string())));
         let steps = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
@@ -171,7 +176,7 @@ impl Synchronizer {
 
     fn check_rebroadcast(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
         match self.rebroadcast.is_some_and(|steps| steps > 0) {
-            true => Ok(combine::rebroadcast(strategy.plan(0), self.config.weighs_samples())?),
+            true => Ok(combine::rebroadcast(strategy.plan(0), self.config.weights_by_samples())?),
             false => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Worlds whose ranks compute on different devices.
+//! Worlds with different devices: detects ranks that round differently, and re-broadcasts rank 0's parameters.
 //!
 //! Every rank applies the same bits of an average, but an optimizer's multiplications and roots round differently on each device,
 //! so replicas drift apart by about one rounding error per step. Periodic re-broadcasts of rank 0's parameters keep the drift
@@ -12,14 +12,15 @@ use super::{Joined, Synchronizer};
 use crate::error::Error;
 use crate::flat::{self, Part};
 
-/// Default number of steps between re-broadcasts if ranks round differently. Rank 0's parameters then cost one hundredth of the
+/// Default number of steps between re-broadcasts if ranks round differently. Re-broadcasts then add one hundredth to the
 /// traffic of dense gradients.
 pub const REBROADCAST_STEPS: u64 = 100;
 
 impl Synchronizer {
-    /// Broadcasts rank 0's parameters to all ranks every `steps` steps of exchanged gradients; 0 for never. Must be the same on
-    /// every rank. If unset, a world whose devices round differently re-broadcasts every [`REBROADCAST_STEPS`] steps, and any
-    /// other world never: [`join`](Self::join) runs an optimizer's arithmetic on every rank and compares the bits.
+    /// Broadcasts rank 0's parameters to all ranks every `steps` steps that exchange gradients; 0 for never. Must be the same
+    /// on every rank. By default, a world whose devices round differently re-broadcasts every [`REBROADCAST_STEPS`] steps, and
+    /// any other world never. To detect different rounding, [`join`](Self::join) runs an optimizer's arithmetic on every rank
+    /// and compares the bits.
     #[must_use]
     pub fn with_rebroadcast(mut self, steps: u64) -> Self {
         self.rebroadcast = Some(steps);
@@ -34,8 +35,8 @@ impl Synchronizer {
         self.joined.as_ref().map(|j| j.rebroadcast).ok_or(Error::NotJoined { rank: self.rank() })
     }
 
-    /// Returns whether the current step ends with a re-broadcast: it is the first step, at or after a multiple of the interval, that
-    /// exchanges gradients between replicas that must be equal.
+    /// Returns whether the current step ends with a re-broadcast. That is the case at the first step, from each multiple of the
+    /// interval on, that exchanges gradients between replicas that must be equal.
     pub(crate) fn rebroadcast_due(&self) -> bool {
         let Some(Joined { rebroadcast: every @ 1.., .. }) = &self.joined else { return false };
         let steps_with_average = |step: &u64| {

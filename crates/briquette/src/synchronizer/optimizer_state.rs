@@ -1,4 +1,4 @@
-//! The initial state of the inner optimizer, taken from rank 0.
+//! Initial state of the inner optimizer, copied from rank 0.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::flat;
 
 impl Synchronizer {
-    /// Returns rank 0's record of the inner optimizer, if ranks came with different ones (for example, only one has loaded a
-    /// state). Returns `None` if they are equal already, on rank 0, and in a run under way with rank-local momenta. `saved` gives
-    /// this rank's record as bytes.
+    /// Returns rank 0's record of the inner optimizer if ranks have different ones, for example because only one has loaded a
+    /// state. Returns `None` if the records are equal, on rank 0 itself, and in a run in progress with rank-local momenta.
+    /// `saved` returns this rank's record as bytes.
     pub(crate) fn first_optimizer<M: Module>(
         &mut self,
         module: &M,
@@ -45,7 +45,7 @@ impl Synchronizer {
         self.comm.scope().operation = "join";
         self.comm.broadcast(0, &mut bytes)?;
         if rank == 0 {
-            tracing::warn!("ranks came with different states of their optimizers: all go on with rank 0's");
+            tracing::warn!("ranks joined with different optimizer states: all use rank 0's");
             return Ok(None);
         }
         let local = places.into_iter().map(|(id, place)| (place, id)).collect();

@@ -1,11 +1,11 @@
-//! A step whose gradients are exchanged during the backward pass.
+//! Steps whose gradients are exchanged during the backward pass.
 
 use std::sync::mpsc::{self, Sender};
 #[cfg(feature = "overlap-backward")]
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use briquette_core::step::Arrived;
+use briquette_core::step::EarlyExchange;
 use briquette_core::sync::{Header, Plan};
 use briquette_core::trace::TARGET;
 use burn::module::Module;
@@ -44,15 +44,15 @@ pub(super) struct Overlap {
 }
 
 impl Synchronizer {
-    /// Returns the model for this step's forward pass, if gradients are exchanged
-    /// [during the backward pass](briquette_core::config::Exchange::during_backward). Its parameters send their gradients as soon
-    /// as they are complete. It shares everything with `module`, is valid for one forward and one backward pass, and
-    /// `GradientsParams::from_grads(loss.backward(), …)` works with either of the two. In other configurations it is a clone.
-    /// Drop it before the optimizer's step, which then works in place.
+    /// Returns the model for this step's forward pass, if gradients are exchanged [during the backward
+    /// pass](briquette_core::config::Exchange::during_backward). In other configurations it is a clone. The parameters of the
+    /// returned model send their gradients as soon as they are complete. It shares everything with `module`, and is valid for one
+    /// forward and one backward pass. `GradientsParams::from_grads(loss.backward(), …)` works with either of the two. Drop it
+    /// before the optimizer's step, which can then update tensors in place.
     ///
-    /// Record samples before calling it, and the learning rate if the feedback is
-    /// [inside it](briquette_core::config::Feedback::ErrorInside). Every rank's call begins a step. A step that was begun but not
-    /// completed is abandoned, on the other ranks too.
+    /// Before calling it, record samples, and the learning rate if the feedback is [error feedback inside the learning
+    /// rate](briquette_core::wrapper::error_feedback::ErrorInside). The call begins a step on every rank. If a step is begun but not
+    /// completed, it is abandoned on all ranks.
     ///
     /// # Errors
     /// [`Error::NotJoined`]; [`Error::Order`] if the previous step was not ended; [`Error::Layout`] if the module has other
@@ -60,7 +60,7 @@ impl Synchronizer {
     pub fn forward_model<M: Module>(&mut self, module: &M) -> Result<M, Error> {
         if self.overlap.armed.is_some() {
             self.give_up()?;
-            // The writes of the previous pass are undone, too, here as on the ranks that refuse its step.
+            // The writes of the previous forward pass are undone here too, as on the ranks that refuse its step.
             self.undo_forward(module);
         }
         let plan = self.plan()?;
@@ -70,7 +70,7 @@ impl Synchronizer {
         if !self.overlaps(plan) {
             return Ok(module.clone());
         }
-        // The other ranks have begun this step, or are about to.
+        // The other ranks have begun this step or will begin it, and would wait for this one.
         self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
@@ -120,7 +120,7 @@ impl Synchronizer {
         };
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
-        // Whether all ranks have recorded samples is known at the end.
+        // Only at the end is it known whether all ranks have recorded samples.
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
         let [flat, average] = std::mem::take(&mut self.overlap.spare);
         let strategy = self.driver.lend();
@@ -150,7 +150,8 @@ impl Synchronizer {
         self.overlap.order = if sorted.into_iter().eq(0..slots) { order } else { Vec::new() };
     }
 
-    /// Completes the exchange on the channel. If this rank's gradients have begun to arrive, every rank refuses the step.
+    /// Abandons a step in progress: completes the exchange on the channel. If this rank's gradients have begun to arrive,
+    /// every rank refuses the step.
     pub(crate) fn give_up(&mut self) -> Result<(), Error> {
         let Some(mut armed) = self.overlap.armed.take() else { return Ok(()) };
         drop(armed.messages.send(Message::GivenUp));
@@ -175,7 +176,7 @@ impl Synchronizer {
         Ok(exchanged)
     }
 
-    /// The end of the backward pass: waits for the rest of the exchange.
+    /// Ends the backward pass: waits for the rest of the exchange.
     pub(super) fn finish_overlapped<M: Module>(
         &mut self,
         module: &M,
@@ -191,7 +192,7 @@ impl Synchronizer {
             return Err(self.order("sync_gradients", "forward_model"));
         };
         let computed = Instant::now();
-        let (bad_slot, plan) = (self.look_at_buffers(module)?, self.plan()?);
+        let (bad_slot, plan) = (self.check_buffers(module)?, self.plan()?);
         self.digest = self.digest_due(module, plan)?;
         let header = self.header(bad_slot, plan);
         let end = End { gradients: given, header, at: computed };
@@ -211,8 +212,8 @@ impl Synchronizer {
         std::mem::swap(&mut gradients.flat, &mut self.overlap.spare[1]);
         let _commit = trace_span!(target: TARGET, "commit").entered();
         let Gradients { flat, present, .. } = gradients;
-        self.driver.commit_arrived(&arrived, flat, present, &mut self.comm);
-        let Arrived { late, header, .. } = arrived;
+        self.driver.commit_early(&arrived, flat, present, &mut self.comm);
+        let EarlyExchange { late, header, .. } = arrived;
         self.start.header_seconds = header.seconds.min(waited);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };

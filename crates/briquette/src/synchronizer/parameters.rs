@@ -1,4 +1,4 @@
-//! The second half of a step: exchanges parameters, if the strategy does so.
+//! Second half of a step: exchanges parameters, if the strategy requires it.
 
 use briquette_core::sync::{Header, Momenta};
 use burn::module::Module;
@@ -8,11 +8,12 @@ use crate::error::Error;
 use crate::flat::{self, Part, first_bad_slot};
 
 impl Synchronizer {
-    /// Ends the step: exchanges parameters if the plan of this step says so. Call it after the inner optimizer's step, at every
-    /// step. If the strategy resets momenta ([`momenta`](Self::momenta)), reset the optimizer's afterwards.
+    /// Ends the step: exchanges parameters if the plan of this step requires it. Call it after the inner optimizer's step, at
+    /// every step. If the strategy resets momenta ([`momenta`](Self::momenta)), reset those of the optimizer afterwards.
     ///
     /// # Errors
-    /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] when that was not called before.
+    /// As for [`sync_gradients`](Self::sync_gradients), with the module. [`Error::Order`] if `sync_gradients` was not
+    /// called before.
     pub fn sync_parameters<M: Module>(&mut self, module: M) -> Result<M, (M, Error)> {
         let plan = match self.plan() {
             Ok(plan) => plan,
@@ -71,11 +72,11 @@ impl Synchronizer {
         let begin = self.comm.now();
         flat::read_values(module, Part::Trainable, values)?;
         let plan = self.plan()?;
-        let bad_buffer = if plan.gradients { None } else { self.look_at_buffers(module)? };
+        let bad_buffer = if plan.gradients { None } else { self.check_buffers(module)? };
         let read_seconds = self.comm.now() - begin;
         let bad_slot = first_bad_slot(values, self.layout()?).or(bad_buffer);
         let header = match plan.gradients {
-            // What is recorded between the halves belongs to the next header.
+            // Values that are recorded between the two halves belong to the next header.
             true => Header { bad_slot, learning_rate: self.learning_rate, ..Header::default() },
             false => self.header(bad_slot, plan),
         };

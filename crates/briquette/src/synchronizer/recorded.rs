@@ -6,7 +6,7 @@ use super::Synchronizer;
 use crate::error::Error;
 use crate::summary::RunSummary;
 
-/// Loss and samples recorded since the last exchange; several times under gradient accumulation.
+/// Loss and samples recorded since the last exchange. Under gradient accumulation there are several records.
 #[derive(Debug, Default)]
 pub(super) struct WeightedMean {
     pub(super) sum: f64,
@@ -22,22 +22,23 @@ impl Synchronizer {
         self.loss.weight += 1.0;
     }
 
-    /// Records a validation loss measured since the last step, for controllers. The next step's header carries it, and ranks
-    /// agree on the mean over those that report one. A value that is not finite is ignored.
+    /// Records a validation loss measured since the last step, for controllers. Ranks agree, in the next step's header, on
+    /// the mean over the ranks that recorded one. A value that is not finite is ignored.
     pub fn record_validation_loss(&mut self, loss: f64) {
         self.validation_loss = Some(loss);
     }
 
-    /// Records the number of samples in this rank's gradient; calls before one step add up. It is the rank's weight: a rank whose
-    /// data ran out records 0 and still steps. Without a call, all ranks have equal weights. More than
-    /// [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES) are an error of the step, on every rank.
+    /// Records the number of samples in this rank's gradient, which is the rank's weight. Several calls before one step add up. A
+    /// rank whose data has ended records 0 and still steps. Without a call, all ranks have equal weights. If a rank records more
+    /// than [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES), the step fails on every rank.
     pub fn record_samples(&mut self, samples: usize) {
         let sum = self.loss.samples.get_or_insert(0);
         *sum = sum.saturating_add(samples as u64);
     }
 
-    /// Records the learning rate, the inner optimizer's factor of the average, until the next call; it must be the same on every
-    /// rank. Only [error feedback inside the learning rate](briquette_core::config::Feedback::ErrorInside) needs it.
+    /// Records the learning rate, by which the inner optimizer multiplies the average. It is valid until the next call, and must
+    /// be the same on every rank. Only [error feedback inside the learning
+    /// rate](briquette_core::wrapper::error_feedback::ErrorInside) needs it.
     /// [`DistributedOptimizer::step`](crate::DistributedOptimizer::step) records its own.
     pub fn record_learning_rate(&mut self, learning_rate: f64) {
         (self.learning_rate, self.rate_step) = (Some(learning_rate), Some(self.step()));
@@ -75,18 +76,18 @@ impl Synchronizer {
         checked.inspect_err(|error| self.comm.abort(&error.to_string())).map_err(Error::from)
     }
 
-    /// Requests a stop of every rank. All receive it in the same step, see [`stopped`](Self::stopped).
+    /// Requests that every rank stops. All ranks receive the request in the same step; see [`stopped`](Self::stopped).
     pub fn request_stop(&mut self, flags: StopFlags) {
         self.stop_request = self.stop_request.with(flags);
     }
 
-    /// A summary of this rank's steps since joining or resuming: formats sent, the time saved, and the feedback. It displays as
-    /// one line.
+    /// Returns a summary of this rank's steps since joining or resuming: formats sent, the time saved, and the feedback. It
+    /// displays as one line.
     pub fn summary(&self) -> RunSummary {
         self.tally.summary(self.config.label(), self.feedback.clone())
     }
 
-    /// The stop request of any rank, as agreed in the last step.
+    /// The stop requests of all ranks, as agreed in the last step.
     pub fn stopped(&self) -> StopFlags {
         self.agreed_stop
     }

@@ -1,8 +1,8 @@
-//! Compares replicas that must be equal.
+//! Replica checks: detects replicas that must be equal and are not.
 //!
 //! Every rank applies the same bits of an average, so replicas stay equal without being sent. Only faults outside of the exchange
-//! break that: a parameter changed on one rank alone, failing memory. Ranks therefore periodically send a digest of their
-//! parameters with a step header.
+//! break that, such as failing memory, or a parameter that is changed on one rank alone. At some steps ranks therefore send a
+//! digest of their parameters with the step header.
 
 use briquette_core::error::SyncError;
 use briquette_core::sync::{Agrees, Plan, Unequal, unequal};
@@ -20,10 +20,10 @@ pub const REPLICA_CHECK_STEPS: u64 = 100;
 const LOOK_BACK: usize = 1000;
 
 impl Synchronizer {
-    /// Makes ranks compare digests of their parameters at every step whose number is a multiple of `steps`, if replicas must be
-    /// equal; 0 for never. Must be the same on every rank. The default is every [`REPLICA_CHECK_STEPS`] steps, and a check adds
-    /// no bytes to the traffic. There is no check if ranks round differently or [re-broadcast](Self::with_rebroadcast), because
-    /// replicas then differ by rounding.
+    /// Sets the steps at which ranks compare digests of their parameters: those whose number is a multiple of `steps`; 0 for
+    /// never. Must be the same on every rank. The default is every [`REPLICA_CHECK_STEPS`] steps. A check adds no bytes to the
+    /// traffic. Replicas are checked only if they must be equal. There is no check if ranks round differently or
+    /// [re-broadcast](Self::with_rebroadcast), because replicas then differ by rounding.
     #[must_use]
     pub fn with_replica_check(mut self, steps: u64) -> Self {
         self.replica_check = Some(steps);

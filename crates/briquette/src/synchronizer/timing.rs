@@ -51,32 +51,33 @@ impl Synchronizer {
     pub(super) fn begin(&mut self) {
         self.comm.begin_step(self.step());
         let now = self.comm.now();
-        // Until the end of another optimizer's exchange, this rank computed for that one.
+        // If several optimizers share the session, this rank computed for another optimizer until the end of that
+        // optimizer's exchange.
         let last_end = self.comm.other_used_until().map_or(self.last_end, |other| other.max(self.last_end));
         let (compute_seconds, traffic) = (now - last_end, self.comm.traffic());
         self.start = Start { now, compute_seconds, traffic, ..Start::default() };
     }
 
-    /// Begins the exchange of parameters at a step that has also exchanged gradients. Both are the step's exchange. The
-    /// optimizer's seconds in between count as compute time, for the next step.
+    /// Begins the exchange of parameters at a step that has also exchanged gradients. The step's exchange consists of
+    /// both. The optimizer's seconds in between count as compute time of the next step.
     pub(super) fn begin_second_half(&mut self) {
         let optimizer_seconds = self.comm.now() - self.last_end;
         let now = self.start.now + optimizer_seconds;
         self.start = Start { now, optimizer_seconds, is_second_half: true, ..self.start };
     }
 
-    /// Reports the strategy's last or pending exchange; `waited` are the seconds for which this rank waited for an exchange in
-    /// the background.
+    /// Reports the strategy's last or pending exchange. `waited` is the time, in seconds, for which this rank waited for a
+    /// background exchange.
     pub(super) fn report_exchange(&mut self, agreed_step: AgreedStep, stop: StopFlags, waited: Option<f64>) {
         let mut exchange = self.driver.report();
         if let (Some(waited), Some(seconds)) = (waited, &mut exchange.seconds) {
-            seconds.hidden = (seconds.compress + seconds.exchange + self.start.header_seconds - waited).max(0.0);
+            seconds.overlapped = (seconds.compress + seconds.exchange + self.start.header_seconds - waited).max(0.0);
         }
         self.agreed_stop = stop;
         let first_half = std::mem::take(&mut self.report);
         if exchange.excluded != first_half.exchange.excluded && !exchange.excluded.is_empty() {
             let (step, ranks) = (self.step(), &exchange.excluded);
-            tracing::warn!("step {step}: what ranks {ranks:?} sent is not finite, or no gradient, and does not count");
+            tracing::warn!("step {step}: excluded the contributions of ranks {ranks:?}: not finite, or not a gradient");
         }
         let first_half = if self.start.is_second_half { first_half } else { StepReport::default() };
         self.report = StepReport {
@@ -87,7 +88,7 @@ impl Synchronizer {
             own_compute_seconds: self.start.compute_seconds,
             dense_traffic: all_reduce_traffic(self.driver.layout().len(), self.world(), self.rank()),
             exchange_seconds: self.start.header_seconds
-                + exchange.seconds.map_or(0.0, |s| (s.exchange - s.hidden).max(0.0)),
+                + exchange.seconds.map_or(0.0, |s| (s.exchange - s.overlapped).max(0.0)),
             wait_seconds: self.start.header_seconds,
             exchange,
             ..first_half
@@ -106,7 +107,7 @@ impl Synchronizer {
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;
             }
-            // Every rank found the same fault.
+            // Every rank detected the same error.
             Err(Error::Sync(error)) if error.is_on_all_ranks() => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
@@ -119,7 +120,7 @@ impl Synchronizer {
         })
     }
 
-    /// Adds the cost of averaging momenta, which follows the step that asked for it.
+    /// Adds the cost of averaging momenta to the step that required it.
     pub(crate) fn spent_on_momenta(&mut self, seconds: f64, traffic: Traffic) {
         self.report.traffic += traffic;
         self.report.exchange_seconds += seconds;
@@ -128,8 +129,8 @@ impl Synchronizer {
         self.tally.add_late(traffic, seconds);
     }
 
-    /// Excludes time spent outside of training (evaluation, saving) from the next step's compute seconds. A simulated clock
-    /// returns to `seconds`, its value before; any other clock continues.
+    /// Excludes time spent outside of training (evaluation, saving) from the next step's compute seconds. `seconds` is the
+    /// clock's value before that time. A simulated clock returns to it; any other clock continues.
     pub fn set_clock(&mut self, seconds: f64) {
         self.comm.set_clock(seconds);
         self.last_end = self.comm.now();

@@ -1,6 +1,6 @@
 //! Tracing: a span for each step, and events for changes of the compression. Neither has a cost without a subscriber.
 
-use briquette_core::CompressionFactor;
+use briquette_core::CompressionRatio;
 use briquette_core::report::Report;
 use tracing::field::Empty;
 use tracing::span::EnteredSpan;
@@ -11,18 +11,19 @@ use super::Synchronizer;
 /// Format of the last exchange: the whole vector's ratio and carrier, and each slot's ratio.
 #[derive(Debug, Default)]
 pub(super) struct SentAs {
-    whole: Option<(Option<CompressionFactor>, Option<&'static str>)>,
-    slots: Vec<Option<CompressionFactor>>,
+    whole: Option<(Option<CompressionRatio>, Option<&'static str>)>,
+    slots: Vec<Option<CompressionRatio>>,
 }
 
 impl SentAs {
-    /// Stores a step's format and returns whether it has changed. The first exchange and a step without one are no changes.
+    /// Stores a step's format and returns whether it has changed. The first exchange, and a step without an exchange, do
+    /// not count as changes.
     fn changes(&mut self, report: &Report) -> bool {
-        let whole = (report.factor, report.carrier);
+        let whole = (report.ratio, report.carrier);
         if whole == (None, None) {
             return false;
         }
-        let slots = || report.slots.iter().map(|slot| slot.factor);
+        let slots = || report.slots.iter().map(|slot| slot.ratio);
         let before = self.whole.replace(whole);
         let same = before.is_none_or(|before| before == whole && self.slots.iter().copied().eq(slots()));
         self.slots.clear();
@@ -32,8 +33,8 @@ impl SentAs {
 }
 
 impl Synchronizer {
-    /// A description of the controller's state after the last step; `None` without a controller, or if there is nothing to add to
-    /// its decision. The text is built on demand.
+    /// Returns a description of the controller's state after the last step. `None` without a controller, or if the state adds
+    /// nothing to the decision. The text is built on request.
     pub fn controller_state(&self) -> Option<String> {
         let mut report = Report::with_state();
         self.driver.strategy().report(&mut report);
@@ -48,7 +49,7 @@ impl Synchronizer {
             step,
             rank,
             ratio = Empty,
-            measured_ratio = Empty,
+            wire_ratio = Empty,
             gain = Empty,
             delay = Empty,
             bytes = Empty,
@@ -64,8 +65,8 @@ impl Synchronizer {
         if !span.is_disabled() {
             let report = &self.report;
             let numbers = [
-                ("ratio", report.exchange.factor.map(|factor| factor.get())),
-                ("measured_ratio", Some(report.wire_factor())),
+                ("ratio", report.exchange.ratio.map(|ratio| ratio.get())),
+                ("wire_ratio", Some(report.wire_ratio())),
                 ("gain", report.exchange.gain),
                 ("delay", report.exchange.delay()),
                 ("seconds", Some(report.seconds())),
@@ -81,11 +82,11 @@ impl Synchronizer {
         }
     }
 
-    /// Logs the controller's decision. It is the same on every rank, so rank 0 logs changes at info. A reason without a change is
-    /// logged at debug.
+    /// Logs the controller's decision. It is the same on every rank, so only rank 0 logs it: changes at info, and reasons without
+    /// a change at debug.
     fn decided(&self) {
         let (step, rank, exchange) = (self.step(), self.comm.rank(), &self.report.exchange);
-        let (ratio, reason) = (exchange.factor.map(|factor| factor.get()), exchange.reason.as_deref());
+        let (ratio, reason) = (exchange.ratio.map(|ratio| ratio.get()), exchange.reason.as_deref());
         if !self.report.ratio_changed {
             debug!(step, rank, ratio, reason, "the controller left the compression ratio as it was");
         } else if rank > 0 {
@@ -105,7 +106,7 @@ mod tests {
 
     fn sent(ratio: f64) -> Report {
         let mut report = Report::default();
-        report.factor = Some(CompressionFactor::new(ratio).unwrap());
+        report.ratio = Some(CompressionRatio::new(ratio).unwrap());
         report
     }
 
@@ -120,7 +121,7 @@ mod tests {
         let mut sent_as = SentAs::default();
         let with_slot = |ratio| {
             let (mut report, mut slot) = (sent(20.0), SlotReport::default());
-            slot.factor = CompressionFactor::new(ratio).ok();
+            slot.ratio = CompressionRatio::new(ratio).ok();
             report.slots = vec![slot];
             report
         };

@@ -1,12 +1,12 @@
-//! Small values of all ranks: means of metrics, decisions.
+//! Small collectives over all ranks: means of metrics, decisions.
 
 use super::Synchronizer;
 use crate::error::Error;
 
 impl Synchronizer {
-    /// The mean of each value over ranks, weighted by the samples behind them; in `f64`, the same bits on every rank. All ranks must call it, with as
-    /// many values. A value that is NaN on a rank with samples is NaN on every
-    /// rank, and so is every value if no rank has samples. The time it takes counts as nothing.
+    /// Returns the mean of each value over ranks, weighted by `samples`, in `f64` and with the same bits on every rank. All ranks must call it with
+    /// equally many values. If a value is NaN on a rank with samples, its mean is NaN on every rank; if no rank has samples, all means are NaN. The
+    /// time of the call does not count as the run's.
     ///
     /// # Errors
     /// [`Error::Comm`] when the transport fails, or ranks call with different numbers of values.
@@ -15,7 +15,7 @@ impl Synchronizer {
             return Ok(values.to_vec());
         }
         let weight = samples as f64;
-        // A value of no samples may be NaN.
+        // The value of a rank without samples may be NaN.
         let weighted = values.iter().map(|value| if samples == 0 { 0.0 } else { value * weight });
         let mut sums: Vec<f64> = weighted.chain([weight]).collect();
         let before = self.comm.now();
@@ -26,7 +26,7 @@ impl Synchronizer {
         Ok(sums.into_iter().map(|sum| sum / weight).collect())
     }
 
-    /// Returns whether the condition holds on any rank, the same on every rank. All ranks must call it.
+    /// Returns whether the condition holds on any rank. The result is the same on every rank. All ranks must call it.
     ///
     /// # Errors
     /// As for [`mean_over_ranks`](Self::mean_over_ranks).

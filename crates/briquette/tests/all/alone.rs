@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use briquette::core::config::{Config, Feedback};
-use briquette::core::control::CostAwareConfig;
+use briquette::core::control::cost_aware::CostAwareConfig;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
@@ -34,7 +34,7 @@ fn some_grads(model: &Mlp, step: u64) -> GradientsParams {
 fn configs() -> [(&'static str, Config); 5] {
     [
         ("dense", Config::dense()),
-        ("dense, error feedback", Config::dense().with_feedback(Feedback::Error)),
+        ("dense, error feedback", Config::dense().with_feedback(Feedback::error())),
         ("dense during the backward pass", Config::dense().during_backward()),
         ("auto", Config::auto()),
         ("cost-aware", Config::auto().with_controller(CostAwareConfig::default())),
@@ -54,7 +54,7 @@ fn one_rank_trains_as_plain_burn_does_to_the_bit() {
                     let gradients = some_grads(&model, step);
                     model = optim.step(LR, model, gradients)?;
                     let report = optim.report();
-                    assert_eq!(report.exchange.factor.map(|ratio| ratio.get()), Some(1.0), "{what}");
+                    assert_eq!(report.exchange.ratio.map(|ratio| ratio.get()), Some(1.0), "{what}");
                     assert_eq!((report.traffic.sent, report.ratio_changed), (0, false), "{what}");
                 }
                 Ok(bits(&model))

@@ -93,6 +93,7 @@ fn the_half_without_a_gradient_is_not_moved_whatever_is_remembered_of_it() {
 
 #[test]
 fn nor_is_it_where_gradients_are_exchanged_during_the_backward_pass() {
+    briquette::zoo::install();
     for feedback in ["error", "momentum", "ef21"] {
         let config = config(&format!(
             r#"{{"during_backward": true, "bucket_values": 64, "reducer": "gather:topk:8x", "feedback": "{feedback}"}}"#
@@ -105,6 +106,7 @@ fn nor_is_it_where_gradients_are_exchanged_during_the_backward_pass() {
 /// With compression per slot, a half that is idle between its steps learns the same as without the other half.
 #[test]
 fn a_half_goes_on_as_if_the_steps_of_the_other_had_not_been() {
+    briquette::zoo::install();
     let exchange = |feedback: &str| {
         config(&format!(
             r#"{{"reducer": {{"kind": "gather", "compressor": "topk:8x", "per_slot": true}}, "feedback": "{feedback}"}}"#

@@ -30,7 +30,7 @@ fn grouped(there: f64) -> ModuleOptimizer {
 /// A configuration with the feedback left open.
 fn open(reducer: &str) -> Config {
     let reducer = reducer.parse().expect("a reducer");
-    Config::every_step(Exchange { reducer, feedback: Feedback::ByOptimizer, ..Exchange::default() })
+    Config::every_step(Exchange { reducer, feedback: Feedback::by_optimizer(), ..Exchange::default() })
 }
 
 fn decided(inner: ModuleOptimizer) -> String {
@@ -136,7 +136,8 @@ fn momentum_that_stays_in_the_optimizer_is_momentum_correction_around_one_withou
     let reducer = "gather:topk:8x:q8";
     let (ours, theirs) = (paths(&open(reducer), &sgd_with_momentum(), 20), paths(&explicit, &sgd(), 20));
     assert!(furthest(&ours, &theirs) < 1e-4, "{}", furthest(&ours, &theirs));
-    let error = Config { exchange: Exchange { feedback: Feedback::Error, ..open(reducer).exchange }, ..open(reducer) };
+    let error =
+        Config { exchange: Exchange { feedback: Feedback::error(), ..open(reducer).exchange }, ..open(reducer) };
     let error = paths(&error, &sgd_with_momentum(), 20);
     assert!(furthest(&ours, &error) > 1e-3, "error feedback is another run: {}", furthest(&ours, &error));
     assert_eq!(bits(&ours[0][19]), bits(&ours[1][19]));
@@ -176,6 +177,7 @@ fn what_was_decided_is_compared_between_ranks_and_with_checkpoints() {
 
 #[test]
 fn where_parameters_are_exchanged_what_is_left_open_is_error_feedback() {
+    briquette::zoo::install();
     let slow_mo = config(r#"{"strategy": "slowmo", "feedback": "by-optimizer", "reducer": "gather:topk:4x"}"#);
     let found = ranks(2, |comm| {
         let mut optim = DistributedOptimizer::new(sgd_with_momentum(), comm, slow_mo.clone(), 1);
@@ -222,6 +224,7 @@ fn a_summary_counts_what_steps_sent() {
 
 #[test]
 fn a_momentum_that_the_optimizer_does_not_have_is_refused() {
+    briquette::zoo::install();
     let named = |strategy: &str| {
         config(&format!(
             r#"{{"strategy": "{strategy}", "feedback": "inner-momentum:0.9", "reducer": "gather:topk:4x"}}"#

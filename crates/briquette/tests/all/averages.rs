@@ -60,6 +60,7 @@ fn uneven_batches_weigh_by_their_samples_and_a_rank_without_any_still_steps() {
 /// With an aggregator that is not a mean all ranks have equal weights: one that states a million samples gains nothing.
 #[test]
 fn samples_weigh_under_a_mean_only() {
+    briquette::zoo::install();
     let trained = |aggregator: &str, samples: [usize; 3]| {
         let reducer = r#"{ "kind": "gather", "compressor": "dense" }"#;
         let config =

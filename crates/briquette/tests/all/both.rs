@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, Local, Network, Session, Simulated, run_ranks};
+use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::error::{CommError, ReduceError, SyncError};
-use briquette::core::reduce::{AgreedStep, Dense, Reducer, Round};
+use briquette::core::reduce::{AgreedStep, Reducer, Round, dense::Dense};
 use briquette::core::report::Report;
 use briquette::core::state::Stateful;
 use briquette::core::sync::{Context, Momenta, Plan, SyncStrategy};
 use briquette::core::{Layout, Traffic};
+use briquette::sim::{Compute, Network, Simulated};
 use briquette::strategy::custom;
 use briquette::{DistributedOptimizer, Error};
 

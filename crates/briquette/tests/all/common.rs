@@ -163,6 +163,7 @@ pub(crate) fn top_k() -> Config {
 }
 
 pub(crate) fn config(toml: &str) -> Config {
+    briquette::zoo::install();
     serde_json::from_str(toml).expect("a valid configuration")
 }
 

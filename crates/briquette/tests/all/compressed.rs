@@ -1,16 +1,16 @@
 //! [`Compressed`]: gradient compression in a single process.
 
 use briquette::Compressed;
-use briquette::core::CompressionFactor;
-use briquette::core::compress::{Compressor, Norm, Qsgd, TopK, ValueKind};
+use briquette::core::CompressionRatio;
+use briquette::core::compress::{Compressor, Norm, ValueKind, qsgd::Qsgd, top_k::TopK};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{Adam, AdamConfig, ModuleOptimizer, Optimizer, Sgd, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Tensor;
 
 use crate::common::*;
 
-fn top(factor: f64) -> TopK {
-    TopK::factor(CompressionFactor::new(factor).expect("at least 1"))
+fn top(ratio: f64) -> TopK {
+    TopK::ratio(CompressionRatio::new(ratio).expect("at least 1"))
 }
 
 fn momentum() -> Sgd {

@@ -133,6 +133,7 @@ fn joining_again_begins_the_mean_anew_and_goes_on_counting() {
 
 #[test]
 fn what_leaves_replicas_apart_is_refused_and_so_is_a_run_without_a_mean() {
+    briquette::zoo::install();
     let refused = |config: Config| {
         let errors = ranks(2, |comm| {
             let mut optim = optimizer(comm, config.clone());

@@ -54,6 +54,7 @@ fn run(
 /// The comparison itself is checked, too: another gradient gives another result.
 #[test]
 fn many_ranks_are_one_with_the_mean_of_their_gradients() {
+    briquette::zoo::install();
     let dense = Config::dense();
     let mut one_bit = Config::dense();
     one_bit.exchange.reducer = "two-way:dense,down=dense".parse().expect("a reducer");

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, Simulated, run_ranks};
+use briquette::core::comm::run_ranks;
 use briquette::core::config::Config;
 use briquette::core::error::SyncError;
+use briquette::sim::{Compute, Simulated};
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -53,10 +54,8 @@ fn run<M: Model>(config: &Config, make: fn() -> M, inner: fn() -> ModuleOptimize
         for t in 0..5 {
             model = step(&mut optim, model, (t, rank), hidden)?;
             let report = optim.report();
-            trace.push(format!(
-                "{:?} {:?} {} {:?}",
-                report.loss, report.traffic, report.samples, report.exchange.factor
-            ));
+            trace
+                .push(format!("{:?} {:?} {} {:?}", report.loss, report.traffic, report.samples, report.exchange.ratio));
         }
         trace.push(format!("{:?}", bits(&model)));
         Ok(trace)
@@ -249,7 +248,7 @@ fn what_is_exchanged_before_the_backward_pass_ends_costs_no_time() {
             for t in 0..4 {
                 model = step(&mut optim, model, (t, rank), hidden)?;
             }
-            Ok::<_, Error>((optim.report().clock / 4.0, optim.report().hidden_seconds(), bits(&model)))
+            Ok::<_, Error>((optim.report().clock / 4.0, optim.report().overlapped_seconds(), bits(&model)))
         });
         found.into_iter().next().expect("three ranks").unwrap()
     };

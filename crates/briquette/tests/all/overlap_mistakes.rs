@@ -5,8 +5,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, Simulated, run_ranks};
+use briquette::core::comm::run_ranks;
 use briquette::core::config::Config;
+use briquette::sim::{Compute, Simulated};
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -222,7 +223,7 @@ fn a_run_that_decides_by_itself_resumes_to_the_bit() {
                         let report = optim.report();
                         trace.push(format!(
                             "{:?} {:?} {} {:?}",
-                            report.exchange.factor, report.traffic, report.clock, report.loss
+                            report.exchange.ratio, report.traffic, report.clock, report.loss
                         ));
                     }
                     optim.save(&model, directory.path(), &BTreeMap::new())?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use briquette::core::comm::{Local, Session, run_ranks};
 use briquette::core::config::{Config, representatives};
+use briquette::sim::SessionExt;
 use briquette::{DistributedOptimizer, Error};
 
 use crate::common::*;
@@ -32,8 +33,9 @@ fn train_some(config: &Config, comm: Session) -> Result<Vec<(String, Vec<u32>)>,
 
 #[test]
 fn a_model_larger_than_a_frame_trains_to_the_bits_of_any_other() {
+    briquette::zoo::install();
     let mut compared = 0;
-    for config in representatives().into_iter().filter(|config| config.fewest_ranks() <= 3) {
+    for config in representatives().into_iter().filter(|config| config.min_ranks() <= 3) {
         // Configurations that require another inner optimizer, or seconds, are not tested here.
         let wide = outcomes(3, |comm| train_some(&config, comm));
         let Ok(wide) = wide.into_iter().collect::<Result<Vec<_>, _>>() else { continue };

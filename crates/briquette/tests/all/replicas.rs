@@ -1,8 +1,10 @@
 //! Replicas stay equal, bit for bit, with every kind of exchange.
 
-use briquette::core::config::{Config, Feedback, representatives};
+use briquette::core::config::{Config, representatives};
 use briquette::core::sync::Agrees;
+use briquette::core::wrapper::inner_momentum::InnerMomentumConfig;
 use briquette::optim::OneBitAdamConfig;
+use briquette::zoo::wrapper::one_bit_adam;
 use briquette::{DistributedOptimizer, Error};
 use burn::optim::ModuleOptimizer;
 
@@ -10,16 +12,18 @@ use crate::common::*;
 
 /// The optimizer that the configuration is made for.
 fn suited(config: &Config) -> ModuleOptimizer {
-    match config.exchange.feedback {
-        Feedback::InnerMomentum(_) => sgd_with_momentum(),
-        Feedback::OneBitAdam(its) => OneBitAdamConfig::new(its.warm_up).with_beta_1(its.beta).init(),
-        _ => sgd(),
+    let feedback = &config.exchange.feedback;
+    match feedback.downcast_ref::<one_bit_adam::OneBitAdamConfig>() {
+        Some(its) => OneBitAdamConfig::new(its.warm_up).with_beta_1(its.beta).init(),
+        None if feedback.is::<InnerMomentumConfig>() => sgd_with_momentum(),
+        None => sgd(),
     }
 }
 
 fn fifty_steps_of_every_representative(world: usize) {
+    briquette::zoo::install();
     for config in representatives() {
-        let replicas = ranks(world.max(config.fewest_ranks()), |comm| {
+        let replicas = ranks(world.max(config.min_ranks()), |comm| {
             let rank = comm.rank();
             let mut optim = DistributedOptimizer::new(suited(&config), comm, config.clone(), 3);
             let mut model = optim.join(Net::new(rank as u64))?;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, Network, Simulated, run_ranks};
+use briquette::core::comm::run_ranks;
 use briquette::core::config::Config;
+use briquette::sim::{Compute, Network, Simulated};
 use briquette::{Checkpoint, DistributedOptimizer, Error, StepReport, WorldChange};
 use burn::grad_clipping::GradientClipping;
 use burn::module::ParamGroup;
@@ -111,6 +112,7 @@ fn power_sgd_resumes_bit_exactly() {
 
 #[test]
 fn every_strategy_resumes_bit_exactly_between_two_averages() {
+    briquette::zoo::install();
     let texts = [
         "local-sgd:3",
         "local-sgd:3,momenta=average",
@@ -147,6 +149,7 @@ fn losses(report: &StepReport) -> StepReport {
 
 #[test]
 fn two_machines_of_two_ranks_resume_bit_exactly() {
+    briquette::zoo::install();
     let top_k = r#""reducer": "gather:topk:4x", "feedback": "error""#;
     for (text, exchange) in [
         ("slowmo:3", ""),

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use briquette::core::Session;
-use briquette::core::comm::{Compute, Network, Simulated, run_ranks};
+use briquette::core::comm::run_ranks;
 use briquette::core::config::ServerConfig;
 use briquette::core::server::Served;
+use briquette::sim::{Compute, Network, Simulated};
 use briquette::{DistributedOptimizer, Error, ServerTraining, WorldChange};
 use burn::optim::ModuleOptimizer;
 
@@ -44,6 +45,7 @@ fn server(text: &str) -> ServerTraining {
 
 #[test]
 fn one_worker_of_a_server_is_plain_burn() {
+    briquette::zoo::install();
     for optimizer in [sgd_with_momentum, adam] {
         let mut plain = (Mlp::new(5), optimizer());
         for batch in 0..6 {
@@ -81,6 +83,7 @@ fn a_gradient_of_zeros_is_stepped_with() {
 /// The server continues from the module and the step that it is given, independent of stored contributions.
 #[test]
 fn the_server_goes_on_from_its_module_and_its_step() {
+    briquette::zoo::install();
     let models = ranks(3, |comm| {
         let mut rank = Rank::new(sgd(), comm, server("synthesis:4,delay=2"));
         let model = rank.optim.join(Mlp::new(5))?;
@@ -100,6 +103,7 @@ fn the_server_goes_on_from_its_module_and_its_step() {
 
 #[test]
 fn one_worker_that_steps_itself_is_plain_burn_up_to_rounding() {
+    briquette::zoo::install();
     let models = ranks(2, |comm| {
         let mut rank = Rank::new(sgd(), comm, server("async-local-sgd:3"));
         let model = rank.optim.join(Mlp::new(5))?;
@@ -130,8 +134,8 @@ fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: boo
         let mut server = server(text);
         if compressed {
             // Differences allow no residual.
-            let remembers = policy(text).get().allows_residual();
-            server = server.with_compressor("topk:4x".parse().expect("a compressor"), remembers);
+            let keeps_state = policy(text).get().allows_residual();
+            server = server.with_compressor("topk:4x".parse().expect("a compressor"), keeps_state);
         }
         let mut rank = Rank::new(sgd_with_momentum(), comm, server);
         let mut model = rank.optim.join(Net::new(if from.is_some() { 999 } else { 5 }))?;
@@ -150,6 +154,7 @@ fn two_parts(text: &str, from: Option<&Path>, to: Option<&Path>, compressed: boo
 
 #[test]
 fn every_policy_resumes_bit_exactly_and_leaves_all_ranks_alike() {
+    briquette::zoo::install();
     let local = ["async-local-sgd:2", "async-lsgd:2,pull=0.25"];
     let all_data = ["synthesis:epoch=4,delay=2", "qsvrg:4"];
     for text in ["async-sgd", "backup:2,spare=1", "picky:0.5"].into_iter().chain(local).chain(all_data) {
@@ -196,6 +201,7 @@ fn refused(world: usize, build: impl Fn(usize) -> ServerTraining + Sync, named: 
 
 #[test]
 fn what_cannot_work_is_refused_when_ranks_join() {
+    briquette::zoo::install();
     refused(1, |_| server("async-sgd"), &["a world of 1 rank", "use at least 2 ranks"]);
     refused(
         3,
@@ -212,6 +218,7 @@ fn what_cannot_work_is_refused_when_ranks_join() {
 
 #[test]
 fn a_worker_without_data_for_a_full_gradient_is_named() {
+    briquette::zoo::install();
     let outcomes = outcomes(3, |comm| {
         let batches = if comm.rank() == 2 { 0 } else { 3 };
         let server = ServerTraining::new(policy("synthesis:4,delay=2")).with_batches(batches);
@@ -249,6 +256,7 @@ fn another_world_is_refused_by_name() {
 /// Requested on a worker, without knowledge of the others.
 #[test]
 fn a_stop_request_of_a_worker_ends_the_run_on_all_ranks() {
+    briquette::zoo::install();
     let steps = ranks(4, |comm| {
         let stop = Arc::new(AtomicBool::new(false));
         let mut rank = Rank::new(sgd(), comm, server("backup:3,spare=0").with_stop(Arc::clone(&stop)));
@@ -267,6 +275,7 @@ fn a_stop_request_of_a_worker_ends_the_run_on_all_ranks() {
 
 #[test]
 fn a_learning_rate_that_is_not_finite_is_named_everywhere() {
+    briquette::zoo::install();
     for text in ["async-sgd", "async-local-sgd:2"] {
         let outcomes = outcomes(3, |comm| {
             let mut rank = Rank::new(sgd(), comm, server(text));
@@ -285,6 +294,7 @@ fn a_learning_rate_that_is_not_finite_is_named_everywhere() {
 /// Each rank refuses both by itself. The second also stops the world: a rank that has not joined yet gets an error.
 #[test]
 fn steps_and_other_optimizers_are_refused() {
+    briquette::zoo::install();
     let outcomes = outcomes(2, |comm| {
         let mut rank = Rank::new(sgd(), comm, server("async-sgd"));
         let model = rank.optim.join(Mlp::new(5))?;
@@ -328,6 +338,7 @@ fn a_gradient_that_is_not_finite_is_named_everywhere() {
 
 #[test]
 fn a_worker_that_panics_is_named_everywhere() {
+    briquette::zoo::install();
     let panics = |batch| {
         assert!(batch < 2, "the data is gone");
         1.0

@@ -29,6 +29,7 @@ fn run(text: &str, inner: fn() -> ModuleOptimizer, world: usize, steps: u64) -> 
 
 #[test]
 fn slow_momentum_makes_replicas_equal_at_the_end_of_a_period() {
+    briquette::zoo::install();
     for base in ["", ",base=sgp"] {
         let text = format!("slowmo:period=3,beta=0.5{base}");
         for (steps, equal) in [(3, true), (4, false), (6, true)] {
@@ -41,6 +42,7 @@ fn slow_momentum_makes_replicas_equal_at_the_end_of_a_period() {
 
 #[test]
 fn slow_momentum_of_nothing_is_local_sgd() {
+    briquette::zoo::install();
     let slow = run("slowmo:period=3,beta=0,reset=false", sgd_with_momentum, 3, 7);
     let local = run("local-sgd:3", sgd_with_momentum, 3, 7);
     for (a, b) in slow.iter().zip(&local) {
@@ -51,6 +53,7 @@ fn slow_momentum_of_nothing_is_local_sgd() {
 /// If momenta are reset, a period of one step is plain SGD.
 #[test]
 fn momenta_begin_anew_at_the_end_of_a_period() {
+    briquette::zoo::install();
     let anew = run("slowmo:period=1,beta=0", sgd_with_momentum, 2, 5);
     let plain = run("slowmo:period=1,beta=0", sgd, 2, 5);
     assert!(distance(&anew[0], &plain[0]) < 1e-6);
@@ -131,6 +134,7 @@ fn momenta_averaged_at_every_step_are_those_of_averaged_gradients() {
 
 #[test]
 fn what_is_evaluated_is_the_mean_of_the_replicas_whose_mean_gossip_conserves() {
+    briquette::zoo::install();
     // Ranks send to different numbers of ranks: the unweighted mean of their parameters would differ.
     let text = "sgp:graph=0>1;0>2;1>0;2>0";
     let shown = ranks(3, |comm: Session| {
@@ -156,6 +160,7 @@ fn what_is_evaluated_is_the_mean_of_the_replicas_whose_mean_gossip_conserves() {
 
 #[test]
 fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
+    briquette::zoo::install();
     let results = outcomes(3, |comm: Session| {
         let rank = comm.rank();
         let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("sgp"), 1);
@@ -180,6 +185,7 @@ fn a_rank_that_cannot_go_on_stops_its_neighbours_at_once() {
 /// A parameter that has a gradient at every other step only: its mean arrives at the steps without one.
 #[test]
 fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
+    briquette::zoo::install();
     let moved = ranks(2, |comm: Session| {
         let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("delayed"), 1);
         let mut model = optim.join(Mlp::new(5))?;
@@ -204,6 +210,7 @@ fn a_step_late_a_mean_comes_where_its_slot_has_no_gradient() {
 /// With any optimizer a round is a step with a batch of all its gradients: momenta and step counters change once.
 #[test]
 fn an_optimizer_steps_once_in_a_round_of_minibatches() {
+    briquette::zoo::install();
     for inner in [sgd, sgd_with_momentum, adam] {
         let rounds = run("minibatch:3", inner, 2, 9);
         let large = ranks(2, |comm: Session| {
@@ -225,6 +232,7 @@ fn an_optimizer_steps_once_in_a_round_of_minibatches() {
 /// The accelerated step is not the optimizer's, whose momenta would be ignored.
 #[test]
 fn accelerated_minibatches_are_for_plain_sgd() {
+    briquette::zoo::install();
     let join = |inner: ModuleOptimizer| {
         let joined = outcomes(1, |comm: Session| {
             let config = strategy("minibatch:3,accelerate=true");
@@ -242,6 +250,7 @@ fn accelerated_minibatches_are_for_plain_sgd() {
 /// At the first step no average has arrived yet: the second step is the optimizer's first.
 #[test]
 fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
+    briquette::zoo::install();
     for inner in [sgd_with_momentum, adam] {
         let (late, first) = (run("delayed", inner, 2, 2), run("every-step", inner, 2, 1));
         assert!(distance(&late[0], &first[0]) < 1e-7, "{}", distance(&late[0], &first[0]));
@@ -251,6 +260,7 @@ fn a_step_late_an_optimizer_does_not_see_a_gradient_of_zeros_first() {
 /// The evaluated model includes the progress of the last steps if the length of the run is known.
 #[test]
 fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
+    briquette::zoo::install();
     let evaluated = |text: &str, known: Option<u64>, other: u64| {
         ranks(2, |comm: Session| {
             let rank = comm.rank();
@@ -277,6 +287,7 @@ fn a_run_of_known_length_ends_with_all_that_it_has_learned() {
 /// The exchange at the run's last step is not lost if the run was resumed before it.
 #[test]
 fn a_resumed_run_of_known_length_ends_as_one_without_a_break() {
+    briquette::zoo::install();
     for text in ["easgd:4", "parle:4", "minibatch:4", "two-level:(easgd:4),group=1"] {
         let directory = tempfile::tempdir().unwrap();
         let run = |resumed: bool| {
@@ -302,6 +313,7 @@ fn a_resumed_run_of_known_length_ends_as_one_without_a_break() {
 
 #[test]
 fn what_is_open_follows_from_the_number_of_steps_and_ranks_compare_both() {
+    briquette::zoo::install();
     let settings = |steps: Option<u64>| {
         ranks(1, |comm: Session| {
             let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("diloco"), 1);
@@ -326,6 +338,7 @@ fn what_is_open_follows_from_the_number_of_steps_and_ranks_compare_both() {
 /// A layer that has a gradient only at the first step of a round still counts when the round ends.
 #[test]
 fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
+    briquette::zoo::install();
     let models = ranks(2, |comm: Session| {
         let mut optim = DistributedOptimizer::new(sgd(), comm, strategy("minibatch:2"), 1);
         let mut model = optim.join(Mlp::new(5))?;
@@ -345,6 +358,7 @@ fn what_a_round_gathered_counts_where_its_last_step_has_no_gradient() {
 /// Ranks of a machine have different data and equal parameters; machines differ until the period ends.
 #[test]
 fn two_levels_keep_the_ranks_of_a_machine_equal() {
+    briquette::zoo::install();
     for (steps, equal) in [(2, false), (3, true), (5, false)] {
         let models = run("two-level:(local-sgd:3),group=2", sgd_with_momentum, 4, steps);
         assert_eq!(bits(&models[0]), bits(&models[1]), "after {steps} steps");
@@ -356,6 +370,7 @@ fn two_levels_keep_the_ranks_of_a_machine_equal() {
 /// A rank that has run out of data takes its machine's step, and the model to evaluate is the mean over machines.
 #[test]
 fn two_levels_without_data_on_a_rank_step_with_the_others_gradients() {
+    briquette::zoo::install();
     let shown = ranks(4, |comm: Session| {
         let rank = comm.rank();
         let mut optim =

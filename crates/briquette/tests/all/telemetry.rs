@@ -85,8 +85,8 @@ fn each_step_is_a_span_with_its_numbers() {
             ("name", "briquette.step".to_owned()),
             ("step", report.step.to_string()),
             ("rank", "0".to_owned()),
-            ("ratio", format!("{:?}", report.exchange.factor.unwrap().get())),
-            ("measured_ratio", format!("{:?}", report.wire_factor())),
+            ("ratio", format!("{:?}", report.exchange.ratio.unwrap().get())),
+            ("wire_ratio", format!("{:?}", report.wire_ratio())),
             ("gain", format!("{:?}", report.exchange.gain.unwrap())),
             ("delay", format!("{:?}", report.exchange.delay().unwrap())),
             ("bytes", report.traffic.sent.to_string()),
@@ -100,7 +100,7 @@ fn each_step_is_a_span_with_its_numbers() {
 fn each_change_of_the_ratio_is_an_event_with_its_reason_and_the_controllers_state() {
     let (spans, events, reports) = steps(LevelFilter::INFO, gravac());
     assert!(spans.is_empty(), "{spans:?}");
-    let changed = |pair: &[StepReport]| pair[0].exchange.factor != pair[1].exchange.factor;
+    let changed = |pair: &[StepReport]| pair[0].exchange.ratio != pair[1].exchange.ratio;
     let changes: Vec<_> = reports.windows(2).filter(|pair| changed(pair)).map(|pair| &pair[1]).collect();
     // The first step has a reason, and no change.
     assert!(!changes.is_empty() && reports[0].exchange.reason.is_some() && !reports[0].ratio_changed);

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use briquette::core::Frame;
-use briquette::core::comm::{Call, Clock, Compute, Local, Scope, Simulated, Transport, run_ranks};
+use briquette::core::comm::{Call, Clock, Local, Scope, Transport, run_ranks};
 use briquette::core::config::Config;
 use briquette::core::error::CommError;
+use briquette::sim::{Compute, Simulated};
 use briquette::{Checkpoint, DistributedOptimizer, Error};
 use burn::optim::GradientsParams;
 

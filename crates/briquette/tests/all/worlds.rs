@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use briquette::core::config::{Config, Exchange, Feedback};
-use briquette::core::reduce::PowerSgdConfig;
+use briquette::core::reduce::power_sgd::PowerSgdConfig;
 use briquette::{Checkpoint, DistributedOptimizer, Error, WorldChange};
 use safetensors::SafeTensors;
 
@@ -126,7 +126,7 @@ fn what_is_the_same_on_every_rank_is_kept_in_any_world() {
     // PowerSGD's warm start, in buckets.
     let exchange = Exchange {
         reducer: PowerSgdConfig { rank: 1 }.into(),
-        feedback: Feedback::Error,
+        feedback: Feedback::error(),
         bucket_values: Some(40),
         ..Exchange::default()
     };

@@ -4,6 +4,8 @@
 //! Own binary: it is built and run again with other backends, and the other tests need only one.
 
 mod facts;
+#[cfg(feature = "device")]
+mod kernels;
 mod mixed;
 mod models;
 mod optimizers;
@@ -32,9 +34,13 @@ macro_rules! suite {
     ($($name:ident: $backend:expr),* $(,)?) => { $(
         mod $name {
             use crate::models::{Lstm, Mlp, ResNet};
+            #[cfg(feature = "device")]
+            use crate::kernels;
             use crate::{facts, mixed, optimizers, types};
 
             suite!(@facts $backend, mlp: Mlp, resnet: ResNet, lstm: Lstm);
+            #[cfg(feature = "device")]
+            suite!(@tests $backend, kernels::the_device_has_the_bits_of_the_host);
             suite!(@tests $backend,
                 facts::slots_without_a_gradient_stay_out_of_the_way,
                 types::half_precision_is_handled_or_refused,

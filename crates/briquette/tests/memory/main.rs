@@ -219,6 +219,7 @@ fn data_parallel(config: &DistributedConfig) {
 
 #[test]
 fn every_driver_holds_after_2200_steps_what_it_held_after_200() {
+    briquette::zoo::install();
     custom_loop("blocking", &top_k(), false);
     let hidden = r#"{"during_backward": true, "bucket_values": 64, "reducer": "gather:topk:4x", "feedback": "error"}"#;
     custom_loop("during the backward pass", &config(hidden), true);

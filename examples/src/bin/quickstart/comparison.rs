@@ -10,8 +10,7 @@ use briquette_examples::settings::Settings;
 pub(crate) const SMOOTHED: usize = 8;
 
 /// Columns of the table.
-pub(crate) const COLUMNS: [&str; 5] =
-    ["what travels", "test accuracy", "bytes sent", "time on the simulated link", "time here"];
+pub(crate) const COLUMNS: [&str; 5] = ["exchange", "test accuracy", "bytes sent", "simulated time", "wall time"];
 
 /// Values over a horizontal axis.
 #[derive(Debug, Clone)]
@@ -77,13 +76,13 @@ impl Run {
 
     /// Returns the nominal compression ratio of each step.
     pub(crate) fn ratios(&self) -> Curve {
-        Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.factor?))) }
+        Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.ratio?))) }
     }
 
     /// Returns the newest table of layers, of a compressed step if there is one.
     pub(crate) fn layers(&self) -> Option<&StepRecord> {
         let mut tables = self.records.iter().rev().filter(|record| !record.slots.is_empty());
-        let is_compressed = |record: &&StepRecord| record.factor.is_some_and(|factor| factor > 1.0);
+        let is_compressed = |record: &&StepRecord| record.ratio.is_some_and(|ratio| ratio > 1.0);
         tables.clone().find(is_compressed).or_else(|| tables.next())
     }
 
@@ -105,10 +104,10 @@ impl Comparison {
         }
         let [before, after] = [dense, auto].map(|summary| summary.simulated_seconds.unwrap_or(1.0));
         format!(
-            "{:.0} times fewer bytes; on {} with 50 ms of computing a step, {:.1} times as fast as dense.",
+            "auto sends {:.0}x fewer bytes and is {:.1} times as fast as dense, on {} with 50 ms of compute time per step.",
             dense.bytes_sent as f64 / auto.bytes_sent.max(1) as f64,
-            self.network,
             before / after.max(1e-9),
+            self.network,
         )
     }
 }

@@ -33,49 +33,50 @@ use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 
 use crate::comparison::{COLUMNS, Comparison, Run, SMOOTHED};
 
-const HELP: &str = "What it shows:
-  Both runs train the same model (ResNet-8) on the same samples with the same seed. `dense` sends every gradient whole; `auto`, what
-  DistributedOptimizer::auto does, decides at every step how much to send, and sends the rest later.
-  Simulated: the link, and 50 ms of computing a step. Measured: bytes, losses, accuracy, and the time here.
+const HELP: &str = "Comparison:
+  Both runs train the same model (ResNet-8) on the same samples with the same seed. `dense` sends uncompressed gradients. `auto`, the
+  default (DistributedOptimizer::auto), chooses the compression ratio at run time and adds what was not sent to later steps.
+  Simulated: the link, and 50 ms of compute time per step. Measured: bytes, losses, accuracy and wall time.
 
 Examples:
   quickstart                             the comparison
-  quickstart --network 10gbit,50us       a fast link, on which auto has little to save
-  quickstart --network 20mbit,20ms       a slow one
-  quickstart --ranks 2 --steps 32        less to wait for
-  quickstart --report /tmp/page.html     the page elsewhere; it needs no other file";
+  quickstart --network 10gbit,50us       a fast link, on which auto saves little
+  quickstart --network 20mbit,20ms       a slow link
+  quickstart --ranks 2 --steps 32        a shorter run
+  quickstart --report /tmp/page.html     writes the page to another file";
 
-/// Four ranks train on generated images, dense and with the default that decides by itself; less than a minute on four cores
+/// Trains four ranks on generated images, once dense and once with the default; less than a minute on four cores
 #[derive(Debug, Parser)]
 #[command(version, after_help = HELP)]
 struct Cli {
-    /// Directory for the two run folders; an earlier comparison in it is replaced
+    /// Directory of the two runs; replaces an earlier comparison
     #[arg(long, default_value = "runs/quickstart")]
     out: PathBuf,
-    /// The simulated link: bits a second, and latency
+    /// Simulated link: bandwidth in bits per second, and latency
     #[arg(long, default_value = "100mbit,1ms")]
     network: String,
-    /// Ranks, which are threads here
+    /// Number of ranks, each a thread
     #[arg(long, default_value_t = 4)]
     ranks: usize,
     /// Optimizer steps of each run
     #[arg(long, default_value_t = 96)]
     steps: u64,
-    /// Of weights, order of samples and random choices
+    /// Seed of weights, order of samples and random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// File for the page: HTML in one file, with the charts in it [default: report.html in --out]
+    /// File of the page: HTML with embedded charts [default: report.html in --out]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// No page
+    /// Writes no page
     #[arg(long, conflicts_with = "report")]
     no_report: bool,
-    /// No progress bar
+    /// Shows no progress bar
     #[arg(long)]
     plain: bool,
 }
 
 fn main() -> ExitCode {
+    briquette::zoo::install();
     // Its own folder, of its own runs.
     let control = Control { overwrite: true, ..Control::default() };
     let caught = interrupt::catch(&control);
@@ -129,7 +130,7 @@ fn run(cli: &Cli, control: &Control) -> Result<bool> {
 
 fn settings(cli: &Cli, folder: &str, adaptive: bool) -> Result<Settings> {
     // Parts that no flag names are chosen automatically.
-    let reducer = (!adaptive).then_some(ReducerConfig::Dense);
+    let reducer = (!adaptive).then_some(ReducerConfig::dense());
     let own = Options { reducer, ..Options::default() };
     let shared = Options {
         dataset: Some("generated".into()),

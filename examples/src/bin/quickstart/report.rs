@@ -26,19 +26,19 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
         ("Result", table("numbers", &COLUMNS, &rows)),
         (
             "Loss over simulated time",
-            chart("loss over simulated time", "seconds on the simulated link", &loss, false, number)
+            chart("loss over simulated time", "simulated seconds", &loss, false, number)
                 + &dim(format!("On training samples: each point is the mean of {SMOOTHED} steps.")),
         ),
         (
-            "Bytes a step",
+            "Bytes per step",
             exchanged(&|| {
                 chart("bytes over steps", "step", &sent, true, |y| bytes(y as u64).replace(".0 ", " "))
-                    + &dim("What rank 0 sends, headers included.")
+                    + &dim("Sent by rank 0, headers included.")
             }),
         ),
-        ("The ratio that auto chose", exchanged(&|| ratio(comparison))),
-        ("What compression costs each layer", exchanged(&|| layers(comparison))),
-        ("Made by", table("", &["", ""], &made_by)),
+        ("Compression ratio chosen by auto", exchanged(&|| ratio(comparison))),
+        ("Compression error by layer", exchanged(&|| layers(comparison))),
+        ("Run", table("", &["", ""], &made_by)),
     ];
     let section = |(title, body)| format!("<h2>{title}</h2>\n{body}");
     format!(
@@ -54,23 +54,23 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
 /// Returns the chart of ratios, with the controller's reasons.
 fn ratio(comparison: &Comparison) -> String {
     let records = &comparison.auto.records;
-    let note = |record: &StepRecord| Some((record.step as f64, record.factor?, record.reason.clone()?));
+    let note = |record: &StepRecord| Some((record.step as f64, record.ratio?, record.reason.clone()?));
     let notes: Vec<_> = records.iter().filter_map(note).collect();
     let curves = [comparison.auto.ratios()];
     let label = |y| format!("{}x", number(y));
     let chart = Chart { title: "ratio over steps", x: "step", curves: &curves, is_stepped: true, notes: &notes, label };
     let said = |record: &StepRecord| {
         let words = [record.reason.clone().unwrap_or_default(), record.state.clone().unwrap_or_default()];
-        let ratio = record.factor.map_or("–".to_owned(), label);
+        let ratio = record.ratio.map_or("–".to_owned(), label);
         words
             .iter()
             .any(|text| !text.is_empty())
             .then(|| [vec![record.step.to_string(), ratio], words.to_vec()].concat())
     };
     let rows: Vec<_> = records.iter().filter_map(said).collect();
-    let text = "Dense size over compressed size, without overhead; 1x is dense. A dot is a change with its reason. For a few steps now and \
-                then, auto times other ratios.";
-    chart.svg() + &dim(text) + &table("", &["step", "ratio", "why it changed", "where the controller stands"], &rows)
+    let text = "Dense size over compressed size, without overhead; 1x is dense. A dot marks a change and shows its reason. auto regularly times \
+                other ratios for a few steps.";
+    chart.svg() + &dim(text) + &table("", &["step", "ratio", "reason", "controller state"], &rows)
 }
 
 fn layers(comparison: &Comparison) -> String {
@@ -81,18 +81,18 @@ fn layers(comparison: &Comparison) -> String {
         let share = |value: f64| format!("{:.1} %", 100.0 * value);
         vec![
             slot.path.clone(),
-            slot.factor.map_or("–".to_owned(), |factor| format!("{}x", number(factor))),
+            slot.ratio.map_or("–".to_owned(), |ratio| format!("{}x", number(ratio))),
             share(slot.gain),
             slot.relative_error.map_or("–".to_owned(), share),
             slot.residual_norm.map_or("–".to_owned(), |norm| format!("{norm:.2e}")),
             bytes(slot.bytes),
         ]
     };
-    let columns = ["layer", "ratio", "energy sent", "error", "norm that waits", "bytes"];
+    let columns = ["layer", "ratio", "gain", "relative error", "residual norm", "bytes"];
     let rows: Vec<_> = record.slots.iter().map(row).collect();
     let note = format!(
-        "Step {} of auto on rank 0, which kept what it did not send for later steps: the error is that part's norm, over the norm of \
-         what was to be sent.",
+        "Step {} of auto on rank 0. The relative error is the norm of the part that was not sent, divided by the norm of the vector \
+         before compression.",
         record.step
     );
     dim(note) + &table("numbers", &columns, &rows)

@@ -1,21 +1,22 @@
 use super::*;
 use briquette::core::config::Exchange;
-use briquette::core::control::GraVacConfig;
+use briquette::zoo::control::gravac::GraVacConfig;
 
 #[test]
 fn gravac_is_the_same_in_code_in_toml_and_as_a_flag() {
+    briquette::zoo::install();
     for (text, settings) in [
         ("gravac", GraVacConfig::default()),
         ("gravac:10x,max=100x,epsilon=0.4,window=25", GraVacConfig::small_model()),
         ("gravac:epsilon=0.9,dense_steps=3", GraVacConfig { epsilon: 0.9, dense_steps: 3, ..GraVacConfig::default() }),
     ] {
-        let code = Config::gravac(settings);
+        let code = settings.top_k_q8();
         let toml = format!("reducer = 'gather:topk:10x:q8'\nfeedback = 'error'\ncontroller = '{text}'");
         assert_eq!(toml::from_str::<Config>(&toml).unwrap(), code, "{text}");
         let flags = Options {
             compressor: Some("topk:10x:q8".parse().unwrap()),
             controller: Some(text.parse().unwrap()),
-            feedback: Some(Feedback::Error),
+            feedback: Some(Feedback::error()),
             ..Options::default()
         };
         assert_eq!(flags.resolve().unwrap().config, code, "{text}");
@@ -72,13 +73,14 @@ fn the_default_typed_out_is_the_default() {
 
 #[test]
 fn a_part_that_is_named_changes_no_other() {
+    briquette::zoo::install();
     let auto = Config::auto();
     let top_k =
-        Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::ByOptimizer, ..Exchange::default() };
-    let momentum: Feedback = Momentum::default().into();
+        Exchange { reducer: GatherConfig::default().into(), feedback: Feedback::by_optimizer(), ..Exchange::default() };
+    let momentum: Feedback = MomentumCorrectionConfig::default().into();
     for (flags, expected) in [
         ("momentum-correction = 'on'", auto.clone().with_feedback(momentum)),
-        ("feedback = 'error'", auto.clone().with_feedback(Feedback::Error)),
+        ("feedback = 'error'", auto.clone().with_feedback(Feedback::error())),
         ("controller = 'cost-aware'", auto.clone().with_controller("cost-aware".parse::<ControllerConfig>().unwrap())),
         (
             "dense-below = 5",

@@ -60,7 +60,7 @@ fn a_wrong_config_file_is_named_with_line_and_key() {
     with("schedule = \"slow\"\n", &[file, "line 1", "`slow`", "`one-cycle`"]);
     with("ranks = \n", &[file, "line 1"]);
     with("compressor = \"topk:2\"\n", &[file, "line 1", "above 0 and at most 1"]);
-    with("[config]\nreducer = \"power-sgd:0\"\n", &[file, "line 2", "PowerSGD rank must be at least 1, got 0"]);
+    with("[config]\nreducer = \"power-sgd:0\"\n", &[file, "line 2", "rank of power-sgd must be at least 1, got 0"]);
     with("[config]\nreducre = \"dense\"\n", &[file, "line 2", "unknown field `reducre`", "`reducer`"]);
     refused(CIFAR, "--config absent.toml", &["--config absent.toml", "No such file"]);
 }

@@ -336,6 +336,7 @@ impl Task for Toy {
 
 /// Returns the settings of a toy run in `out`: flags as `key = value` lines of TOML.
 pub(crate) fn settings(out: &Path, toml: &str) -> Settings {
+    briquette::zoo::install();
     let options: Options = toml::from_str(toml).unwrap();
     Options { out: Some(out.to_owned()), ..options }.resolve().unwrap()
 }

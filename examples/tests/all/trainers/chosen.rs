@@ -32,7 +32,7 @@ fn every_part_is_printed_with_its_reason() {
     let said = runs.cifar("run", "--controller auto").succeeds().stdout;
     for line in [
         "# strategy every-step, because no other was named",
-        "# reducer ladder:topk:20x:q8, because controller auto chooses among its levels",
+        "# reducer ladder:topk:20x:q8, because controller auto chooses among its ratios",
         "# controller auto:100x, as given",
         "# feedback inner-momentum:0.9, because the optimizer is SGD with momentum 0.9",
     ] {

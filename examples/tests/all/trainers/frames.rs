@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use briquette::core::comm::{Compute, replay};
+use briquette::sim::{Compute, replay};
 use briquette_examples::record::read_frames;
 use briquette_examples::train::{Control, train};
 

@@ -46,8 +46,8 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     );
     assert_eq!(keys(&runs.text("run", "summary.json")), summary);
     let step = names(
-        "step epoch loss lr factor wire_factor gain bytes_sent bytes_received compute_seconds compress_seconds \
-         exchange_seconds read_seconds write_seconds encode_seconds decode_seconds wait_seconds hidden_seconds relative_error delay residual_norm \
+        "step epoch loss lr ratio wire_ratio gain bytes_sent bytes_received compute_seconds compress_seconds \
+         exchange_seconds read_seconds write_seconds encode_seconds decode_seconds wait_seconds overlapped_seconds relative_error delay residual_norm \
          seconds_are simulated_seconds crc32",
     );
     let metrics = runs.text("run", "metrics.jsonl");
@@ -60,7 +60,7 @@ fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     let records = runs.metrics("run");
     assert_eq!(records.iter().map(|r| r.step).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     assert!(records.iter().all(|r| r.loss.is_some_and(f64::is_finite) && r.gain.is_some_and(|g| g > 0.0 && g < 1.0)));
-    assert!(records.iter().all(|r| r.factor == Some(20.0) && r.wire_factor > 5.0 && r.epoch == 0 && r.lr == 0.2));
+    assert!(records.iter().all(|r| r.ratio == Some(20.0) && r.wire_ratio > 5.0 && r.epoch == 0 && r.lr == 0.2));
     let slots = &records[0].slots;
     assert!(slots.iter().any(|s| s.path.contains("weight") && s.gain > 0.0 && s.bytes > 0));
     assert!(slots.iter().map(|s| s.bytes).sum::<u64>() <= records[0].bytes_sent);
@@ -315,7 +315,7 @@ fn one_rank_alone_is_not_compared_with_a_ring() {
     let flags = SMALL.replace("--ranks 2", "--ranks 1");
     let said = runs.run(CIFAR, &format!("{flags} --out run")).succeeds().stdout;
     assert!(said.contains("test accuracy") && said.contains("bytes sent        none"), "{said}");
-    assert!(!said.contains("fewer") && !said.contains("wire factor"), "{said}");
+    assert!(!said.contains("fewer") && !said.contains("wire ratio"), "{said}");
 }
 
 #[test]

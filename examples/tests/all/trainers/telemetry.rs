@@ -16,8 +16,7 @@ use super::GRAVAC;
 #[cfg(unix)]
 use super::processes::processes;
 #[cfg(unix)]
-use crate::common::launcher;
-use crate::common::{CIFAR, Runs, Toy, quiet, settings};
+use crate::common::{CIFAR, Runs, Toy, launcher, quiet, settings};
 
 #[test]
 fn every_slots_part_and_the_controllers_state_come_at_the_interval_that_is_set() {
@@ -31,7 +30,7 @@ fn every_slots_part_and_the_controllers_state_come_at_the_interval_that_is_set()
         for record in &records {
             let expects_state = record.reason.is_some() || expected.contains(&record.step);
             assert_eq!(record.state.is_some(), expects_state, "{record:?}");
-            assert!(record.slots.iter().all(|slot| slot.factor == record.factor), "{record:?}");
+            assert!(record.slots.iter().all(|slot| slot.ratio == record.ratio), "{record:?}");
         }
         // GraVAC begins with a reason.
         let first = &records[0];
@@ -147,7 +146,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
     let page = task.page.into_inner().unwrap().expect("a page is served during training");
     let records = &records(&out)[..5];
     let last = records.last().unwrap();
-    let changes = records.windows(2).filter(|pair| pair[0].factor != pair[1].factor).count();
+    let changes = records.windows(2).filter(|pair| pair[0].ratio != pair[1].ratio).count();
     let reasons = records.iter().filter(|record| record.reason.is_some()).count();
     assert!(changes > 0 && changes < reasons, "{changes} changes of the ratio, {reasons} reasons");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("# HELP briquette_gain Share"), "{page}");
@@ -159,8 +158,8 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
         ("briquette_steps_total", 5.0),
         ("briquette_samples_total", 40.0),
         ("briquette_loss", last.loss.unwrap()),
-        ("briquette_ratio_nominal", last.factor.unwrap()),
-        ("briquette_ratio_measured", last.wire_factor),
+        ("briquette_ratio", last.ratio.unwrap()),
+        ("briquette_wire_ratio", last.wire_ratio),
         ("briquette_gain", last.gain.unwrap()),
         ("briquette_relative_error", last.relative_error.unwrap()),
         ("briquette_delay_steps", last.delay.unwrap()),
@@ -168,7 +167,7 @@ fn a_run_serves_rank_0s_numbers_while_it_trains_and_no_longer() {
         ("briquette_compute_seconds", last.compute_seconds),
         ("briquette_exchange_seconds", last.exchange_seconds),
         ("briquette_wait_seconds", last.wait_seconds),
-        ("briquette_hidden_seconds", last.hidden_seconds),
+        ("briquette_overlapped_seconds", last.overlapped_seconds),
         ("briquette_sent_bytes_total", records.iter().map(|record| record.bytes_sent).sum::<u64>() as f64),
         ("briquette_received_bytes_total", records.iter().map(|record| record.bytes_received).sum::<u64>() as f64),
         ("briquette_ratio_changes_total", changes as f64),

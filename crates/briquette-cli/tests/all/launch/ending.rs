@@ -188,7 +188,7 @@ fn a_run_that_was_stopped_elsewhere_is_not_started_again() {
     let left = place.launch("--ranks 2 --restart 2");
     assert_eq!(left.code, Some(130), "{left:?}");
     assert_eq!(place.read("starts-1"), "start\n");
-    assert!(left.err.contains("was told to stop elsewhere (exit code 130)"), "{left:?}");
+    assert!(left.err.contains("was stopped from outside (exit code 130)"), "{left:?}");
     assert!(!left.err.contains("error:"), "{left:?}");
 }
 

@@ -1,11 +1,12 @@
-//! A session's clock: time accounting, and turns of measured compute.
+//! Clock of a session: time accounting, and turns of measured compute.
 
 use std::time::Duration;
 
 use tracing::field::Empty;
 
-use super::{Event, Scope, Session, Time};
-use crate::comm::Network;
+use super::{Scope, Session};
+use crate::CompressionRatio;
+use crate::comm::Overdue;
 use crate::error::CommError;
 use crate::trace::phase;
 
@@ -16,46 +17,42 @@ pub struct Spent {
     pub inside: f64,
     /// Start of the first call; `None` without calls.
     pub first: Option<f64>,
-    /// Seconds of [waiting](Session::idle) for the data to be exchanged.
+    /// Seconds of [waiting](Session::idle) for the data that are to be exchanged.
     pub idle: f64,
 }
 
 impl Session {
     /// Returns the seconds on this session's clock: wall time, simulated time, or always 0 without a clock.
     pub fn now(&self) -> f64 {
-        self.call.time.now()
+        self.call.timeline.now()
     }
 
     /// Returns whether there is a clock: without one, seconds are always 0.
     pub fn has_clock(&self) -> bool {
-        !matches!(self.call.time, Time::Clock(None))
+        self.call.timeline.has_clock()
     }
 
-    /// Sets a simulated clock, and marks the links as idle. A resumed run thus continues at the saved second, and the
-    /// time of work outside of training is excluded. Clocks that are not simulated ignore the call.
+    /// Sets a simulated clock, and marks the links as idle. With it, a resumed run continues at the saved second, and
+    /// the time of work outside of training is excluded. Clocks that are not simulated ignore the call.
     pub fn set_clock(&mut self, seconds: f64) {
-        self.call.time.set(seconds);
-        self.note_set_clock();
+        self.call.timeline.set(seconds);
     }
 
-    /// Replaces this rank's simulated link from now on; without a simulated network, it has no effect. Every rank has
-    /// to call it. Background jobs that have been [started](Self::start) keep their link.
-    pub fn set_network(&mut self, network: Network) {
-        if self.call.time.with_network(|simulated| simulated.set_network(network)).is_some() {
-            self.note_set_network();
-        }
+    /// Starts work outside of training, and returns the seconds on this session's clock. Pass them to
+    /// [`set_clock`](Self::set_clock) when that work is done. Holds nest: each ends with its own `set_clock`.
+    pub fn hold_clock(&mut self) -> f64 {
+        self.call.timeline.hold()
     }
 
-    /// Returns the simulated network, if there is one.
-    pub fn network(&self) -> Option<Network> {
-        self.call.time.network()
+    /// Reports the end of an exchange that compressed by this ratio, if any.
+    pub(crate) fn compressed(&mut self, ratio: impl Fn() -> Option<CompressionRatio>) {
+        self.call.timeline.compressed(&ratio);
     }
 
     /// Marks the end of the rank's computation. Call it once at the start of every step's exchange.
     pub fn begin_step(&mut self, step: u64) {
         self.call.scope = Scope { step, ..Scope::default() };
-        self.call.time.begin_step(step);
-        self.note(Event::BeginStep);
+        self.call.timeline.begin_step(step);
         // A failure here poisons the session, and the next call reports it.
         drop(self.take_turn());
     }
@@ -78,20 +75,21 @@ impl Session {
         (out, inner)
     }
 
-    /// Reports the progress of this rank's computation, in a job that began with a step: it has computed the fraction
-    /// `share` of the step, in the time `elapsed` since the start. A simulated clock advances at least to that second.
+    /// Reports the progress of this rank's computation to a job that began with a step: the rank has computed the
+    /// fraction `share` of the step, in the time `elapsed` since its start. A simulated clock advances at least to the
+    /// corresponding second.
     pub fn computed(&mut self, share: f64, elapsed: Duration) {
         let start = self.now();
-        self.call.time.computed(self.call.scope.step, share, elapsed.as_secs_f64());
+        self.call.timeline.computed(self.call.scope.step, share, elapsed.as_secs_f64());
         self.spent.idle += self.now() - start;
     }
 
     /// Runs `wait`, which waits for this rank's own computation, and returns its result. These seconds count neither as
-    /// exchange nor as compression. If ranks compute in turns, this thread's turn ends.
+    /// exchange nor as compression. If ranks compute in turns, this thread gives up its turn meanwhile.
     pub fn idle<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let _arrive = phase!("arrive");
         let start = self.now();
-        self.call.time.end_turn();
+        self.call.timeline.end_turn();
         let out = wait();
         // A failure is reported by the next call, as in `begin_step`.
         drop(self.take_turn());
@@ -125,7 +123,7 @@ impl Session {
 
     /// Waits for this rank's turn to compute, if ranks take turns.
     pub(in crate::comm) fn take_turn(&mut self) -> Result<(), CommError> {
-        self.call.time.take_turn().map_err(|(holder, seconds)| {
+        self.call.timeline.take_turn().map_err(|Overdue { holder, seconds }| {
             let (rank, during) = (self.transport.rank(), self.call.scope);
             self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
             let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };

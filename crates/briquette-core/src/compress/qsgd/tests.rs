@@ -1,11 +1,11 @@
 use super::*;
 use crate::BLOCK;
-use crate::compress::testkit::{self, assert_unbiased};
+use crate::laws::compress::{self as laws, assert_unbiased};
 use crate::math::{largest, norm2};
 use rand::Rng;
 
 fn decoded(mut qsgd: Qsgd, x: &[f32], key: Key) -> Vec<f32> {
-    testkit::decoded(&mut qsgd, x, key)
+    laws::decoded(&mut qsgd, x, key)
 }
 
 fn both(bits: u8, bucket: usize) -> [Qsgd; 2] {
@@ -47,7 +47,7 @@ fn extremes_stay_finite_and_settings_are_checked() {
     assert!(Qsgd::new(4, 0, Norm::L2).is_err());
     let mut qsgd = both(4, 512)[0];
     let bits = |c: f64, q: &mut Qsgd| {
-        q.tune(CompressionFactor::new(c).unwrap());
+        q.tune(CompressionRatio::new(c).unwrap());
         q.grid().bits()
     };
     assert_eq!([1.0, 4.0, 6.0, 8.0, 11.0, 100.0].map(|c| bits(c, &mut qsgd)), [8, 8, 5, 4, 3, 2]);

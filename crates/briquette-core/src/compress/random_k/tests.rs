@@ -1,5 +1,5 @@
 use super::*;
-use crate::compress::threshold::tests::{edges, kept};
+use crate::laws::compress::{edges, kept};
 use crate::math::{distance2, norm2};
 
 fn fraction(share: f64) -> RandomK {
@@ -112,7 +112,7 @@ fn scaled_draws_are_unbiased_with_the_exact_variance() {
     const DRAWS: u64 = 10_000;
     let mut outlier: Vec<f32> = (0..60).map(|i| (i as f32 * 1.3).sin()).collect();
     outlier[7] = 200.0;
-    let gauss = crate::compress::threshold::tests::noise("gauss", 60, 4);
+    let gauss = crate::laws::compress::noise("gauss", 60, 4);
     let one_hot = (0..60).map(|i| if i == 11 { -3.0 } else { 0.0 }).collect();
     for x in [gauss, outlier, one_hot, vec![0.7; 60], vec![1e-40; 60]] {
         let (random_k, omega) = (fraction(0.2).scaled(), 4.0);
@@ -127,7 +127,7 @@ fn scaled_draws_are_unbiased_with_the_exact_variance() {
             let sd = (omega / DRAWS as f64).sqrt() * f64::from(x.abs());
             assert!((mean - f64::from(x)).abs() <= 5.5 * sd + 1e-44, "{x}: mean {mean}");
         }
-        let (energy, sd) = crate::math::mean_and_deviation(&energies);
+        let (energy, sd) = crate::laws::compress::mean_and_deviation(&energies);
         let exact = omega * norm2(&x);
         // Checks the coordinates together, for a bias in the same direction everywhere.
         let off: f64 = x.iter().zip(&mean).map(|(x, m)| (f64::from(*x) - m).powi(2)).sum();
@@ -141,9 +141,9 @@ fn scaled_draws_are_unbiased_with_the_exact_variance() {
 
 #[test]
 fn unscaled_draws_lose_what_the_class_says() {
-    let x = crate::compress::threshold::tests::noise("laplace", 60, 4);
+    let x = crate::laws::compress::noise("laplace", 60, 4);
     let energies: Vec<f64> =
         (0..10_000).map(|s| distance2(&x, &decoded(fraction(0.2), &x, Key::new(7).step(s)))).collect();
-    let (energy, sd) = crate::math::mean_and_deviation(&energies);
+    let (energy, sd) = crate::laws::compress::mean_and_deviation(&energies);
     assert!((energy - 0.8 * norm2(&x)).abs() <= 5.5 * sd);
 }

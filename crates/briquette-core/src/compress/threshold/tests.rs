@@ -1,9 +1,7 @@
 use super::*;
-use crate::compress::Compressor;
+use crate::laws::compress::noise;
 use crate::math::largest;
-use crate::{CompressionFactor, Key};
 use proptest::prelude::*;
-use rand::Rng;
 
 /// Values that include ties, zeros of both signs, denormals and extremes.
 pub(in crate::compress) fn awkward() -> impl Strategy<Value = f32> {
@@ -12,73 +10,6 @@ pub(in crate::compress) fn awkward() -> impl Strategy<Value = f32> {
         prop::sample::select(vec![0.0, -0.0, 1e-45, -1e-45, 3e-39, f32::MAX, -f32::MAX, f32::MIN_POSITIVE]),
         any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite()),
     ]
-}
-
-/// Returns the inputs on which every sparsifier is tested: its message must decode to `x` at the kept indices and 0 elsewhere, finite.
-pub(in crate::compress) fn edges() -> Vec<Vec<f32>> {
-    let extremes = vec![f32::MAX, -f32::MAX, f32::MAX, 1.0, -0.0, 1e-45];
-    let denormals = (1..60).map(|i| f32::from_bits(i) * if i % 2 == 0 { -1.0 } else { 1.0 }).collect();
-    vec![vec![], vec![-7.5], vec![0.0; 9], vec![-0.0; 9], vec![2.0; 90], vec![-f32::MAX; 40], extremes, denormals]
-}
-
-/// Compresses, and checks that kept values are bit-exact; returns the kept indices.
-pub(in crate::compress) fn kept(mut compressor: impl Compressor, x: &[f32], key: Key) -> Vec<u32> {
-    let mut message = Message::default();
-    compressor.compress_into(x, key, &mut message);
-    let mut decoded = vec![f32::NAN; x.len()];
-    message.decode_into(&mut decoded).unwrap();
-    let indices = message.sparse_indices().unwrap().to_vec();
-    for (i, (&d, &x)) in decoded.iter().zip(x).enumerate() {
-        assert_eq!(d, if indices.contains(&(i as u32)) { x } else { 0.0 });
-    }
-    indices
-}
-
-/// Checks a compressor that keeps the largest values against a sort, and the count against the declared error bound.
-pub(in crate::compress) fn keeps_the_largest_as_declared(compressor: impl Compressor, x: &[f32]) {
-    let ErrorBound::Contractive { delta } = compressor.error_bound(x) else { panic!("not contractive") };
-    let indices = kept(compressor, x, Key::new(0));
-    let nonzero = x.iter().filter(|v| **v != 0.0).count();
-    assert_eq!(indices.len(), ((delta * x.len() as f64).round() as usize).min(nonzero));
-    let mut order: Vec<u32> = (0..x.len() as u32).collect();
-    order.sort_by(|&a, &b| x[b as usize].abs().total_cmp(&x[a as usize].abs()).then(a.cmp(&b)));
-    order.truncate(indices.len());
-    order.sort_unstable();
-    assert_eq!(indices, order);
-}
-
-/// Checks that multi-level compression equals direct compression: refining a coarser message gives the message of the vector.
-pub(in crate::compress) fn refining_equals_starting_over(
-    mut compressor: impl Compressor,
-    x: &[f32],
-    factors: [f64; 2],
-) {
-    let (mut coarse, mut refined, mut direct) = (Message::default(), Message::default(), Message::default());
-    let (key, factors) = (Key::new(5), factors.map(|factor| CompressionFactor::new(factor).unwrap()));
-    compressor.knob().unwrap().tune(factors[0]);
-    compressor.compress_into(x, key, &mut coarse);
-    compressor.knob().unwrap().tune(factors[1]);
-    compressor.refine_into(x, &coarse, key, &mut refined);
-    compressor.compress_into(x, key, &mut direct);
-    assert_eq!(refined, direct, "{factors:?}");
-}
-
-/// Returns noise of one of the distributions that thresholds are fitted to, by name.
-pub(in crate::compress) fn noise(name: &str, len: usize, seed: u64) -> Vec<f32> {
-    let mut rng = Key::new(seed).purpose(name).block(0);
-    let mut uniform = || 1.0 - rng.random::<f64>();
-    let mut draw = || {
-        let sign = if uniform() < 0.5 { -1.0 } else { 1.0 };
-        let u = uniform();
-        sign * match name {
-            "gauss" => (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos(),
-            "laplace" => -u.ln(),
-            // Pareto with exponent 1.2: no variance.
-            "heavy" => u.powf(-1.0 / 1.2) - 1.0,
-            _ => unreachable!("{name} is no distribution"),
-        } as f32
-    };
-    (0..len).map(|_| draw()).collect()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
-use crate::compress::threshold::tests::{awkward, edges, kept, noise, refining_equals_starting_over};
+use crate::compress::threshold::tests::awkward;
+use crate::laws::compress::{edges, kept, noise, refining_equals_starting_over};
 use proptest::prelude::*;
 
 fn fraction(share: f64) -> ThresholdTopK {
@@ -32,7 +33,7 @@ fn density_is_within_thirty_percent_and_nothing_larger_is_dropped() {
             let mut message = Message::default();
             { threshold }.compress_into(&x, Key::new(seed), &mut message);
             let indices = message.sparse_indices().unwrap();
-            let target = CompressionFactor::new(1.0 / share).unwrap().keep(len) as f64;
+            let target = CompressionRatio::new(1.0 / share).unwrap().keep(len) as f64;
             let density = indices.len() as f64 / target;
             assert!((0.7..=1.3).contains(&density), "{name} {len} {share}: {density}");
             (lowest, highest) = (lowest.min(density), highest.max(density));
@@ -93,10 +94,10 @@ fn refining_long_vectors_equals_starting_over() {
     let few = (0..40_000).map(|i| if i % 61 == 0 { 5.0 } else { 0.0 }).collect();
     let noises = ["gauss", "laplace", "heavy"].map(|name| noise(name, 50_000, 3));
     for x in noises.into_iter().chain([vec![0.3; 40_000], few]) {
-        for factors in [[10.0, 20.0], [10.0, 1000.0], [10.0, 12.0], [100.0, 10.0], [1.0, 3.0], [4.0, 4.0]] {
-            refining_equals_starting_over(fraction(1.0), &x, factors);
+        for ratios in [[10.0, 20.0], [10.0, 1000.0], [10.0, 12.0], [100.0, 10.0], [1.0, 3.0], [4.0, 4.0]] {
+            refining_equals_starting_over(fraction(1.0), &x, ratios);
             // With few samples, so that thresholds miss.
-            refining_equals_starting_over(fraction(1.0).with_sample(1e-6).unwrap(), &x, factors);
+            refining_equals_starting_over(fraction(1.0).with_sample(1e-6).unwrap(), &x, ratios);
         }
     }
 }

@@ -24,28 +24,28 @@ fn naive(x: &[f32], k: usize) -> Vec<u32> {
     order
 }
 
-fn factor(c: f64) -> TopK {
-    TopK::factor(CompressionFactor::new(c).unwrap())
+fn ratio(c: f64) -> TopK {
+    TopK::ratio(CompressionRatio::new(c).unwrap())
 }
 
 #[test]
 fn three_of_eight_by_hand() {
     // Magnitudes 4 (index 1), then 3 at indices 0, 2, 5 and 6: the lowest two of the ties are kept.
     let x = [3.0, -4.0, -3.0, 0.0, 2.0, 3.0, -3.0, 1.0];
-    let message = compress(factor(8.0 / 3.0), &x);
+    let message = compress(ratio(8.0 / 3.0), &x);
     assert_eq!(decoded(&message), [3.0, -4.0, -3.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!((message.kept(), message.kept_energy(&x), message.error_energy(&x)), (3, 34.0, 23.0));
     // Q8 of 3, 4, 3: range [3, 4], levels 0, 127, 0; all exact.
-    assert_eq!(decoded(&compress(factor(8.0 / 3.0).with_values(ValueKind::Q8), &x)), decoded(&message));
+    assert_eq!(decoded(&compress(ratio(8.0 / 3.0).with_values(ValueKind::Q8), &x)), decoded(&message));
     // Q8 of 1, 2, 1.306: (1.306 − 1)·127 = 38.86 → 39, 1 + 39/127.
-    let q8 = compress(factor(1.0).with_values(ValueKind::Q8), &[1.0, -2.0, 1.306]);
+    let q8 = compress(ratio(1.0).with_values(ValueKind::Q8), &[1.0, -2.0, 1.306]);
     assert_eq!(decoded(&q8), [1.0, -2.0, 1.0 + 39.0 / 127.0]);
 }
 
 #[test]
 fn constants_by_hand() {
     // 3 of 8 are kept; short value formats lose a little of them. Equal magnitudes lose at least 5 of 8.
-    let (top, x) = (factor(8.0 / 3.0), [-2.0, 2.0, 2.0, -2.0, 2.0, 2.0, 2.0, 2.0]);
+    let (top, x) = (ratio(8.0 / 3.0), [-2.0, 2.0, 2.0, -2.0, 2.0, 2.0, 2.0, 2.0]);
     let delta = |values, x: &[f32]| match top.with_values(values).error_bound(x) {
         ErrorBound::Contractive { delta } => delta,
         class => panic!("{class:?}"),
@@ -63,7 +63,7 @@ fn constants_by_hand() {
 #[test]
 fn edges_are_kept_or_dropped_as_documented() {
     for values in [ValueKind::F32, ValueKind::F16, ValueKind::Q8] {
-        let half = factor(2.0).with_values(values);
+        let half = ratio(2.0).with_values(values);
         for (x, kept) in [
             (&[][..], 0),
             (&[0.0, -0.0, 0.0][..], 0),
@@ -99,8 +99,8 @@ fn long_vectors_select_exactly_with_and_without_the_sampled_floor() {
 proptest! {
     #[test]
     fn selection_equals_sorting(x in proptest::collection::vec(awkward(), 1..200), c in 1.0_f64..20.0) {
-        let message = compress(factor(c), &x);
-        let expected = naive(&x, CompressionFactor::new(c).unwrap().keep(x.len()));
+        let message = compress(ratio(c), &x);
+        let expected = naive(&x, CompressionRatio::new(c).unwrap().keep(x.len()));
         prop_assert_eq!(message.sparse_indices(), Some(&expected[..]));
     }
 
@@ -111,10 +111,10 @@ proptest! {
         b in 1.0_f64..20.0,
         coarse_values in prop::sample::select(vec![ValueKind::F32, ValueKind::Q8]),
     ) {
-        let coarse = compress(factor(a).with_values(coarse_values), &x);
+        let coarse = compress(ratio(a).with_values(coarse_values), &x);
         let mut refined = Message::default();
-        factor(b).refine_into(&x, &coarse, Key::new(0), &mut refined);
-        prop_assert_eq!(refined, compress(factor(b), &x));
+        ratio(b).refine_into(&x, &coarse, Key::new(0), &mut refined);
+        prop_assert_eq!(refined, compress(ratio(b), &x));
     }
 
     #[test]
@@ -123,9 +123,9 @@ proptest! {
         c in 1.0_f64..20.0,
         values in prop::sample::select(vec![ValueKind::F32, ValueKind::F16, ValueKind::Q8]),
     ) {
-        let message = compress(factor(c).with_values(values), &x);
+        let message = compress(ratio(c).with_values(values), &x);
         let error = distance2(&x, &decoded(&message));
-        let ErrorBound::Contractive { delta } = factor(c).with_values(values).error_bound(&x) else { panic!() };
+        let ErrorBound::Contractive { delta } = ratio(c).with_values(values).error_bound(&x) else { panic!() };
         prop_assert!(error <= (1.0 - delta) * norm2(&x) * (1.0 + 1e-12), "{} {}", error, norm2(&x));
         prop_assert!((message.error_energy(&x) - error).abs() <= 1e-12 * norm2(&x));
         if values == ValueKind::Q8 {

@@ -1,9 +1,9 @@
 //! Tests of the catalogue.
 
 use super::*;
-use crate::compress::ErrorBound;
-use crate::config::{Config, ReducerTraits, exchanges, representatives};
-use crate::reduce::{Reducer, SharedRandomKConfig};
+use crate::config::{Config, ReducerConfig, ReducerTraits, exchanges, representatives};
+use crate::reduce::shared_random_k::SharedRandomKConfig;
+use crate::seam::{ErrorBound, Reducer};
 use serde::{Deserialize, Serialize};
 
 /// A reducer of another crate, of a name and with a representative. With 0 parts it does not build; 13 is out of its range.
@@ -117,6 +117,43 @@ impl ReducerSettings for Listing {
     }
 }
 
+/// Settings whose text cannot say `None`: what is left out is the default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Lossy {
+    parts: Option<u64>,
+}
+
+impl Default for Lossy {
+    fn default() -> Self {
+        Lossy { parts: Some(4) }
+    }
+}
+
+impl Described for Lossy {
+    const NAME: &'static str = "lossy";
+    const HELP: &'static str = "has settings without a text";
+
+    fn representatives() -> Vec<Self> {
+        vec![Lossy { parts: None }]
+    }
+}
+
+impl ReducerSettings for Lossy {
+    fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
+        like().build(exchange, layout)
+    }
+    fn traits(&self) -> ReducerTraits {
+        like().traits()
+    }
+    fn error_bound(&self, len: usize) -> Option<ErrorBound> {
+        like().error_bound(len)
+    }
+    fn has_knob(&self) -> bool {
+        true
+    }
+}
+
 fn like() -> SharedRandomKConfig {
     SharedRandomKConfig::default()
 }
@@ -125,7 +162,7 @@ fn range(range: &'static str) -> ConfigError {
     ConfigError::range("parts", range, "another")
 }
 
-fn error<S: Described + ReducerSettings + Send + Sync + 'static>() -> String {
+fn error<S: Described + ReducerSettings>() -> String {
     Catalogue::new().with_reducer::<S>().unwrap_err().to_string()
 }
 
@@ -139,6 +176,7 @@ fn a_catalogue_refuses_what_could_not_be_used_and_says_why() {
         (error::<Unreadable>(), "`unreadable:13` cannot be read"),
         (error::<Undeclared>(), "the settings say false, the reducer true"),
         (error::<Listing>(), "its settings have no text: use a flat struct"),
+        (error::<Lossy>(), "its settings are not the same when read from their text `lossy`"),
     ] {
         assert!(error.contains(words), "{error}");
     }
@@ -164,7 +202,7 @@ fn a_guest_is_read_written_described_and_tested_as_the_others() {
         let errors =
             ["own:13", "own:x", "own:prts=3"].map(|text| text.parse::<ReducerConfig>().unwrap_err().to_string());
         assert!(errors[0].contains("other than 13") && errors[1].contains("`parts`") && errors[2].contains("`prts`"));
-        let inner: ReducerConfig = "multi-step:2,inner=(own:3)".parse().unwrap();
+        let inner: ReducerConfig = "hierarchical:(own:3)".parse().unwrap();
         assert_eq!(inner.to_string().parse(), Ok(inner));
     });
     assert_eq!(ReducerConfig::help().len(), outside);
@@ -186,4 +224,17 @@ fn a_scope_ends_with_a_panic_too() {
     let catalogue = Catalogue::new().with_reducer::<Own>().unwrap();
     let panicked = std::panic::catch_unwind(|| catalogue.scope(|| panic!("inside")));
     assert!(panicked.is_err() && "own".parse::<ReducerConfig>().is_err());
+}
+
+/// An unknown name may be one of the further literature: the hint depends on what the program has in its catalogue.
+#[test]
+fn an_unknown_name_says_where_further_algorithms_are() {
+    let error = || "cocod".parse::<crate::config::StrategyConfig>().unwrap_err().to_string();
+    assert!(
+        error().ends_with("enable the feature `zoo` of briquette and call `briquette::zoo::install()` first"),
+        "{}",
+        error()
+    );
+    Catalogue::new().scope(|| assert!(error().ends_with("add its `catalogue()` to yours"), "{}", error()));
+    Catalogue::of("briquette-zoo").scope(|| assert!(!error().contains("catalogue"), "{}", error()));
 }

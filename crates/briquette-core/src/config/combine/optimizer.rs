@@ -1,55 +1,8 @@
 //! Checks the optimizer against strategy, reducer and feedback.
 
-use std::fmt;
-
 use crate::config::Config;
 use crate::error::Conflict;
-
-/// The kind of the optimizer that steps with the averages, if it can be determined.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum InnerOptimizer {
-    /// SGD without momentum.
-    Sgd,
-    /// SGD with momentum in (0, 1), in the usual form; dampened or not.
-    HeavyBall {
-        /// The velocity's decay.
-        momentum: f32,
-    },
-    /// Another optimizer that still moves parameters in a step without a gradient: Adam, Nesterov momentum.
-    OtherMomentum,
-    /// 1-bit Adam.
-    OneBitAdam,
-    /// Any other: clipped gradients, parameter groups that differ, an optimizer that cannot be probed.
-    Other,
-    /// The exchange has no access to the optimizer.
-    Unseen,
-}
-
-impl InnerOptimizer {
-    /// The momentum of heavy-ball SGD.
-    pub fn momentum(self) -> Option<f32> {
-        match self {
-            InnerOptimizer::HeavyBall { momentum } => Some(momentum),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for InnerOptimizer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            InnerOptimizer::Sgd => f.write_str("SGD without momentum"),
-            InnerOptimizer::HeavyBall { momentum } => write!(f, "SGD, momentum {momentum}"),
-            InnerOptimizer::Other => f.write_str("an optimizer that is not SGD with heavy-ball momentum"),
-            InnerOptimizer::OneBitAdam => f.write_str("OneBitAdam, an optimizer with momentum"),
-            InnerOptimizer::OtherMomentum => {
-                f.write_str("an optimizer with momentum that is not SGD with heavy-ball momentum")
-            }
-            InnerOptimizer::Unseen => f.write_str("the optimizer cannot be seen"),
-        }
-    }
-}
+use crate::settings::InnerOptimizer;
 
 /// Returns whether [`optimizer`] depends on the optimizer, so that it must be known.
 pub fn reads_optimizer(config: &Config) -> bool {

@@ -3,58 +3,37 @@
 use serde::{Deserialize, Serialize};
 
 use super::CostAware;
-use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
-use crate::control::{Controller, Schedule};
+use crate::CompressionRatio;
+use crate::control::schedule::Schedule;
 use crate::error::ConfigError;
-use crate::reduce::LadderConfig;
+use crate::reduce::ladder::LadderConfig;
+use crate::seam::Controller;
+use crate::settings::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
 
 /// Settings of [`CostAware`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "cost-aware",
+    help = "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)",
+    representatives("cost-aware:8x,samples=1,look=2")
+)]
 pub struct CostAwareConfig {
     /// The highest ratio.
-    pub max: CompressionFactor,
+    #[setting(default = "100x")]
+    pub max: CompressionRatio,
     /// Share by which a step may be slower than the fastest reachable one; in [0, 1].
+    #[setting(default = 0.03, range = "[0, 1]")]
     pub tolerance: f64,
-    /// Number of steps for which a level is timed, 1 to 5.
+    /// Number of steps for which a ratio is timed, 1 to 5.
+    #[setting(default = 2, range = "[1, 5]")]
     pub samples: usize,
-    /// Number of steps from one look at the next lower level to the next look, at least 1.
+    /// Number of steps from one look at the next lower ratio to the next look, at least 1.
+    #[setting(default = 25, range = "[1, inf)")]
     pub look: u64,
-    /// The controller that sets a limit below `max`; [`NoController`](crate::control::NoController) for no limit.
-    pub limit: Box<ControllerConfig>,
-}
-
-impl Default for CostAwareConfig {
-    fn default() -> Self {
-        let max = CompressionFactor::constant(100.0);
-        CostAwareConfig { max, tolerance: 0.03, samples: 2, look: 25, limit: Box::new(ControllerConfig::None) }
-    }
-}
-
-impl Described for CostAwareConfig {
-    const NAME: &'static str = "cost-aware";
-    const SETTINGS: &'static str = "MAX[,tolerance=SHARE,samples=STEPS,look=STEPS,limit=(CONTROLLER)]";
-    const HELP: &'static str =
-        "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        if !(0.0..=1.0).contains(&self.tolerance) {
-            return Err(ConfigError::range("tolerance of cost-aware", "in [0, 1]", self.tolerance));
-        }
-        if !(1..=5).contains(&self.samples) {
-            return Err(ConfigError::range("samples of cost-aware", "1 to 5 steps", self.samples));
-        }
-        match self.look {
-            0 => Err(ConfigError::range("look of cost-aware", "at least 1 step", 0)),
-            _ => Ok(()),
-        }
-    }
-
-    fn representatives() -> Vec<Self> {
-        let max = CompressionFactor::constant(8.0);
-        vec![CostAwareConfig { max, samples: 1, look: 2, ..CostAwareConfig::default() }]
-    }
+    /// The controller that sets a limit below `max`; [`NoController`](crate::control::no_controller::NoController) for no limit.
+    #[setting(default = "none", syntax = "(CONTROLLER)")]
+    pub limit: ControllerConfig,
 }
 
 impl ControllerSettings for CostAwareConfig {
@@ -68,11 +47,15 @@ impl ControllerSettings for CostAwareConfig {
         true
     }
 
-    fn reducer(&self) -> ReducerConfig {
-        LadderConfig::default().into()
+    fn reducer(&self) -> Option<ReducerConfig> {
+        Some(LadderConfig::default().into())
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
-        [CompressionFactor::DENSE, self.max]
+    fn ratios(&self) -> [CompressionRatio; 2] {
+        [CompressionRatio::DENSE, self.max]
+    }
+
+    fn is_dense_alone(&self) -> bool {
+        true
     }
 }

@@ -1,14 +1,14 @@
-//! Cost model of the levels of a [`CostAware`](super::CostAware): measured for levels that were sent, predicted for the others.
+//! Cost model of the rungs of a [`CostAware`](super::CostAware): measured for rungs that were sent, predicted for the others.
 
-use crate::CompressionFactor;
+use crate::CompressionRatio;
 use crate::error::StateError;
-use crate::reduce::LastExchange;
+use crate::seam::LastExchange;
 use crate::state::State;
 
 /// Number of samples in a median.
 const RECENT: usize = 5;
 
-/// The cost of a level.
+/// The cost of a rung.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Cost {
     /// Bytes of an exchange, summed over ranks.
@@ -17,7 +17,7 @@ struct Cost {
     compress: f64,
     /// Seconds of the exchange in the last measurement.
     exchange: f64,
-    /// Seconds of the exchange in the last accepted timing of the level.
+    /// Seconds of the exchange in the last accepted timing of the rung.
     expected: Option<f64>,
 }
 
@@ -30,31 +30,31 @@ struct Sample {
     bytes: f64,
 }
 
-/// The costs of all levels.
+/// The costs of all rungs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Costs {
-    factors: Vec<f64>,
+    ratios: Vec<f64>,
     world: usize,
     /// Bytes of a dense exchange, summed over ranks.
     dense_bytes: f64,
-    levels: Vec<Option<Cost>>,
+    rungs: Vec<Option<Cost>>,
     /// The link: seconds, and seconds per byte.
     latency: f64,
     per_byte: f64,
     compute: f64,
-    /// The last samples at the present level, oldest first.
+    /// The last samples at the present rung, oldest first.
     recent: Vec<Sample>,
-    /// Number of steps at the present level, measured or not.
+    /// Number of steps at the present rung, measured or not.
     tried: u64,
     at: usize,
 }
 
 impl Costs {
-    pub(super) fn new(levels: &[CompressionFactor], world: usize) -> Self {
-        let factors: Vec<f64> = levels.iter().map(|level| level.get()).collect();
-        let (levels, recent) = (vec![None; factors.len()], Vec::new());
+    pub(super) fn new(rungs: &[CompressionRatio], world: usize) -> Self {
+        let ratios: Vec<f64> = rungs.iter().map(|rung| rung.get()).collect();
+        let (rungs, recent) = (vec![None; ratios.len()], Vec::new());
         let (latency, per_byte, compute, dense_bytes, tried, at) = Default::default();
-        Costs { factors, world, dense_bytes, levels, latency, per_byte, compute, recent, tried, at }
+        Costs { ratios, world, dense_bytes, rungs, latency, per_byte, compute, recent, tried, at }
     }
 
     /// Returns whether the world has one rank, which exchanges nothing.
@@ -67,9 +67,9 @@ impl Costs {
         self.dense_bytes = 8.0 * self.world.saturating_sub(1) as f64 * values as f64;
     }
 
-    /// Switches to this level from the next step on.
-    pub(super) fn begin(&mut self, level: usize) {
-        self.at = level;
+    /// Switches to this rung from the next step on.
+    pub(super) fn begin(&mut self, rung: usize) {
+        self.at = rung;
         self.restart();
     }
 
@@ -78,12 +78,12 @@ impl Costs {
         self.tried = 0;
     }
 
-    /// Returns the number of samples at the present level, at most five.
+    /// Returns the number of samples at the present rung, at most five.
     pub(super) fn samples(&self) -> usize {
         self.recent.len()
     }
 
-    /// Returns whether the present level has this many samples, or cannot be measured: five times as many steps gave too few samples.
+    /// Returns whether the present rung has this many samples, or cannot be measured: five times as many steps gave too few samples.
     pub(super) fn is_timed(&self, samples: usize) -> bool {
         self.recent.len() >= samples || self.tried >= 5 * samples as u64
     }
@@ -95,7 +95,7 @@ impl Costs {
         numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or_default()
     }
 
-    /// Records a step at the present level. Invalid times are not a sample.
+    /// Records a step at the present rung. Invalid times are not a sample.
     pub(super) fn learn(&mut self, last: &LastExchange) {
         let LastExchange { compute_seconds: compute, compress_seconds: compress, exchange_seconds: exchange, .. } =
             *last;
@@ -109,57 +109,57 @@ impl Costs {
         self.recent.push(Sample { compute, compress, exchange, bytes: last.traffic.sent as f64 });
         self.compute = self.median(|sample| sample.compute);
         let (compress, exchange) = (self.median(|s| s.compress), self.median(|s| s.exchange));
-        let (bytes, expected) = (self.median(|s| s.bytes), self.levels[self.at].and_then(|cost| cost.expected));
-        self.levels[self.at] = Some(Cost { bytes, compress, exchange, expected });
+        let (bytes, expected) = (self.median(|s| s.bytes), self.rungs[self.at].and_then(|cost| cost.expected));
+        self.rungs[self.at] = Some(Cost { bytes, compress, exchange, expected });
     }
 
     fn line(&self, bytes: f64) -> f64 {
         self.latency + self.per_byte * bytes
     }
 
-    /// Returns whether `level` was measured.
-    pub(super) fn is_known(&self, level: usize) -> bool {
-        self.levels[level].is_some()
+    /// Returns whether `rung` was measured.
+    pub(super) fn is_known(&self, rung: usize) -> bool {
+        self.rungs[rung].is_some()
     }
 
-    /// Returns the predicted seconds of the exchange at `level`: the last measurement. A level that was never sent is predicted from
+    /// Returns the predicted seconds of the exchange at `rung`: the last measurement. A rung that was never sent is predicted from
     /// its minimum number of bytes.
-    fn exchange(&self, level: usize) -> f64 {
-        match &self.levels[level] {
+    fn exchange(&self, rung: usize) -> f64 {
+        match &self.rungs[rung] {
             Some(cost) => cost.exchange,
-            None => self.line(self.dense_bytes / self.factors[level]),
+            None => self.line(self.dense_bytes / self.ratios[rung]),
         }
     }
 
-    /// Returns the predicted seconds of compression at `level`.
-    fn compress(&self, level: usize) -> f64 {
-        let known = |at: usize| self.levels[at].map(|cost| cost.compress);
-        // A level that was never sent has the compression time of the nearest measured one. For dense it is 0.
-        let nearest = || (level..self.levels.len()).chain((0..level).rev()).find_map(known).unwrap_or_default();
-        known(level).unwrap_or_else(|| if self.factors[level] == 1.0 { 0.0 } else { nearest() })
+    /// Returns the predicted seconds of compression at `rung`.
+    fn compress(&self, rung: usize) -> f64 {
+        let known = |at: usize| self.rungs[at].map(|cost| cost.compress);
+        // A rung that was never sent has the compression time of the nearest measured one. For dense it is 0.
+        let nearest = || (rung..self.rungs.len()).chain((0..rung).rev()).find_map(known).unwrap_or_default();
+        known(rung).unwrap_or_else(|| if self.ratios[rung] == 1.0 { 0.0 } else { nearest() })
     }
 
-    /// Returns the predicted seconds of a step at `level`.
-    pub(super) fn step(&self, level: usize) -> f64 {
-        self.compute + self.compress(level) + self.exchange(level)
+    /// Returns the predicted seconds of a step at `rung`.
+    pub(super) fn step(&self, rung: usize) -> f64 {
+        self.compute + self.compress(rung) + self.exchange(rung)
     }
 
     /// Returns the part of this time for compression and exchange.
-    pub(super) fn overhead(&self, level: usize) -> f64 {
-        self.compress(level) + self.exchange(level)
+    pub(super) fn overhead(&self, rung: usize) -> f64 {
+        self.compress(rung) + self.exchange(rung)
     }
 
-    /// Returns whether a level that was never sent is predicted to take more than `most` times as long as the best measured one.
-    pub(super) fn is_hopeless(&self, level: usize, most: f64) -> bool {
+    /// Returns whether a rung that was never sent is predicted to take more than `most` times as long as the best measured one.
+    pub(super) fn is_hopeless(&self, rung: usize, most: f64) -> bool {
         let timed: Vec<f64> =
-            (0..self.levels.len()).filter(|at| self.levels[*at].is_some()).map(|at| self.step(at)).collect();
+            (0..self.rungs.len()).filter(|at| self.rungs[*at].is_some()).map(|at| self.step(at)).collect();
         let best = timed.iter().copied().fold(f64::INFINITY, f64::min);
-        timed.len() > 1 && self.levels[level].is_none() && self.step(level) > most * best
+        timed.len() > 1 && self.rungs[rung].is_none() && self.step(rung) > most * best
     }
 
     /// Fits the line of the link through the smallest and the largest timed exchange.
     pub(super) fn draw_line(&mut self) {
-        let points = || self.levels.iter().flatten().map(|cost| (cost.bytes, cost.exchange));
+        let points = || self.rungs.iter().flatten().map(|cost| (cost.bytes, cost.exchange));
         let by_bytes = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
         let (Some(few), Some(many)) = (points().min_by(by_bytes), points().max_by(by_bytes)) else { return };
         // Times that do not grow with the bytes are latency only. Neither value is negative.
@@ -167,26 +167,26 @@ impl Costs {
         (self.latency, self.per_byte) = ((few.1 - slope * few.0).max(0.0), slope);
     }
 
-    /// Returns whether the level that is sent has no expected time yet.
+    /// Returns whether the rung that is sent has no expected time yet.
     pub(super) fn is_new(&self) -> bool {
-        self.levels[self.at].is_some_and(|cost| cost.expected.is_none())
+        self.rungs[self.at].is_some_and(|cost| cost.expected.is_none())
     }
 
-    /// Accepts the measurement at `level` as its expected time.
-    pub(super) fn believe(&mut self, level: usize) {
-        self.levels[level].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
+    /// Accepts the measurement at `rung` as its expected time.
+    pub(super) fn believe(&mut self, rung: usize) {
+        self.rungs[rung].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
     }
 
     /// Discards the measurements before a new timing.
     pub(super) fn forget(&mut self) {
-        self.levels.fill(None);
+        self.rungs.fill(None);
         self.restart();
     }
 
-    /// Returns whether the exchange time at the present level differs from its expected time by more than the factor `most`, and by
+    /// Returns whether the exchange time at the present rung differs from its expected time by more than the factor `most`, and by
     /// more than this share of the step.
     pub(super) fn surprise(&self, most: f64, share: f64) -> bool {
-        let Some(cost) = self.levels[self.at] else { return false };
+        let Some(cost) = self.rungs[self.at] else { return false };
         let Some(expected) = cost.expected else { return false };
         let matters = (cost.exchange - expected).abs() > share * self.step(self.at);
         matters && (cost.exchange > most * expected || cost.exchange * most < expected)
@@ -194,7 +194,7 @@ impl Costs {
 
     pub(super) fn save(&self, state: &mut State) {
         let cost = |cost: Cost| [1.0, cost.bytes, cost.compress, cost.exchange, cost.expected.unwrap_or(-1.0)];
-        let costs: Vec<f64> = self.levels.iter().flat_map(|level| level.map_or([0.0; 5], cost)).collect();
+        let costs: Vec<f64> = self.rungs.iter().flat_map(|rung| rung.map_or([0.0; 5], cost)).collect();
         let recent = self.recent.iter().flat_map(|s| [s.compute, s.compress, s.exchange, s.bytes]);
         state.put("costs", costs);
         state.put("recent", recent.collect::<Vec<f64>>());
@@ -207,22 +207,22 @@ impl Costs {
         let (costs, recent, link) = (state.f64s("costs")?, state.f64s("recent")?, state.f64s("link")?);
         let wrong = |name: &str, expected: String, got: usize| Err(StateError::mismatch(name, &expected, got));
         let (costs, rest) = costs.as_chunks::<5>();
-        if costs.len() != self.levels.len() || !rest.is_empty() {
-            return wrong("costs", format!("5 numbers for each of {} levels", self.levels.len()), 5 * costs.len());
+        if costs.len() != self.rungs.len() || !rest.is_empty() {
+            return wrong("costs", format!("5 numbers for each of {} ratios", self.rungs.len()), 5 * costs.len());
         }
         let &[latency, per_byte, compute, dense_bytes] = link else {
             return wrong("link", "4 numbers".into(), link.len());
         };
         let tried = state.u64("tried")?;
         let at = usize::try_from(state.u64("at")?).unwrap_or(usize::MAX);
-        if at >= self.levels.len() {
-            return wrong("at", format!("below {} levels", self.levels.len()), at);
+        if at >= self.rungs.len() {
+            return wrong("at", format!("below {} ratios", self.rungs.len()), at);
         }
         let cost = |[known, bytes, compress, exchange, expected]: &[f64; 5]| {
             let expected = Some(*expected).filter(|expected| *expected >= 0.0);
             (*known != 0.0).then_some(Cost { bytes: *bytes, compress: *compress, exchange: *exchange, expected })
         };
-        self.levels = costs.iter().map(cost).collect();
+        self.rungs = costs.iter().map(cost).collect();
         let sample = |&[compute, compress, exchange, bytes]: &[f64; 4]| Sample { compute, compress, exchange, bytes };
         self.recent = recent.as_chunks::<4>().0.iter().map(sample).collect();
         (self.latency, self.per_byte, self.compute, self.dense_bytes) = (latency, per_byte, compute, dense_bytes);

@@ -1,66 +1,66 @@
 //! Cost-aware controller: chooses the lowest compression ratio whose predicted step time is close to the fastest.
 //!
 //! **Why.** Whether compression saves time depends on the link, the model and the machine. On a fast link encoding costs more than it
-//! saves. On a slow link more compression no longer pays once the exchange is short compared to the compute time. Beyond that *knee*
-//! more compression risks accuracy and saves nothing. This controller measures the cost of each level at run time, dense included.
-//! **Why not.** It only knows times. The accuracy lost at a ratio is the responsibility of the controller inside it, which sets the
-//! limit ([`LossGuard`](super::LossGuard), [`GraVac`](super::GraVac)). Without a clock, and if the exchange takes no time, it sends
-//! dense. In a world of one rank, which exchanges nothing, it sends dense and times nothing.
+//! saves. On a slow link more compression no longer pays once the exchange is short compared to the compute time. Beyond that ratio, the
+//! *knee*, more compression risks accuracy and saves nothing. This controller measures the cost of each ratio at run time, dense included.
+//! **Why not.** It considers only times. The controller inside it limits the ratio by the accuracy that would be lost
+//! ([`LossGuard`](crate::control::loss_guard::LossGuard), GraVAC of `briquette-zoo`). Without a clock, and if the exchange takes no time, it
+//! sends dense. In a world of one rank, which exchanges nothing, it sends dense and times nothing.
 //!
-//! **Method.** With `b` the bytes of an exchange, the time of a step at level `l` is
+//! **Method.** The controller chooses among a few ratios, its *rungs*. With `b` the bytes of an exchange, the time of a step at rung `l` is
 //!
 //! ```text
 //! step(l) = compute + compress(l) + exchange(l),   exchange(l) ≈ α + β·b(l)
 //! ```
 //!
-//! All times are those of the [last exchanges](crate::reduce::LastExchange), on which all ranks agree. Each number is the median of
-//! the last five steps at the level. First every level is timed for `samples` steps, starting with the highest ratio. `α` and `β`, the
-//! link's latency and seconds per byte, follow from the smallest and the largest exchange so far. A level that is predicted to take
-//! more than twice as long as the best is skipped. Then:
+//! All times are those of the [last exchanges](crate::seam::LastExchange), on which all ranks agree. Each number is the median of
+//! the last five steps at the rung. First every rung is timed for `samples` steps, starting with the highest ratio. `α`, the link's
+//! latency, and `β`, its seconds per byte, follow from the smallest and the largest exchange so far. A rung whose predicted time is
+//! more than twice that of the best is skipped. Then:
 //!
-//! - `fastest` is the smallest `step(l)`. The level sent is the lowest ratio with `step(l) ≤ (1 + tolerance)·fastest`. Between two
-//!   timings of all levels, a lower ratio must be within half of the tolerance to replace the level, so that noise does not make it
-//!   alternate;
-//! - if the limit rises to a level that was never timed, this level is timed;
-//! - every `look` steps the next lower level is timed for `samples` steps. If the exchange time of that level, or of the level sent,
-//!   has changed by a quarter, and the difference exceeds `tolerance` of the step, the link has changed, and all levels are timed again.
+//! - `fastest` is the smallest `step(l)`. The controller sends the rung with the lowest ratio whose `step(l)` is at most
+//!   `(1 + tolerance)·fastest`. Between two timings of all rungs, a lower ratio replaces the current one only if it is within half
+//!   of the tolerance. This keeps noise from making the rungs alternate;
+//! - if the limit rises to a rung that was never timed, this rung is timed;
+//! - every `look` steps the next lower rung is timed for `samples` steps. If the exchange time of that rung, or of the rung sent,
+//!   has changed by a quarter, and the difference exceeds `tolerance` of the step, the link has changed, and all rungs are timed again.
 //!
 //! | symbol | here |
 //! |---|---|
-//! | levels | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
+//! | rungs | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
-//! If a controller around this one sends less, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
+//! If an outer controller sends a lower ratio, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
 //!
-//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` is the reaction time to a link that became *faster*.
-//! Each look costs `samples` steps at the next lower level. The total cost is bounded: the interval between looks is at least so long
-//! that their predicted cost stays below 1 % of it.
+//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` determines how soon the controller reacts to a link
+//! that became *faster*. Each look costs `samples` steps at the next lower rung. The total cost is bounded: the interval between
+//! looks is long enough that their predicted cost stays below 1 % of it.
 //!
-//! **Bad numbers.** Times that are negative or not finite (a clock that went backwards) are no measurement. The level is then timed
-//! again, up to five times `samples` steps. If no level can be measured, dense is sent. A step time of 0 s is a measurement.
+//! **Invalid measurements.** Times that are negative or not finite (after a clock went backwards) do not count. The rung is then
+//! timed again, for up to five times `samples` steps. If no rung can be measured, dense is sent. A step time of 0 s is valid.
 //!
 //! **Source.** The cost model is the usual one of latency and bandwidth (R. Hockney, *The communication challenge for MPP*, Parallel
 //! Computing 20, 1994). The knee rule is this project's.
 //!
 //! ```
-//! use briquette_core::control::{Agreed, Controller, CostAware, CostAwareConfig, Schedule};
+//! use briquette_core::control::{Agreed, Controller, cost_aware::{CostAware, CostAwareConfig}, schedule::Schedule};
 //! use briquette_core::reduce::{AgreedStep, LastExchange};
-//! use briquette_core::{CompressionFactor, Traffic};
-//! let max = CompressionFactor::new(100.0)?;
+//! use briquette_core::{CompressionRatio, Traffic};
+//! let max = CompressionRatio::new(100.0)?;
 //! let settings = CostAwareConfig { max, ..Default::default() };
 //! let mut controller = CostAware::new(settings, Schedule::constant(max), 4)?;
-//! let (mut factor, mut previous) = (1.0, None);
+//! let (mut ratio, mut previous) = (1.0, None);
 //! for step in 0..30 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
-//!     factor = controller.decide(&Agreed::new(&agreed_step, &[])).factor().expect("one for all").get();
+//!     ratio = controller.decide(&Agreed::new(&agreed_step, &[])).ratio().expect("one for all").get();
 //!     // 50 ms to compute; dense is 1 MB, and a megabyte takes 80 ms.
-//!     let sent = (1e6 / factor) as u64;
+//!     let sent = (1e6 / ratio) as u64;
 //!     let (compute_seconds, exchange_seconds) = (0.050, 80e-9 * sent as f64);
 //!     let traffic = Traffic { sent, received: sent };
 //!     previous = Some(LastExchange { compute_seconds, exchange_seconds, traffic, ..LastExchange::default() });
 //! }
-//! assert_eq!(factor, 50.0); // 51.6 ms, and 50.8 ms at 100x: within 3 %; 20x would take 54 ms
+//! assert_eq!(ratio, 50.0); // 51.6 ms, and 50.8 ms at 100x: within 3 %; 20x would take 54 ms
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
@@ -71,51 +71,50 @@ mod tests;
 
 pub use config::CostAwareConfig;
 
-use super::{Agreed, Controller, Decision, Needs};
-use crate::CompressionFactor;
-use crate::config::Described;
+use crate::CompressionRatio;
 use crate::error::{ConfigError, StateError};
-use crate::reduce::{AgreedStep, Levels};
+use crate::seam::{Agreed, AgreedStep, Controller, Decision, Needs, Ratios};
+use crate::settings::Described;
 use crate::state::{State, Stateful};
 use costs::Costs;
 
-/// Levels that are tried if they are below the highest ratio.
-const LEVELS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
-/// Returns the levels for the highest ratio `max`.
-pub(super) fn levels(max: CompressionFactor) -> Vec<CompressionFactor> {
-    LEVELS.into_iter().map(CompressionFactor::constant).filter(|level| *level < max).chain([max]).collect()
+/// Rungs of which those below the highest ratio are tried.
+const RUNGS: [f64; 10] = [1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+/// Returns the rungs up to the highest ratio `max`.
+pub(super) fn rungs(max: CompressionRatio) -> Vec<CompressionRatio> {
+    RUNGS.into_iter().map(CompressionRatio::constant).filter(|rung| *rung < max).chain([max]).collect()
 }
 
-/// Factor of the best step time above which a level's predicted time excludes it from the initial timing.
+/// Factor of the best step time above which a rung's predicted time excludes it from the initial timing.
 const HOPELESS: f64 = 2.0;
 /// Maximum share of the time spent on looks.
 const LOOKING: f64 = 0.01;
 /// Factor by which an exchange time must differ from its prediction to count as a change.
 const SURPRISE: f64 = 1.25;
 
-/// Chooses the knee of the step time, limited by the decision of `K`; see the [module](self).
+/// Chooses the lowest ratio at the knee of the step time, up to the limit that `K` decides; see the [module](self).
 #[derive(Debug)]
 pub struct CostAware<K> {
     settings: CostAwareConfig,
     limit: K,
-    levels: Vec<CompressionFactor>,
+    rungs: Vec<CompressionRatio>,
     costs: Costs,
-    /// The level that is sent while no other level is timed.
+    /// The rung that is sent while no other rung is timed.
     chosen: usize,
-    /// Set if `chosen` was chosen after the last timing of all levels.
+    /// Set if `chosen` was chosen after the last timing of all rungs.
     is_chosen: bool,
-    /// The level of the last decision.
+    /// The rung of the last decision.
     sent: Option<usize>,
-    /// Levels that are still to be timed. The last one is next.
+    /// Rungs that are still to be timed. The last one is next.
     to_time: Vec<usize>,
-    /// Number of steps until the next look at the next lower level.
+    /// Number of steps until the next look at the next lower rung.
     until_look: u64,
-    /// Set if the initial timing of all levels is complete.
+    /// Set if the initial timing of all rungs is complete.
     has_started: bool,
-    /// Levels that the limit excluded from timing at their turn.
+    /// Rungs that were not timed at their turn because the limit excluded them.
     passed_over: Vec<bool>,
-    /// The ratio that was sent instead of a level, and the number of steps for which no higher one is tried.
-    overruled: Option<(CompressionFactor, u64)>,
+    /// The ratio that was sent instead of a rung, and the number of steps during which no higher ratio is tried.
+    overruled: Option<(CompressionRatio, u64)>,
 }
 
 impl<K: Controller> CostAware<K> {
@@ -133,15 +132,15 @@ impl<K: Controller> CostAware<K> {
                 "use a limit for the whole vector",
             ));
         }
-        let levels = levels(settings.max);
-        let costs = Costs::new(&levels, world);
-        let to_time = (0..levels.len()).collect();
-        let (chosen, until_look) = (levels.len() - 1, settings.look);
-        let (sent, overruled, passed_over) = (None, None, vec![false; levels.len()]);
+        let rungs = rungs(settings.max);
+        let costs = Costs::new(&rungs, world);
+        let to_time = (0..rungs.len()).collect();
+        let (chosen, until_look) = (rungs.len() - 1, settings.look);
+        let (sent, overruled, passed_over) = (None, None, vec![false; rungs.len()]);
         Ok(CostAware {
             settings,
             limit,
-            levels,
+            rungs,
             costs,
             chosen,
             is_chosen: false,
@@ -154,32 +153,32 @@ impl<K: Controller> CostAware<K> {
         })
     }
 
-    /// Returns the lower of both limits, if there are any.
-    fn limit(&mut self, inner: Option<CompressionFactor>) -> Option<CompressionFactor> {
+    /// Returns the lower of the inner controller's limit and the limit after an overruled decision, if there is any.
+    fn limit(&mut self, inner: Option<CompressionRatio>) -> Option<CompressionRatio> {
         self.overruled = self.overruled.filter(|(_, left)| *left > 0).map(|(ratio, left)| (ratio, left - 1));
         let outer = self.overruled.map(|(ratio, _)| ratio);
         inner.into_iter().chain(outer).min_by(|a, b| a.get().total_cmp(&b.get()))
     }
 
-    /// Returns the number of levels that may be sent.
-    fn within(&self, limit: Option<CompressionFactor>) -> usize {
-        let is_within = |level: &&CompressionFactor| limit.is_none_or(|limit| **level <= limit);
-        self.levels.iter().filter(is_within).count().max(1)
+    /// Returns the number of rungs that the limit allows.
+    fn within(&self, limit: Option<CompressionRatio>) -> usize {
+        let is_within = |rung: &&CompressionRatio| limit.is_none_or(|limit| **rung <= limit);
+        self.rungs.iter().filter(is_within).count().max(1)
     }
 
-    /// Continues the timing. Returns the level to be sent next, if one is still to be timed.
+    /// Continues the timing. Returns the rung to be sent next, if one is still to be timed.
     fn next_to_time(&mut self, allowed: usize) -> Option<usize> {
-        while let Some(level) = self.to_time.last().copied() {
-            let is_timed = self.sent == Some(level) && self.costs.is_timed(self.settings.samples);
-            let is_hopeless = !self.has_started && self.costs.is_hopeless(level, HOPELESS);
-            if level < allowed && !is_timed && !is_hopeless {
-                return Some(level);
+        while let Some(rung) = self.to_time.last().copied() {
+            let is_timed = self.sent == Some(rung) && self.costs.is_timed(self.settings.samples);
+            let is_hopeless = !self.has_started && self.costs.is_hopeless(rung, HOPELESS);
+            if rung < allowed && !is_timed && !is_hopeless {
+                return Some(rung);
             }
             self.to_time.pop();
-            self.passed_over[level] = level >= allowed;
+            self.passed_over[rung] = rung >= allowed;
             if !self.has_started {
                 self.costs.draw_line();
-                self.costs.believe(level);
+                self.costs.believe(rung);
             } else if is_timed && self.is_surprised() {
                 self.time_all();
             }
@@ -193,22 +192,22 @@ impl<K: Controller> CostAware<K> {
         self.costs.surprise(SURPRISE, self.settings.tolerance.max(LOOKING))
     }
 
-    /// Starts the timing of all levels again after a change of the link.
+    /// Starts the timing of all rungs again after a change of the link.
     fn time_all(&mut self) {
         self.costs.forget();
         // The highest ratio is popped first.
-        self.to_time = (0..self.levels.len()).collect();
+        self.to_time = (0..self.rungs.len()).collect();
         (self.has_started, self.is_chosen, self.until_look) = (false, false, self.settings.look);
     }
 
-    /// Returns the knee among the allowed levels.
+    /// Returns the knee among the allowed rungs.
     fn knee(&self, allowed: usize) -> usize {
-        let fastest = (0..allowed).map(|level| self.costs.step(level)).fold(f64::INFINITY, f64::min);
-        let within = |level: usize, tolerance: f64| self.costs.step(level) <= (1.0 + tolerance) * fastest;
+        let fastest = (0..allowed).map(|rung| self.costs.step(rung)).fold(f64::INFINITY, f64::min);
+        let within = |rung: usize, tolerance: f64| self.costs.step(rung) <= (1.0 + tolerance) * fastest;
         let tolerance = self.settings.tolerance;
-        let least = |tolerance| (0..allowed).find(|level| within(*level, tolerance)).unwrap_or(0);
-        // Avoids alternating between two levels with the same time: a lower ratio must be well within the tolerance. A level chosen
-        // before the last timing of all levels has no such preference.
+        let least = |tolerance| (0..allowed).find(|rung| within(*rung, tolerance)).unwrap_or(0);
+        // Avoids alternating between two rungs with the same time: a lower ratio must be within half of the tolerance. A rung
+        // that was chosen before the last timing of all rungs has no such advantage.
         match self.chosen {
             chosen if self.is_chosen && chosen < allowed && within(chosen, tolerance) => {
                 least(tolerance / 2.0).min(chosen)
@@ -217,7 +216,7 @@ impl<K: Controller> CostAware<K> {
         }
     }
 
-    /// Schedules due timings: all levels if the cost of the present one has changed, otherwise occasionally the next lower one.
+    /// Schedules due timings: all rungs if the cost of the current rung has changed, and now and then the next lower rung.
     fn look(&mut self) {
         let is_known = self.costs.samples() >= self.settings.samples.max(3);
         if self.costs.is_new() && is_known {
@@ -235,15 +234,15 @@ impl<K: Controller> CostAware<K> {
         }
     }
 
-    fn reason(&self, from: Option<usize>, limit: Option<CompressionFactor>) -> Option<String> {
+    fn reason(&self, from: Option<usize>, limit: Option<CompressionRatio>) -> Option<String> {
         let to = self.chosen;
         if from == Some(to) {
             return None;
         }
-        let milliseconds = |level: usize| 1e3 * self.costs.step(level);
+        let milliseconds = |rung: usize| 1e3 * self.costs.step(rung);
         let other = from.filter(|from| *from != to).unwrap_or(0);
-        let (sent, before) = (self.levels[to], self.levels[other]);
-        let is_limited = limit.is_some_and(|limit| self.levels.get(to + 1).is_some_and(|next| *next > limit));
+        let (sent, before) = (self.rungs[to], self.rungs[other]);
+        let is_limited = limit.is_some_and(|limit| self.rungs.get(to + 1).is_some_and(|next| *next > limit));
         let limited = if is_limited { ", the limit" } else { "" };
         let (here, there) = (milliseconds(to), milliseconds(other));
         Some(format!("predicted step {here:.1} ms at {sent}, {there:.1} ms at {before}: sending {sent}{limited}"))
@@ -264,10 +263,10 @@ impl<K: Controller> Controller for CostAware<K> {
 
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
         let limited = self.limit.decide(agreed);
-        let (inner, why) = (limited.factor(), limited.reason);
+        let (inner, why) = (limited.ratio(), limited.reason);
         if self.costs.is_alone() {
-            self.limit.overruled(Levels::All(CompressionFactor::DENSE));
-            return Decision::all(CompressionFactor::DENSE, None);
+            self.limit.overruled(Ratios::All(CompressionRatio::DENSE));
+            return Decision::all(CompressionRatio::DENSE, None);
         }
         let limit = self.limit(inner);
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
@@ -279,36 +278,37 @@ impl<K: Controller> Controller for CostAware<K> {
         }
         let mut timing = self.next_to_time(allowed);
         if timing.is_none() && self.sent == Some(self.chosen) {
-            // Outdated measurements must not decide.
+            // Outdated measurements must not affect the decision.
             self.look();
             timing = self.next_to_time(allowed);
         }
         let is_open = self.chosen >= allowed || self.sent != Some(self.chosen);
-        // Measurements of other levels may be from another link. They must not decide until a change of the link is ruled out.
+        // Measurements of other rungs may be from before a change of the link. They must not decide until such a change is
+        // ruled out.
         let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
         if timing.is_none() && (is_open || is_settled) {
             (self.chosen, self.is_chosen) = (self.knee(allowed), true);
         }
-        let level = timing.unwrap_or(self.chosen);
-        if self.sent != Some(level) {
-            self.costs.begin(level);
+        let rung = timing.unwrap_or(self.chosen);
+        if self.sent != Some(rung) {
+            self.costs.begin(rung);
         }
-        self.sent = Some(level);
-        if inner != Some(self.levels[level]) {
-            self.limit.overruled(Levels::All(self.levels[level]));
+        self.sent = Some(rung);
+        if inner != Some(self.rungs[rung]) {
+            self.limit.overruled(Ratios::All(self.rungs[rung]));
         }
         let own = if self.has_started { self.reason(before, limit) } else { None };
         let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
-        Decision::all(self.levels[level], reason)
+        Decision::all(self.rungs[rung], reason)
     }
 
     fn discards_residual(&self) -> bool {
         self.limit.discards_residual()
     }
 
-    fn overruled(&mut self, levels: Levels<'_>) {
-        self.limit.overruled(levels);
-        if let Levels::All(ratio) = levels {
+    fn overruled(&mut self, ratios: Ratios<'_>) {
+        self.limit.overruled(ratios);
+        if let Ratios::All(ratio) = ratios {
             (self.sent, self.overruled) = (None, Some((ratio, self.settings.look)));
         }
     }
@@ -321,26 +321,26 @@ impl<K: Controller> Controller for CostAware<K> {
         if self.costs.is_alone() {
             return super::both("dense, because one rank exchanges nothing".to_owned(), self.limit.describe());
         }
-        let level = self.levels[self.sent.unwrap_or(self.chosen)];
+        let rung = self.rungs[self.sent.unwrap_or(self.chosen)];
         let own = match (self.to_time.len(), self.settings.samples) {
-            (0, _) if self.chosen == 0 => format!("holding {level}"),
-            (0, _) => format!("holding {level}, {} steps until a look at the next lower level", self.until_look),
+            (0, _) if self.chosen == 0 => format!("holding {rung}"),
+            (0, _) => format!("holding {rung}, {} steps until a look at the next lower ratio", self.until_look),
             (left, samples) => {
                 let measured = self.costs.samples().min(samples);
-                format!("timing {level}, {measured} of {samples} samples, at most {left} levels left")
+                format!("timing {rung}, {measured} of {samples} samples, at most {left} ratios left")
             }
         };
         super::both(own, self.limit.describe())
     }
 }
 
-/// By hand, because most entries are numbers of levels, which must exist here.
+/// By hand, because most entries are indices of rungs, which must be checked against the rungs of this controller.
 impl<K: Controller> Stateful for CostAware<K> {
     fn save(&self, state: &mut State) {
         self.costs.save(state);
         state.put("chosen", self.chosen as u64);
-        let passed_over = (0..self.levels.len()).filter(|level| self.passed_over[*level]);
-        state.put("passed_over", passed_over.map(|level| level as f64).collect::<Vec<f64>>());
+        let passed_over = (0..self.rungs.len()).filter(|rung| self.passed_over[*rung]);
+        state.put("passed_over", passed_over.map(|rung| rung as f64).collect::<Vec<f64>>());
         state.put("until_look", self.until_look);
         state.put("has_started", u64::from(self.has_started));
         state.put("is_chosen", u64::from(self.is_chosen));
@@ -348,30 +348,30 @@ impl<K: Controller> Stateful for CostAware<K> {
         state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
         let overruled = self.overruled.map(|(ratio, left)| vec![ratio.get(), left as f64]);
         state.put("overruled", overruled.unwrap_or_default());
-        state.put("to_time", self.to_time.iter().map(|level| *level as f64).collect::<Vec<f64>>());
+        state.put("to_time", self.to_time.iter().map(|rung| *rung as f64).collect::<Vec<f64>>());
         state.put_part("limit", &self.limit);
     }
 
     fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let levels = self.levels.len();
-        let valid = |name: &str, level: u64| match usize::try_from(level) {
-            Ok(level) if level < levels => Ok(level),
-            _ => Err(StateError::mismatch(name, &format!("below {levels} levels"), level)),
+        let rungs = self.rungs.len();
+        let valid = |name: &str, rung: u64| match usize::try_from(rung) {
+            Ok(rung) if rung < rungs => Ok(rung),
+            _ => Err(StateError::mismatch(name, &format!("below {rungs} ratios"), rung)),
         };
         let chosen = valid("chosen", state.u64("chosen")?)?;
         let sent = state.u64("sent")?.checked_sub(1).map(|sent| valid("sent", sent)).transpose()?;
-        let to_time = state.f64s("to_time")?.iter().map(|level| valid("to_time", *level as u64));
+        let to_time = state.f64s("to_time")?.iter().map(|rung| valid("to_time", *rung as u64));
         let to_time = to_time.collect::<Result<_, _>>()?;
         let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
         // A state without this entry is from a version that always kept its choice.
         let is_chosen = if state.contains("is_chosen") { state.u64("is_chosen")? != 0 } else { has_started };
         let overruled = match state.f64s("overruled")? {
-            &[ratio, left] => CompressionFactor::new(ratio).ok().map(|ratio| (ratio, left as u64)),
+            &[ratio, left] => CompressionRatio::new(ratio).ok().map(|ratio| (ratio, left as u64)),
             _ => None,
         };
-        let mut passed_over = vec![false; levels];
-        for level in state.f64s("passed_over")? {
-            passed_over[valid("passed_over", *level as u64)?] = true;
+        let mut passed_over = vec![false; rungs];
+        for rung in state.f64s("passed_over")? {
+            passed_over[valid("passed_over", *rung as u64)?] = true;
         }
         self.costs.load(state)?;
         state.load_part("limit", &mut self.limit)?;

@@ -3,70 +3,41 @@
 use serde::{Deserialize, Serialize};
 
 use super::LossGuard;
-use crate::CompressionFactor;
-use crate::config::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
-use crate::control::{Controller, ScheduleConfig};
+use crate::CompressionRatio;
 use crate::error::ConfigError;
+use crate::seam::Controller;
+use crate::settings::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
 
 /// Settings of [`LossGuard`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "loss-guard",
+    help = "lowers the ratio of another controller where the loss falls behind its trend (schedule:10x)",
+    representatives("loss-guard:schedule:10x,window=1,points=4,hold=1")
+)]
 pub struct LossGuardConfig {
     /// The inner controller, which is guarded.
-    pub inner: Box<ControllerConfig>,
+    #[setting(default = "schedule:10x", syntax = "(CONTROLLER)")]
+    pub inner: ControllerConfig,
     /// Number of steps per point, at least 1.
+    #[setting(default = 10, range = "[1, inf)")]
     pub window: u64,
     /// Number of points of a trend, at least 4.
+    #[setting(default = 8, range = "[4, inf)")]
     pub points: usize,
     /// Share of a point's progress that is expected of the next one, in [0, 1).
+    #[setting(default = 0.5, range = "[0, 1)")]
     pub trust: f64,
     /// Number of noises that a point may lie above its expected value, positive.
+    #[setting(default = 5.0, range = "(0, inf)")]
     pub noises: f64,
     /// Factor that divides the ratio after an alarm, and multiplies it for a new attempt; above 1.
+    #[setting(default = 4.0, range = "(1, inf)")]
     pub back: f64,
     /// Number of points from an alarm to the first new attempt, at least 1.
+    #[setting(default = 8, range = "[1, inf)")]
     pub hold: u64,
-}
-
-impl Default for LossGuardConfig {
-    fn default() -> Self {
-        let inner = Box::new(ScheduleConfig::constant(CompressionFactor::constant(10.0)).into());
-        LossGuardConfig { inner, window: 10, points: 8, trust: 0.5, noises: 5.0, back: 4.0, hold: 8 }
-    }
-}
-
-impl Described for LossGuardConfig {
-    const NAME: &'static str = "loss-guard";
-    const SETTINGS: &'static str =
-        "(CONTROLLER)[,window=STEPS,points=POINTS,trust=SHARE,noises=TIMES,back=TIMES,hold=POINTS]";
-    const HELP: &'static str =
-        "lowers the ratio of another controller where the loss falls behind its trend (schedule:10x)";
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let positive = |name: &'static str, value: u64| match value {
-            0 => Err(ConfigError::range(name, "at least 1", 0)),
-            _ => Ok(()),
-        };
-        positive("window of loss-guard", self.window)?;
-        positive("hold of loss-guard", self.hold)?;
-        if self.points < 4 {
-            return Err(ConfigError::range("points of loss-guard", "at least 4", self.points));
-        }
-        if !(0.0..1.0).contains(&self.trust) {
-            return Err(ConfigError::range("trust of loss-guard", "in [0, 1)", self.trust));
-        }
-        if !(self.noises > 0.0 && self.noises.is_finite()) {
-            return Err(ConfigError::range("noises of loss-guard", "a positive number", self.noises));
-        }
-        if !(self.back > 1.0 && self.back.is_finite()) {
-            return Err(ConfigError::range("back of loss-guard", "a number above 1", self.back));
-        }
-        Ok(())
-    }
-
-    fn representatives() -> Vec<Self> {
-        vec![LossGuardConfig { window: 1, points: 4, hold: 1, ..LossGuardConfig::default() }]
-    }
 }
 
 impl ControllerSettings for LossGuardConfig {
@@ -77,7 +48,7 @@ impl ControllerSettings for LossGuardConfig {
                 "controller loss-guard",
                 inner,
                 "it limits another controller",
-                "use loss-guard:gravac",
+                "use loss-guard:cost-aware",
             )
         })?;
         Ok(Some(Box::new(LossGuard::new(self.clone(), inner)?)))
@@ -87,7 +58,7 @@ impl ControllerSettings for LossGuardConfig {
         self.inner.get().per_slot()
     }
 
-    fn reducer(&self) -> ReducerConfig {
+    fn reducer(&self) -> Option<ReducerConfig> {
         self.inner.get().reducer()
     }
 
@@ -99,8 +70,8 @@ impl ControllerSettings for LossGuardConfig {
         self.inner.get().reads_seconds()
     }
 
-    fn ratios(&self) -> [CompressionFactor; 2] {
+    fn ratios(&self) -> [CompressionRatio; 2] {
         let [_, most] = self.inner.get().ratios();
-        [CompressionFactor::DENSE, most]
+        [CompressionRatio::DENSE, most]
     }
 }

@@ -1,25 +1,29 @@
 //! Loss guard: lowers the compression ratio for a while if the loss falls behind its own trend.
 //!
-//! **Why.** A controller that reads gradients can be wrong about the loss, which is what matters: at a large learning rate and 1000x,
-//! training diverges while all gains look normal. The loss guard is a safety net around any other controller. It costs nothing, since
-//! the step header agrees on the loss anyway. **Why not.** The training loss is noisy, and the loss without compression is unknown.
-//! Harm below the noise, and slower progress, are not detected. [`DelayLimit`](super::DelayLimit) covers these.
+//! **Why.** A controller that observes gradients can misjudge the effect on the loss: at a large learning rate and 1000x, training
+//! diverges while all gains look normal. The loss guard is a safety net around any other controller. It costs nothing, because ranks
+//! agree on the loss in the step header anyway. **Why not.** The training loss is noisy, and the loss without compression is unknown.
+//! The guard does not detect harm below the noise, or slower progress. [`DelayLimit`](crate::control::delay_limit::DelayLimit) covers
+//! these.
 //!
-//! **Method.** A point is the median of the agreed training loss over `window` steps. A line by medians (Theil and Sen) is fitted to
-//! the last `points` points. Its noise is the larger of the median absolute deviation and the average miss of earlier lines. The
-//! expected value of the next point is the line's end, less `trust` of its progress per point. When the ratio rises to twice the
-//! highest of the last point and of the present one so far, the line from before the rise is kept as a promise for as many points. The
-//! loss should then have fallen by `trust + trust² + … + trust^j` of a point's progress after `j` points. A point that lies more than
-//! `noises` times the noise above either expectation is an *alarm*. Points above a promise also are an alarm if their noises, less
-//! 1.75 each, add up to `noises`.
+//! **Method.** A *point* is the median of the agreed training loss over `window` steps. A line by medians (Theil and Sen) is fitted to
+//! the last `points` points. Its *noise* is the larger of two numbers: the median absolute deviation, and the average error of earlier
+//! lines' predictions. The expected value of the next point is the end of the line, less `trust` of its progress per point.
+//!
+//! When the ratio rises to twice the highest ratio of the last point and of the current one so far, the line from before the rise is
+//! kept as a *promise* for the next `points` points. After `j` points the loss should have fallen by `trust + trust² + … + trust^j` of
+//! one point's progress. A point that is more than `noises` times the noise above either expectation is an *alarm*. Several points
+//! above a promise also cause an alarm: if their distances from it, in noises and less 1.75 each, add up to `noises`.
 //!
 //! If a loss rises steadily, the line follows it, and its noise grows. The guard therefore also keeps the lowest level of the training
-//! loss: the lowest median of the points of a line, which are `points` in a row, and from 4 on after each start. The noise of this
-//! level is that of its line, or the average miss of points *below* their line, whichever is larger. Points above a line do not widen
-//! it. Each point adds the number of noises by which it lies above the lowest level to a sum, at most `noises`, less 0.6·`noises`. The
-//! sum never falls below 0. A sum above 2·`noises` is an alarm. The sum has no time limit, and is reset by an alarm or by a point
-//! without compression. Of 900 simulated runs that fall for 500 steps and then rise exponentially, by 0.01 a step or by 0.0015 a step,
-//! at noise of standard deviation 0.02, 0.05 or 0.1, one has no alarm within 500 steps. The median delay is 20 to 340 steps. Of 3000
+//! loss. This is the lowest median of the points of a line (`points` in a row, and after each start from 4 on). The noise of this
+//! level is the larger of the noise of its line and the average error of points *below* their line. Points above a line do not
+//! increase it. Each point adds its distance above the lowest level, in noises and at most `noises`, to a sum, and subtracts
+//! 0.6·`noises`. The sum never falls below 0. A sum above 2·`noises` is an alarm. The sum has no time limit; an alarm or a point
+//! without compression resets it.
+//!
+//! In 900 simulated runs, the loss falls for 500 steps and then rises exponentially, by 0.01 or by 0.0015 per step, with a noise of
+//! standard deviation 0.02, 0.05 or 0.1. One of these has no alarm within 500 steps; the median delay is 20 to 340 steps. Of 3000
 //! healthy runs of 1000 steps (falling, on a plateau, with lower learning rates, epochs or one cycle) none has an alarm.
 //!
 //! | event | consequence |
@@ -32,23 +36,24 @@
 //! | the limit reaches the ratio sent before the alarms | the limit is removed |
 //!
 //! A lower limit applies from the next step on. The step of the alarm is still sent at the previous limit, and then [discards the
-//! residual](Controller::discards_residual). At 1000x the residual is hundreds of steps old, and sending it at once when the limit falls
-//! would make training diverge.
+//! residual](Controller::discards_residual). At 1000x the residual is hundreds of steps old, and training would diverge if it were sent
+//! at once when the limit falls.
 //!
-//! A validation loss reported by the training loop is a second trend, with one point per report. Its steady rise is not an alarm,
-//! since it is more often overfitting. If the training loss rises for other reasons than compression (an adversary, harder data), the
-//! guard costs compression, not accuracy. Steps without a loss change nothing. This controller has no effect without any loss, or
-//! while points are as expected. The inner controller is notified of the levels sent instead of its own ([`Controller::overruled`]).
+//! If the training loop reports a validation loss, this is a second trend, with one point per report. Its steady rise is not an
+//! alarm, because the usual cause is overfitting. If the training loss rises for other reasons than compression (an adversary, harder
+//! data), the guard costs compression, not accuracy. Steps without a loss change nothing. This controller has no effect without any
+//! loss, or while points are as expected. The inner controller is notified of the ratios sent instead of its own
+//! ([`Controller::overruled`]).
 //!
 //! **Knobs.** [`LossGuardConfig`].
 //!
 //! **Source.** This project's. The line is from P. K. Sen, *Estimates of the Regression Coefficient Based on Kendall's Tau*, JASA 63, 1968.
 //!
 //! ```
-//! use briquette_core::CompressionFactor;
-//! use briquette_core::control::{Agreed, Controller, LossGuard, LossGuardConfig, Schedule};
+//! use briquette_core::CompressionRatio;
+//! use briquette_core::control::{Agreed, Controller, loss_guard::{LossGuard, LossGuardConfig}, schedule::Schedule};
 //! use briquette_core::reduce::AgreedStep;
-//! let inner = Schedule::constant(CompressionFactor::new(100.0)?);
+//! let inner = Schedule::constant(CompressionRatio::new(100.0)?);
 //! let mut guard = LossGuard::new(LossGuardConfig::default(), inner)?;
 //! let mut reasons = vec![];
 //! for step in 0..120 {
@@ -72,12 +77,10 @@ mod trend;
 
 pub use config::LossGuardConfig;
 
-use super::{Agreed, Controller, Decision, Needs};
-use crate::CompressionFactor;
-use crate::config::Described;
 use crate::error::ConfigError;
-use crate::reduce::{AgreedStep, Levels};
-use crate::stateful;
+use crate::seam::{Agreed, AgreedStep, Controller, Decision, Needs, Ratios};
+use crate::settings::Described;
+use crate::{CompressionRatio, stateful};
 use trend::{Alarm, Reading, Trend};
 
 /// Number of points after an alarm at which the loss must be as expected.
@@ -94,7 +97,7 @@ pub struct LossGuard<K> {
     losses: Vec<f64>,
     training: Trend,
     validation: Trend,
-    limit: Option<CompressionFactor>,
+    limit: Option<CompressionRatio>,
     /// Number of points until a new attempt.
     hold: u64,
     alarms: u32,
@@ -109,9 +112,9 @@ pub struct LossGuard<K> {
     /// The reason for a changed limit, until it is reported.
     why: Option<String>,
     /// Limited ratios of slots.
-    limited: Vec<CompressionFactor>,
+    limited: Vec<CompressionRatio>,
     /// The limit before the reductions since the last decision.
-    before: Option<Option<CompressionFactor>>,
+    before: Option<Option<CompressionRatio>>,
     /// Set if this step discards the residual.
     gives_up: bool,
 }
@@ -146,14 +149,14 @@ impl<K: Controller> LossGuard<K> {
     }
 
     /// Returns the highest ratio that may be sent; `None` if the inner controller decides.
-    pub fn limit(&self) -> Option<CompressionFactor> {
+    pub fn limit(&self) -> Option<CompressionRatio> {
         self.limit
     }
 
     /// Lowers the limit to `from / by`. `from` is the highest ratio that may have caused the alarm.
     fn lower(&mut self, from: f64, by: f64, why: String) {
         let to = Some(from / by).filter(|to| *to >= 2.0).unwrap_or(1.0);
-        let limit = CompressionFactor::new(to).unwrap_or(CompressionFactor::DENSE);
+        let limit = CompressionRatio::new(to).unwrap_or(CompressionRatio::DENSE);
         self.before.get_or_insert(self.limit);
         self.wanted = if self.limit.is_some() { self.wanted.max(from) } else { from };
         self.limit = Some(limit);
@@ -185,7 +188,7 @@ impl<K: Controller> LossGuard<K> {
     /// Records the training loss of a step.
     fn learn(&mut self, loss: f64) {
         if !loss.is_finite() {
-            if self.limit != Some(CompressionFactor::DENSE) {
+            if self.limit != Some(CompressionRatio::DENSE) {
                 self.lower(self.training.highest(), f64::INFINITY, "the training loss is not finite".into());
                 self.alarms = self.alarms.saturating_add(1);
             }
@@ -205,11 +208,11 @@ impl<K: Controller> LossGuard<K> {
     }
 
     /// Handles a point without an alarm while there is a limit.
-    fn hold(&mut self, loss: f64, limit: CompressionFactor) {
+    fn hold(&mut self, loss: f64, limit: CompressionRatio) {
         let LossGuardConfig { back, hold, .. } = self.settings;
         match self.expected.filter(|expected| loss > *expected) {
             None => self.expected = None,
-            Some(expected) if limit > CompressionFactor::DENSE => {
+            Some(expected) if limit > CompressionRatio::DENSE => {
                 self.late += 1;
                 if self.late == PATIENCE {
                     self.lower(limit.get(), back, format!("training loss still {loss:.2}, {expected:.2} expected"));
@@ -220,7 +223,7 @@ impl<K: Controller> LossGuard<K> {
         }
         self.hold = self.hold.saturating_sub(1);
         if self.hold == 0 {
-            let next = CompressionFactor::new(limit.get() * back).unwrap_or(limit);
+            let next = CompressionRatio::new(limit.get() * back).unwrap_or(limit);
             self.limit = Some(next).filter(|next| next.get() < self.wanted);
             (self.hold, self.expected) = (hold, None);
             let until = self.limit.map_or("no limit any more".to_owned(), |next| format!("at most {next}"));
@@ -230,7 +233,7 @@ impl<K: Controller> LossGuard<K> {
     }
 
     /// Returns the limit of this step if the decision exceeds it. At the step that lowers the limit, the previous limit applies.
-    fn apply(&mut self, highest: f64) -> Option<CompressionFactor> {
+    fn apply(&mut self, highest: f64) -> Option<CompressionRatio> {
         let before = self.before.take();
         self.gives_up = before.is_some();
         let limit = before.unwrap_or(self.limit).filter(|limit| highest > limit.get());
@@ -239,11 +242,11 @@ impl<K: Controller> LossGuard<K> {
     }
 }
 
-fn highest(levels: Levels<'_>) -> f64 {
-    match levels {
-        Levels::Own => 1.0,
-        Levels::All(factor) => factor.get(),
-        Levels::PerSlot(factors) => factors.iter().map(|factor| factor.get()).fold(1.0, f64::max),
+fn highest(ratios: Ratios<'_>) -> f64 {
+    match ratios {
+        Ratios::Own => 1.0,
+        Ratios::All(ratio) => ratio.get(),
+        Ratios::PerSlot(ratios) => ratios.iter().map(|ratio| ratio.get()).fold(1.0, f64::max),
     }
 }
 
@@ -270,38 +273,38 @@ impl<K: Controller> Controller for LossGuard<K> {
     }
 
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-        let Decision { levels, reason } = self.inner.decide(agreed);
-        let (all, highest) = (matches!(levels, Levels::All(_)), highest(levels));
+        let Decision { ratios, reason } = self.inner.decide(agreed);
+        let (all, highest) = (matches!(ratios, Ratios::All(_)), highest(ratios));
         self.limited.clear();
-        if let Levels::PerSlot(factors) = levels {
-            self.limited.extend_from_slice(factors);
+        if let Ratios::PerSlot(ratios) = ratios {
+            self.limited.extend_from_slice(ratios);
         }
         let limit = self.apply(highest);
         let reason = [self.why.take(), reason].into_iter().flatten().reduce(|own, inner| format!("{own}; {inner}"));
-        let levels = match (all, limit) {
-            (true, Some(limit)) => Levels::All(limit),
-            (true, None) => Levels::All(CompressionFactor::new(highest).unwrap_or(CompressionFactor::DENSE)),
+        let ratios = match (all, limit) {
+            (true, Some(limit)) => Ratios::All(limit),
+            (true, None) => Ratios::All(CompressionRatio::new(highest).unwrap_or(CompressionRatio::DENSE)),
             (false, limit) => {
                 let limit = limit.map_or(f64::INFINITY, |limit| limit.get());
-                self.limited.iter_mut().filter(|factor| factor.get() > limit).for_each(|factor| {
-                    *factor = CompressionFactor::new(limit).unwrap_or(CompressionFactor::DENSE);
+                self.limited.iter_mut().filter(|ratio| ratio.get() > limit).for_each(|ratio| {
+                    *ratio = CompressionRatio::new(limit).unwrap_or(CompressionRatio::DENSE);
                 });
-                if self.limited.is_empty() { Levels::Own } else { Levels::PerSlot(&self.limited) }
+                if self.limited.is_empty() { Ratios::Own } else { Ratios::PerSlot(&self.limited) }
             }
         };
         if limit.is_some() {
-            self.inner.overruled(levels);
+            self.inner.overruled(ratios);
         }
-        Decision { levels, reason }
+        Decision { ratios, reason }
     }
 
     fn discards_residual(&self) -> bool {
         self.gives_up || self.inner.discards_residual()
     }
 
-    fn overruled(&mut self, levels: Levels<'_>) {
-        self.sent = highest(levels);
-        self.inner.overruled(levels);
+    fn overruled(&mut self, ratios: Ratios<'_>) {
+        self.sent = highest(ratios);
+        self.inner.overruled(ratios);
     }
 
     fn describe(&self) -> Option<String> {

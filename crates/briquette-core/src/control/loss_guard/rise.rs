@@ -6,8 +6,7 @@
 
 use super::trend::{Line, Reading, median};
 use crate::error::StateError;
-use crate::state::fields::Saved;
-use crate::state::{State, Value};
+use crate::state::{State, Value, fields::Saved};
 
 /// Share of [`Reading::noises`] by which a point may lie above the lowest level without adding to the sum.
 const ALLOWED: f64 = 0.6;

@@ -1,16 +1,16 @@
 mod rises;
 
 use super::*;
-use crate::config::{ControllerConfig, Feedback};
-use crate::control::Schedule;
+use crate::control::schedule::Schedule;
+use crate::settings::{ControllerConfig, Feedback};
 use crate::state::Stateful;
 
-fn factor(factor: f64) -> CompressionFactor {
-    CompressionFactor::new(factor).unwrap()
+fn ratio(ratio: f64) -> CompressionRatio {
+    CompressionRatio::new(ratio).unwrap()
 }
 
 fn guard(settings: LossGuardConfig) -> LossGuard<Schedule> {
-    LossGuard::new(settings, Schedule::constant(factor(100.0))).unwrap()
+    LossGuard::new(settings, Schedule::constant(ratio(100.0))).unwrap()
 }
 
 fn step<K: Controller>(
@@ -21,7 +21,7 @@ fn step<K: Controller>(
     let agreed_step = AgreedStep { loss, validation_loss, ..AgreedStep::default() };
     guard.observe(&agreed_step);
     let decision = guard.decide(&Agreed::new(&agreed_step, &[]));
-    (decision.factor().unwrap().get(), decision.reason)
+    (decision.ratio().unwrap().get(), decision.reason)
 }
 
 /// Points of one step each: 8, 7, 6, 5 lie on a line of slope −1 without noise. The noise is then taken to be 2 % of the line's end,
@@ -33,8 +33,8 @@ fn golden_a_point_above_the_trend_lowers_the_ratio_for_a_while() {
     let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
     let losses = [8.0, 7.0, 6.0, 5.0, 5.6, 4.6, 4.6, 4.5];
     let seen: Vec<_> = losses.iter().map(|loss| step(&mut guard, Some(*loss), None)).collect();
-    let (factors, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
-    assert_eq!(factors, [100.0, 100.0, 100.0, 100.0, 100.0, 25.0, 100.0, 100.0]);
+    let (ratios, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(ratios, [100.0, 100.0, 100.0, 100.0, 100.0, 25.0, 100.0, 100.0]);
     assert_eq!(reasons[4].as_deref(), Some("training loss 5.60, 5.50 expected: at most 25x"));
     assert_eq!(reasons[6].as_deref(), Some("2 points as expected: no limit any more"));
     assert_eq!(reasons.iter().flatten().count(), 2);
@@ -48,8 +48,8 @@ fn a_loss_that_falls_as_losses_do_has_no_effect() {
         for t in 0..3000 {
             let noise: f64 = (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * 0.3;
             let loss = 0.5 + 1.8 / (1.0 + 0.01 * f64::from(t)) + noise;
-            let (factor, reason) = step(&mut guard, Some(loss), None);
-            assert_eq!((factor, reason), (100.0, None), "seed {seed}, step {t}");
+            let (ratio, reason) = step(&mut guard, Some(loss), None);
+            assert_eq!((ratio, reason), (100.0, None), "seed {seed}, step {t}");
         }
     }
 }
@@ -78,7 +78,7 @@ impl Stateful for ByTurns {}
 impl Controller for ByTurns {
     fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
         self.0 += 1;
-        Decision::all(factor(if self.0.is_multiple_of(2) { 100.0 } else { 1.0 }), None)
+        Decision::all(ratio(if self.0.is_multiple_of(2) { 100.0 } else { 1.0 }), None)
     }
 }
 
@@ -102,8 +102,8 @@ fn a_loss_that_does_not_come_back_lowers_the_ratio_again() {
     let mut guard = guard(LossGuardConfig { window: 1, points: 4, hold: 2, ..LossGuardConfig::default() });
     let losses = [8.0, 7.0, 6.0, 5.0, 5.6, 5.6, 5.7, 5.7, 5.7, 5.4, 5.4, 5.4, 5.4];
     let seen: Vec<_> = losses.iter().map(|loss| step(&mut guard, Some(*loss), None)).collect();
-    let (factors, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
-    assert_eq!(factors[4..], [100.0, 25.0, 25.0, 6.25, 6.25, 1.0, 1.0, 1.0, 4.0]);
+    let (ratios, reasons): (Vec<f64>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(ratios[4..], [100.0, 25.0, 25.0, 6.25, 6.25, 1.0, 1.0, 1.0, 4.0]);
     assert_eq!(reasons[8].as_deref(), Some("training loss still 5.70, 4.60 expected: at most 1x"));
 }
 
@@ -116,7 +116,7 @@ fn a_point_counts_for_the_highest_ratio_of_its_steps() {
     let seen: Vec<_> = losses.map(|loss| step(&mut guard, Some(loss), None)).collect();
     assert_eq!(seen[9].1.as_deref(), Some("training loss 7.00, 5.50 expected: at most 25x"));
     assert_eq!(seen[9..].iter().map(|seen| seen.0).collect::<Vec<_>>(), [100.0, 1.0, 25.0]);
-    assert_eq!(guard.limit(), Some(factor(25.0)));
+    assert_eq!(guard.limit(), Some(ratio(25.0)));
 }
 
 /// Points of 1 with a noise of 2 %: .08 above the promise is four noises. The first such point is no alarm, the second is (2.25 + 4 > 5).
@@ -136,12 +136,12 @@ fn raises_that_do_no_harm_raise_no_alarm() {
     let mut alarms = 0;
     for seed in 0..20 {
         let settings = LossGuardConfig::default();
-        let mut guard = LossGuard::new(settings, Schedule::constant(factor(2.0))).unwrap();
+        let mut guard = LossGuard::new(settings, Schedule::constant(ratio(2.0))).unwrap();
         let mut rng = crate::Key::new(seed).block(0);
         for t in 0..3000 {
             let noise: f64 = (0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * 0.3;
             let loss = 0.5 + 1.8 / (1.0 + 0.01 * f64::from(t)) + noise;
-            guard.inner = Schedule::constant(factor(if t / 250 % 2 == 0 { 2.0 } else { 100.0 }));
+            guard.inner = Schedule::constant(ratio(if t / 250 % 2 == 0 { 2.0 } else { 100.0 }));
             alarms += usize::from(step(&mut guard, Some(loss), None).1.is_some_and(|why| why.contains("expected: at")));
         }
     }
@@ -170,7 +170,7 @@ fn a_short_fall_promises_nothing() {
 #[test]
 fn where_nothing_is_compressed_no_alarm_is_raised() {
     let settings = LossGuardConfig { window: 1, points: 4, ..LossGuardConfig::default() };
-    let mut guard = LossGuard::new(settings, Schedule::constant(factor(1.0))).unwrap();
+    let mut guard = LossGuard::new(settings, Schedule::constant(ratio(1.0))).unwrap();
     for t in 0..50 {
         assert_eq!(step(&mut guard, Some(1.5_f64.powi(t)), None), (1.0, None));
     }
@@ -183,8 +183,8 @@ fn a_reported_validation_loss_is_a_trend_of_its_own() {
         assert_eq!(step(&mut guard, None, Some(loss)).0, 100.0, "report {t}");
         assert_eq!(step(&mut guard, None, None).0, 100.0);
     }
-    let (factor, reason) = step(&mut guard, None, Some(1.6));
-    assert_eq!((factor, reason.as_deref()), (100.0, Some("validation loss 1.60, 1.58 expected: at most 25x")));
+    let (ratio, reason) = step(&mut guard, None, Some(1.6));
+    assert_eq!((ratio, reason.as_deref()), (100.0, Some("validation loss 1.60, 1.58 expected: at most 25x")));
     assert!(guard.discards_residual());
     assert_eq!((step(&mut guard, None, None).0, guard.discards_residual()), (25.0, false));
 }
@@ -194,7 +194,7 @@ fn a_reported_validation_loss_is_a_trend_of_its_own() {
 fn training_that_diverges_under_compression_is_caught() {
     let train = |guarded: bool| {
         let settings = LossGuardConfig { window: 5, points: 6, hold: 20, ..LossGuardConfig::default() };
-        let mut guard = LossGuard::new(settings, Schedule::constant(factor(1000.0))).unwrap();
+        let mut guard = LossGuard::new(settings, Schedule::constant(ratio(1000.0))).unwrap();
         let (mut x, mut residual, mut worst) = ([1.0_f64; 64], [0.0_f64; 64], 0.0_f64);
         let mut last = 0.0;
         for t in 0..600_usize {
@@ -232,8 +232,8 @@ fn impossible_settings_are_refused() {
         assert!(wrong.check().unwrap_err().to_string().contains("of loss-guard"), "{wrong:?}");
     }
     let none: ControllerConfig = "loss-guard:none".parse().unwrap();
-    let error = none.get().build(&Feedback::Error, 4).map(drop).unwrap_err().to_string();
-    assert!(error.contains("use loss-guard:gravac"), "{error}");
+    let error = none.get().build(&Feedback::error(), 4).map(drop).unwrap_err().to_string();
+    assert!(error.contains("use loss-guard:cost-aware"), "{error}");
     let nested: ControllerConfig = "loss-guard:(cost-aware:50x,look=10),hold=4".parse().unwrap();
     assert_eq!(nested.to_string().parse(), Ok(nested));
 }

@@ -2,8 +2,7 @@
 
 use super::rise::Rise;
 use crate::error::StateError;
-use crate::state::fields::Saved;
-use crate::state::{State, Value};
+use crate::state::{State, Value, fields::Saved};
 use crate::stateful;
 
 /// Minimum number of points of a line.

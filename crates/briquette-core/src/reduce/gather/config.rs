@@ -2,41 +2,24 @@
 
 use super::{Gather, Grain};
 use crate::Layout;
-use crate::compress::{Compressor, Dense, ErrorBound, Spec};
-use crate::config::{
-    CompressorConfig, Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits, probes, worse,
-};
 use crate::error::ConfigError;
-use crate::reduce::Reducer;
+use crate::seam::{ErrorBound, Reducer};
+use crate::settings::{CompressorConfig, Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 
 /// Settings of [`Gather`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(default, deny_unknown_fields)]
+#[described(
+    name = "gather",
+    help = "an all-gather of compressed messages, one for all or one a slot (topk:20x:q8)",
+    representatives("gather:dense")
+)]
 pub struct GatherConfig {
     /// The compressor of the messages.
+    #[setting(default = "topk:20x:q8")]
     pub compressor: CompressorConfig,
     /// Sends one message per slot instead of one per vector.
     pub per_slot: bool,
-}
-
-/// Top-k at 5 % with 8-bit values, over the whole vector.
-impl Default for GatherConfig {
-    fn default() -> Self {
-        GatherConfig {
-            compressor: CompressorConfig::top_k_q8(crate::CompressionFactor::constant(20.0)),
-            per_slot: false,
-        }
-    }
-}
-
-impl Described for GatherConfig {
-    const NAME: &'static str = "gather";
-    const SETTINGS: &'static str = "COMPRESSOR[,per-slot=true]";
-    const HELP: &'static str = "an all-gather of compressed messages, one for all or one a slot (topk:20x:q8)";
-
-    fn representatives() -> Vec<Self> {
-        vec![GatherConfig { compressor: Dense::representative().into(), per_slot: false }]
-    }
 }
 
 impl ReducerSettings for GatherConfig {
@@ -63,11 +46,11 @@ impl ReducerSettings for GatherConfig {
 
     fn error_bound(&self, len: usize) -> Option<ErrorBound> {
         let compressor = self.compressor.build();
-        probes(len).map(|x| compressor.error_bound(&x)).reduce(worse)
+        ErrorBound::of(&compressor, len)
     }
 
     fn compressor(&self) -> Option<CompressorConfig> {
-        Some(self.compressor)
+        Some(self.compressor.clone())
     }
 }
 

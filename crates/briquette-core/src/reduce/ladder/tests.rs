@@ -1,16 +1,16 @@
 use super::*;
-use crate::comm::Local;
-use crate::reduce::AgreedStep;
-use crate::wrapper::ErrorFeedback;
-use crate::{Key, comm::run_ranks};
+use crate::Key;
+use crate::comm::{Local, run_ranks};
+use crate::seam::AgreedStep;
+use crate::wrapper::error_feedback::ErrorFeedback;
 
 fn ladder() -> Ladder<Box<dyn Reducer>> {
     let exchange = Exchange::default();
     Ladder::new(LadderConfig::default().sparse().build(&exchange, &Layout::flat(1)).unwrap())
 }
 
-fn level(factor: f64) -> Levels<'static> {
-    Levels::All(CompressionFactor::new(factor).unwrap())
+fn all(ratio: f64) -> Ratios<'static> {
+    Ratios::All(CompressionRatio::new(ratio).unwrap())
 }
 
 fn input(rank: usize) -> Vec<f32> {
@@ -22,10 +22,10 @@ fn input(rank: usize) -> Vec<f32> {
 #[test]
 fn golden_a_ratio_chooses_what_travels() {
     let mut seen = Vec::new();
-    for factor in [2.0, 2.9, 4.0, 5.0, 10.0] {
+    for ratio in [2.0, 2.9, 4.0, 5.0, 10.0] {
         let ranks = run_ranks(Local::world(4), |mut comm| {
             let (mut ladder, layout, mut average) = (ladder(), Layout::flat(3000), vec![0.0; 3000]);
-            ladder.knob().unwrap().set(level(factor));
+            ladder.knob().unwrap().set(all(ratio));
             let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
             let round = Round {
                 key: Key::new(1),
@@ -38,7 +38,7 @@ fn golden_a_ratio_chooses_what_travels() {
             let exchanged = ladder.exchange(round, &mut comm)?;
             let mut report = Report::default();
             ladder.report(&mut report);
-            Ok::<_, ReduceError>((exchanged.traffic.sent, report.factor.unwrap().get()))
+            Ok::<_, ReduceError>((exchanged.traffic.sent, report.ratio.unwrap().get()))
         });
         seen.push(ranks[0].clone().unwrap());
     }
@@ -49,16 +49,16 @@ fn golden_a_ratio_chooses_what_travels() {
     assert!(seen[4].0 < 1800 && seen[4].1 == 10.0, "{seen:?}");
 }
 
-/// Under error feedback a step's input plus the previous residual equals the contribution plus the next residual, at any level.
+/// Under error feedback a step's input plus the previous residual equals the contribution plus the next residual, at any rung.
 #[test]
-fn a_residual_goes_through_all_levels() {
+fn a_residual_goes_through_all_rungs() {
     run_ranks(Local::world(4), |mut comm| {
         let (layout, mut average) = (Layout::flat(3000), vec![0.0; 3000]);
         let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
         let mut feedback = ErrorFeedback::new(ladder());
         let (mut totals, mut sum) = ([0.0_f64; 3000], [0.0_f64; 3000]);
-        for (step, factor) in [20.0, 2.0, 4.0, 10.0, 4.0, 2.0].into_iter().enumerate() {
-            feedback.inner().knob().unwrap().set(level(factor));
+        for (step, ratio) in [20.0, 2.0, 4.0, 10.0, 4.0, 2.0].into_iter().enumerate() {
+            feedback.inner().knob().unwrap().set(all(ratio));
             let (slots, key) = (layout.slots(), Key::new(1).step(step as u64));
             let round =
                 Round { key, slots, agreed_step: &agreed_step, input: &input, average: &mut average, sent: None };
@@ -71,7 +71,7 @@ fn a_residual_goes_through_all_levels() {
             for i in 0..3000 {
                 totals[i] += f64::from(average[i]) * 4.0;
                 sum[i] += fed[i];
-                assert!((totals[i] + sums[i] - sum[i]).abs() < 1e-3 * (1.0 + sum[i].abs()), "{factor}x, value {i}");
+                assert!((totals[i] + sums[i] - sum[i]).abs() < 1e-3 * (1.0 + sum[i].abs()), "{ratio}x, value {i}");
             }
         }
         Ok::<_, ReduceError>(())
@@ -83,10 +83,10 @@ fn a_residual_goes_through_all_levels() {
 #[test]
 fn rings_gains_are_one_and_messages_their_own() {
     let (mut ladder, layout, input) = (ladder(), Layout::flat(3000), input(0));
-    let factors = [2.0, 4.0, 10.0, 100.0].map(|factor| CompressionFactor::new(factor).unwrap());
+    let ratios = [2.0, 4.0, 10.0, 100.0].map(|ratio| CompressionRatio::new(ratio).unwrap());
     let mut energies = Energies::new();
     let probe =
-        Probe { input: &input, slots: layout.slots(), key: Key::new(0), rank: 0, factors: &factors, per_slot: false };
+        Probe { input: &input, slots: layout.slots(), key: Key::new(0), rank: 0, ratios: &ratios, per_slot: false };
     ladder.knob().unwrap().probe(&probe, &mut energies);
     let (total, kept) = (energies.norm2(0), energies.kept(0));
     assert!((total - norm2(&input)).abs() < 1e-6 * total);
@@ -97,6 +97,6 @@ fn rings_gains_are_one_and_messages_their_own() {
 /// A rung starts at its bound.
 #[test]
 fn a_ratio_at_a_bound_is_of_the_next_rung() {
-    let of = |factor: f64| ring(CompressionFactor::new(factor).unwrap());
+    let of = |ratio: f64| ring(CompressionRatio::new(ratio).unwrap());
     assert_eq!([1.0, 2.99, 3.0, 5.99, 6.0].map(of), [Some(0), Some(0), Some(1), Some(1), None]);
 }

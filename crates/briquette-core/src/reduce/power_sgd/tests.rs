@@ -1,9 +1,9 @@
 use super::*;
 use crate::Layout;
 use crate::comm::{Local, Session};
-use crate::reduce::AgreedStep;
+use crate::seam::AgreedStep;
 use crate::state::{State, Stateful};
-use crate::wrapper::ErrorFeedback;
+use crate::wrapper::error_feedback::ErrorFeedback;
 use rand_distr::{Distribution, StandardNormal};
 
 #[test]
@@ -95,8 +95,8 @@ fn over_ranks_it_is_a_single_process_on_the_mean_gradient() {
         }
         // The mean residual is the same; each rank's differs.
         let left = mean(ranks.iter().map(|rank| rank.1.residual().to_vec()));
-        assert!(furthest(&left, lone.1.residual()) < 1e-4, "{world} ranks");
-        assert!(furthest(ranks[0].1.residual(), lone.1.residual()) > 0.1, "{world} ranks");
+        assert!(furthest(&left, &lone.1.residual()) < 1e-4, "{world} ranks");
+        assert!(furthest(&ranks[0].1.residual(), &lone.1.residual()) > 0.1, "{world} ranks");
         // Every rank starts the next step with the same factors.
         let states = ranks.iter().map(|rank| saved(&rank.1).f32s("inner/q", None).unwrap().to_vec());
         let states: Vec<_> = states.collect();

@@ -1,7 +1,8 @@
 use super::*;
 use crate::comm::{Local, RING_FRAME, all_reduce_traffic};
-use crate::reduce::{AgreedStep, Dense};
-use crate::wrapper::ErrorFeedback;
+use crate::reduce::dense::Dense;
+use crate::seam::AgreedStep;
+use crate::wrapper::error_feedback::ErrorFeedback;
 
 const FORMATS: [Wire; 3] = [Wire::Bf16, Wire::F16, Wire::Int8];
 

@@ -28,7 +28,7 @@ impl Wire {
     /// Returns the size in bytes of this many values in one frame, without scaled blocks in 16-bit formats.
     ///
     /// ```
-    /// use briquette_core::reduce::Wire;
+    /// use briquette_core::reduce::ring::Wire;
     /// assert_eq!([Wire::Bf16, Wire::F16, Wire::Int8].map(|wire| wire.bytes(1000)), [2000, 2000, 1000 + 4 * 4]);
     /// ```
     pub fn bytes(self, values: usize) -> usize {

@@ -137,7 +137,7 @@ fn headers_survive_the_wire() {
             compress_seconds: 0.25,
             exchange_seconds: 2.0,
             traffic: Traffic { sent: 1, received: 2 },
-            waiting: Waiting { entered: 3.0, left: 0.5 },
+            residual_energy: ResidualEnergy { entered: 3.0, left: 0.5 },
             ..LastExchange::default()
         }),
     };

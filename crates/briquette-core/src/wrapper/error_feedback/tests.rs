@@ -1,9 +1,13 @@
 use super::*;
-use crate::aggregate::Mean;
+use crate::aggregate::mean::Mean;
 use crate::comm::Local;
-use crate::compress::{Compressor, ErrorBound, TopK};
-use crate::reduce::Gather;
-use crate::{CompressionFactor, Key, Layout, Message};
+use crate::compress::top_k::TopK;
+use crate::laws::{HostDevice, Kernels};
+use crate::reduce::gather::Gather;
+use crate::seam::{Agreed, Compressor, Controller, Decision, DeviceInput, ErrorBound};
+use crate::state::Stateful;
+use crate::wrapper::adaptive::Adaptive;
+use crate::{CompressionRatio, Key, Layout, Message};
 
 type Fed = ErrorFeedback<Gather<TopK, Mean>>;
 
@@ -104,8 +108,8 @@ impl Compressor for Opposite {
     fn error_bound(&self, _x: &[f32]) -> ErrorBound {
         ErrorBound::Biased { omega: 4.0 }
     }
-    fn nominal(&self) -> CompressionFactor {
-        CompressionFactor::DENSE
+    fn nominal(&self) -> CompressionRatio {
+        CompressionRatio::DENSE
     }
 }
 
@@ -123,5 +127,38 @@ fn what_stays_behind_is_finite_or_the_exchange_fails() {
         assert_eq!(step([1.0, 2.0]).unwrap(), [2.0, if sparse { 2.0 } else { 4.0 }]);
         let error = step([3e38, 0.0]).unwrap_err();
         assert!(matches!(&error, ReduceError::NonFinite { rank: 0, .. }), "sparse: {sparse}: {error}");
+    }
+}
+
+/// A controller that compresses 2x and discards every residual.
+struct Alarm;
+
+impl Stateful for Alarm {}
+
+impl Controller for Alarm {
+    fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
+        Decision::all(CompressionRatio::new(2.0).unwrap(), None)
+    }
+
+    fn discards_residual(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_controller_discards_the_residual_on_the_host_and_on_a_device() {
+    let (layout, agreed_step) = (Layout::flat(2), AgreedStep::default());
+    for is_on_device in [false, true] {
+        let mut fed =
+            ErrorFeedback::new(Adaptive::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean), Alarm).unwrap());
+        let (input, mut average, mut comm) = ([1.0, 5.0], [0.0; 2], Local::world(1).remove(0));
+        let mut vector = HostDevice::new(input.to_vec(), Kernels::All);
+        let (mut on_device, mut on_host) = (DeviceInput::new(&mut vector, 1), CompleteVector(&input));
+        let values: &mut dyn Arriving = if is_on_device { &mut on_device } else { &mut on_host };
+        let (key, slots) = (Key::new(0), layout.slots());
+        let round = Round { key, slots, agreed_step: &agreed_step, input: &[], average: &mut average, sent: None };
+        fed.reduce_arriving(round, values, &mut comm).unwrap();
+        fed.commit();
+        assert_eq!(fed.residual(), [0.0; 2], "on the device: {is_on_device}; 1 was not sent");
     }
 }

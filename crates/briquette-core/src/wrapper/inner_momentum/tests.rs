@@ -1,13 +1,13 @@
 use super::*;
-use crate::aggregate::Mean;
+use crate::aggregate::mean::Mean;
 use crate::comm::Local;
-use crate::compress::TopK;
-use crate::control::{Agreed, Controller, Decision};
+use crate::compress::top_k::TopK;
 use crate::error::StateError;
-use crate::reduce::{AgreedStep, Dense, Gather};
+use crate::reduce::{dense::Dense, gather::Gather};
+use crate::seam::{Agreed, AgreedStep, Controller, Decision};
 use crate::state::{State, Stateful};
-use crate::wrapper::Adaptive;
-use crate::{CompressionFactor, Key};
+use crate::wrapper::adaptive::Adaptive;
+use crate::{CompressionRatio, Key};
 use rand_distr::{Distribution, StandardNormal};
 
 const LEN: usize = 30;
@@ -18,8 +18,8 @@ fn settings(momentum: f32) -> InnerMomentumConfig {
     InnerMomentumConfig { momentum }
 }
 
-fn top(factor: f64) -> Gather<TopK, Mean> {
-    Gather::new(TopK::factor(CompressionFactor::new(factor).unwrap()), Mean)
+fn top(ratio: f64) -> Gather<TopK, Mean> {
+    Gather::new(TopK::ratio(CompressionRatio::new(ratio).unwrap()), Mean)
 }
 
 /// Controller that alternates between ten sparse and ten dense steps.
@@ -39,8 +39,8 @@ fn is_dense(step: u64) -> bool {
 
 impl Controller for InTurns {
     fn decide(&mut self, agreed: &Agreed<'_>) -> Decision<'_> {
-        let factor = if is_dense(agreed.agreed_step.step) { 1.0 } else { 10.0 };
-        Decision::all(CompressionFactor::new(factor).unwrap(), None)
+        let ratio = if is_dense(agreed.agreed_step.step) { 1.0 } else { 10.0 };
+        Decision::all(CompressionRatio::new(ratio).unwrap(), None)
     }
 }
 
@@ -152,7 +152,7 @@ fn dense_it_is_the_optimizer_whatever_decay_and_dampening_it_has() {
 fn around_an_optimizer_with_momentum_it_is_momentum_correction_around_one_without() {
     for momentum in [0.5, 0.9] {
         for world in [1, 3] {
-            let correction = Momentum { momentum, ..Momentum::default() };
+            let correction = MomentumCorrectionConfig { momentum, ..MomentumCorrectionConfig::default() };
             let ours =
                 train(world, [momentum, 0.0, 0.0], || InnerMomentum::new(in_turns(), settings(momentum)).unwrap());
             let theirs = train(world, [0.0; 3], || MomentumCorrection::new(in_turns(), correction).unwrap());

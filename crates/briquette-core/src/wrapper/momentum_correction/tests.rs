@@ -1,19 +1,20 @@
 use super::*;
-use crate::aggregate::Mean;
+use crate::aggregate::mean::Mean;
 use crate::comm::{Local, Session};
-use crate::compress::TopK;
-use crate::control::Schedule;
-use crate::reduce::{AgreedStep, Dense, Gather};
-use crate::wrapper::{Adaptive, ErrorFeedback};
-use crate::{CompressionFactor, Key, Layout};
+use crate::compress::top_k::TopK;
+use crate::control::schedule::Schedule;
+use crate::reduce::{dense::Dense, gather::Gather};
+use crate::seam::AgreedStep;
+use crate::wrapper::{adaptive::Adaptive, error_feedback::ErrorFeedback};
+use crate::{CompressionRatio, Key, Layout};
 use rand_distr::{Distribution, StandardNormal};
 
-fn top(factor: f64) -> Gather<TopK, Mean> {
-    Gather::new(TopK::factor(CompressionFactor::new(factor).unwrap()), Mean)
+fn top(ratio: f64) -> Gather<TopK, Mean> {
+    Gather::new(TopK::ratio(CompressionRatio::new(ratio).unwrap()), Mean)
 }
 
-fn settings(momentum: f32) -> Momentum {
-    Momentum { momentum, ..Momentum::default() }
+fn settings(momentum: f32) -> MomentumCorrectionConfig {
+    MomentumCorrectionConfig { momentum, ..MomentumCorrectionConfig::default() }
 }
 
 /// Runs one exchange and returns the average.
@@ -27,7 +28,7 @@ fn exchange(reducer: &mut dyn Reducer, step: u64, input: &[f32], comm: &mut Sess
 }
 
 /// Returns a single rank's averages, velocities and pending values under the given gradients.
-fn alone(settings: Momentum, gradients: &[[f32; 2]]) -> Vec<[Vec<f32>; 3]> {
+fn alone(settings: MomentumCorrectionConfig, gradients: &[[f32; 2]]) -> Vec<[Vec<f32>; 3]> {
     let mut comm = Local::world(1).remove(0);
     let mut reducer = MomentumCorrection::new(top(2.0), settings).unwrap();
     let mut step = |(step, g): (u64, &[f32; 2])| {
@@ -53,7 +54,7 @@ fn what_was_sent_loses_its_velocity_by_hand() {
 #[test]
 fn without_masking_velocity_goes_on_by_hand() {
     // u = (4, 1), (2 + 4, .5 + 1), (3 + 4, .75 + 1).
-    let steps = alone(Momentum { masking: false, ..settings(0.5) }, &[[4.0, 1.0]; 3]);
+    let steps = alone(MomentumCorrectionConfig { masking: false, ..settings(0.5) }, &[[4.0, 1.0]; 3]);
     let expected = [
         [[4.0, 0.0], [4.0, 1.0], [0.0, 1.0]],
         [[6.0, 0.0], [6.0, 1.5], [0.0, 2.5]],
@@ -66,7 +67,8 @@ fn without_masking_velocity_goes_on_by_hand() {
 fn nesterov_by_hand() {
     // Momentum 1/2, gradient 1. u = ½·(0 + 1), v = .5 + 1; u = ½·(.5 + 1), v = .75 + 1; u = ½·(.75 + 1), v = .875 + 1.
     let mut comm = Local::world(1).remove(0);
-    let mut reducer = MomentumCorrection::new(Dense, Momentum { nesterov: true, ..settings(0.5) }).unwrap();
+    let mut reducer =
+        MomentumCorrection::new(Dense, MomentumCorrectionConfig { nesterov: true, ..settings(0.5) }).unwrap();
     let sent: Vec<f32> = (0..3).map(|step| exchange(&mut reducer, step, &[1.0], &mut comm).unwrap()[0]).collect();
     assert_eq!(sent, [1.5, 1.75, 1.875]);
     assert_eq!((reducer.velocity(), reducer.pending()), (&[0.875][..], &[0.0][..]));
@@ -103,7 +105,8 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
 /// Returns the averages of a dense exchange of `gradient(rank)` on every rank, clipped.
 fn clipped(world: usize, clip: f64, gradient: impl Fn(usize) -> Vec<f32> + Sync) -> Vec<f32> {
     let mut ranks = Local::run(world, |mut comm| {
-        let mut reducer = MomentumCorrection::new(Dense, Momentum { clip: Some(clip), ..settings(0.5) }).unwrap();
+        let mut reducer =
+            MomentumCorrection::new(Dense, MomentumCorrectionConfig { clip: Some(clip), ..settings(0.5) }).unwrap();
         exchange(&mut reducer, 0, &gradient(comm.rank()), &mut comm)
     });
     ranks.swap_remove(0).unwrap()
@@ -163,7 +166,7 @@ fn train<R: Reducer>(world: usize, make: impl Fn() -> R + Sync) -> Vec<Vec<f32>>
 }
 
 /// Runs momentum SGD as in optimizers, in one process, on the mean gradient.
-fn momentum_sgd(world: usize, settings: Momentum) -> Vec<Vec<f32>> {
+fn momentum_sgd(world: usize, settings: MomentumCorrectionConfig) -> Vec<Vec<f32>> {
     let (mut parameters, mut buffer, mut path) = (vec![0.0; LEN], vec![0.0_f32; LEN], Vec::new());
     for step in 0..20 {
         let mut mean = vec![0.0; LEN];
@@ -187,12 +190,12 @@ fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 #[test]
 fn with_every_exchange_dense_it_is_momentum_sgd() {
     for nesterov in [false, true] {
-        let settings = Momentum { nesterov, ..settings(0.9) };
+        let settings = MomentumCorrectionConfig { nesterov, ..settings(0.9) };
         for world in [1, 2, 3, 5] {
             let plain = momentum_sgd(world, settings);
             let dense = train(world, || MomentumCorrection::new(Dense, settings).unwrap());
             let controlled = train(world, || {
-                let adaptive = Adaptive::new(top(10.0), Schedule::constant(CompressionFactor::DENSE)).unwrap();
+                let adaptive = Adaptive::new(top(10.0), Schedule::constant(CompressionRatio::DENSE)).unwrap();
                 MomentumCorrection::new(adaptive, settings).unwrap()
             });
             assert_eq!(dense, controlled, "{world} ranks");

@@ -3,34 +3,35 @@
 
 mod published;
 
-use briquette_core::aggregate::Mean;
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::{Local, Session};
-use briquette_core::compress::{Compressor, Dense as Identity, TopK};
-use briquette_core::config::{Config, ControllerConfig, Exchange, Feedback, ReducerConfig};
-use briquette_core::control::{Agreed, Controller, GraVac, GraVacConfig, Policy};
+use briquette_core::compress::{Compressor, dense::Dense as Identity, top_k::TopK};
+use briquette_core::config::{Config, Exchange, Feedback, ReducerConfig};
+use briquette_core::control::{Agreed, Controller};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{AgreedStep, Gather, Reducer, Round};
+use briquette_core::reduce::{AgreedStep, Reducer, Round, gather::Gather};
 use briquette_core::report::Report;
 use briquette_core::step::Driver;
 use briquette_core::sync::Header;
-use briquette_core::wrapper::{Adaptive, ErrorFeedback};
-use briquette_core::{CompressionFactor, Key, Layout, Message};
+use briquette_core::wrapper::{adaptive::Adaptive, error_feedback::ErrorFeedback};
+use briquette_core::{CompressionRatio, Key, Layout, Message};
+use briquette_zoo::control::gravac::{GraVac, GraVacConfig, Policy};
 use rand_distr::{Distribution, Exp1, StandardNormal};
 
-fn factor(value: f64) -> CompressionFactor {
-    CompressionFactor::new(value).unwrap()
+fn ratio(value: f64) -> CompressionRatio {
+    CompressionRatio::new(value).unwrap()
 }
 
 fn norm2(x: &[f32]) -> f64 {
     x.iter().map(|v| f64::from(*v).powi(2)).sum()
 }
 
-/// Returns the gains of the messages of `x` at these factors, each message refined from the previous one, as probing does.
-fn gains(x: &[f32], factors: &[f64]) -> Vec<f64> {
+/// Returns the gains of the messages of `x` at these ratios, each message refined from the previous one, as probing does.
+fn gains(x: &[f32], ratios: &[f64]) -> Vec<f64> {
     let (mut coarse, mut message) = (Message::default(), Message::default());
     let mut gains = Vec::new();
-    for (i, &c) in factors.iter().enumerate() {
-        let mut top_k = TopK::factor(factor(c));
+    for (i, &c) in ratios.iter().enumerate() {
+        let mut top_k = TopK::ratio(ratio(c));
         match i {
             0 => top_k.compress_into(x, Key::new(0), &mut message),
             _ => top_k.refine_into(x, &coarse, Key::new(0), &mut message),
@@ -55,7 +56,7 @@ fn golden_1_top_k_keeps_these_shares_of_gaussian_and_laplace_vectors() {
 }
 
 #[test]
-fn golden_1_a_gain_is_1_for_the_identity_and_falls_with_the_factor() {
+fn golden_1_a_gain_is_1_for_the_identity_and_falls_with_the_ratio() {
     let mut rng = Key::new(2).block(0);
     let x: Vec<f32> = (0..10_000).map(|_| StandardNormal.sample(&mut rng)).collect();
     let mut message = Message::default();
@@ -77,13 +78,13 @@ type Fed = ErrorFeedback<Adaptive<Gather<TopK, Mean>, GraVac>>;
 
 /// Top-k under GraVAC under error feedback, safe at 2x and bold at 4x, without averaging over steps.
 fn fed(epsilon: f64, world: usize) -> Fed {
-    let policy = Policy::Geometric { ratio: 2.0 };
-    let (min, max, smoothing) = (factor(2.0), factor(4.0), Some(1.0));
+    let policy = Policy::Geometric { growth: 2.0 };
+    let (min, max, smoothing) = (ratio(2.0), ratio(4.0), Some(1.0));
     let config = GraVacConfig { min, max, policy, epsilon, smoothing, ..GraVacConfig::default() };
-    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::factor(min), Mean), config.build(world).unwrap()).unwrap())
+    ErrorFeedback::new(Adaptive::new(Gather::new(TopK::ratio(min), Mean), config.build(world).unwrap()).unwrap())
 }
 
-/// Exchanges once. Returns the average, this rank's sent vector, and the factor.
+/// Exchanges once. Returns the average, this rank's sent vector, and the ratio.
 fn exchange(
     reducer: &mut Fed,
     step: u64,
@@ -105,7 +106,7 @@ fn exchange(
     )?;
     let mut report = Report::default();
     reducer.report(&mut report);
-    Ok((average, sent, report.factor.expect("an adaptive layer knows it").get()))
+    Ok((average, sent, report.ratio.expect("an adaptive layer knows it").get()))
 }
 
 #[test]
@@ -126,10 +127,10 @@ fn golden_3_and_4_each_branch_conserves_and_dense_flushes_the_residual() {
     for world in [1, 2, 3] {
         let ranks = Local::run(world, |mut comm| {
             let mut reducer = fed(0.8, world);
-            for (step, (input, factor, left)) in (0..).zip(&steps) {
+            for (step, (input, ratio, left)) in (0..).zip(&steps) {
                 let before = reducer.residual().to_vec();
                 let (average, sent, used) = exchange(&mut reducer, step, input, &mut comm)?;
-                assert_eq!(used, *factor, "step {step}");
+                assert_eq!(used, *ratio, "step {step}");
                 assert_eq!(reducer.residual(), left, "step {step}");
                 for i in 0..8 {
                     let owed = before.get(i).unwrap_or(&0.0) + input[i];
@@ -148,9 +149,9 @@ fn golden_3_and_4_each_branch_conserves_and_dense_flushes_the_residual() {
 fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
     // Smoothing ½, ε = .7. −4 counts as 0, then twice 1: 0, .5, .75. 3 counts as 1, then twice .5: 1, .75, .625. Unclamped
     // the averages would be −4, −1.5, −.25 and 3, 1.75, 1.125.
-    for (gains, factors) in [([-4.0, 1.0, 1.0], [1.0, 1.0, 4.0]), ([3.0, 0.5, 0.5], [4.0, 4.0, 1.0])] {
-        let (policy, smoothing) = (Policy::Geometric { ratio: 2.0 }, Some(0.5));
-        let (min, max) = (factor(2.0), factor(4.0));
+    for (gains, ratios) in [([-4.0, 1.0, 1.0], [1.0, 1.0, 4.0]), ([3.0, 0.5, 0.5], [4.0, 4.0, 1.0])] {
+        let (policy, smoothing) = (Policy::Geometric { growth: 2.0 }, Some(0.5));
+        let (min, max) = (ratio(2.0), ratio(4.0));
         let mut controller =
             GraVacConfig { min, max, policy, smoothing, epsilon: 0.7, ..GraVacConfig::default() }.build(1).unwrap();
         let agreed_step = AgreedStep::default();
@@ -158,9 +159,9 @@ fn gains_outside_of_0_to_1_are_clamped_before_they_are_averaged() {
             let gains = [gain; 2];
             let mut agreed = Agreed::new(&agreed_step, &[]);
             (agreed.norm2, agreed.gains) = (1.0, &gains);
-            controller.decide(&agreed).factor().expect("one for the whole vector").get()
+            controller.decide(&agreed).ratio().expect("one for the whole vector").get()
         };
-        assert_eq!(gains.map(&mut decide), factors, "{gains:?}");
+        assert_eq!(gains.map(&mut decide), ratios, "{gains:?}");
     }
 }
 
@@ -193,14 +194,15 @@ fn train(config: &Config, world: usize, steps: u64) -> Vec<Vec<f32>> {
 
 #[test]
 fn golden_3_above_1_epsilon_is_plain_sgd_to_the_bit() {
+    briquette_zoo::install();
     let gravac = |epsilon| GraVacConfig { epsilon, window: 3, ..GraVacConfig::default() };
     let plain = |world| train(&Config::dense(), world, 12);
     for (values, feedback) in
-        [("topk:10x", Feedback::Error), ("topk:10x:q8", Feedback::Error), ("topk:10x", Feedback::None)]
+        [("topk:10x", Feedback::error()), ("topk:10x:q8", Feedback::error()), ("topk:10x", Feedback::none())]
     {
         let config = |epsilon| {
             let reducer = ReducerConfig::gather(values.parse().unwrap());
-            let controller = ControllerConfig::from(gravac(epsilon));
+            let (feedback, controller) = (feedback.clone(), gravac(epsilon).into());
             Config::every_step(Exchange { reducer, feedback, controller, ..Exchange::default() })
         };
         for world in [1, 2, 3] {
@@ -229,14 +231,14 @@ fn golden_9_ranks_on_both_sides_of_epsilon_decide_alike() {
                 // The result does not depend on which rank has which vector.
                 let swapped = if comm.rank() == 0 { flat } else { lone };
                 let input = if other_first { swapped } else { input };
-                let (average, _, factor) = exchange(&mut fed(epsilon, world), 0, &input, &mut comm)?;
-                seen.push((factor, average.iter().map(|v| v.to_bits()).collect::<Vec<_>>()));
+                let (average, _, ratio) = exchange(&mut fed(epsilon, world), 0, &input, &mut comm)?;
+                seen.push((ratio, average.iter().map(|v| v.to_bits()).collect::<Vec<_>>()));
             }
             Ok::<_, ReduceError>(seen)
         });
         let ranks: Vec<_> = ranks.into_iter().map(Result::unwrap).collect();
         assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{world} ranks, epsilon {epsilon}");
-        assert!(ranks[0].iter().all(|(factor, _)| *factor == agreed), "{world} ranks, epsilon {epsilon}: {ranks:?}");
+        assert!(ranks[0].iter().all(|(ratio, _)| *ratio == agreed), "{world} ranks, epsilon {epsilon}: {ranks:?}");
         let alone = |input: [f32; 8]| {
             let mut comm = Local::world(1).remove(0);
             exchange(&mut fed(epsilon, 1), 0, &input, &mut comm).unwrap().2

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use briquette_core::comm::{Clock, Compute, Network, Simulated, run_ranks};
+use briquette_core::comm::{Clock, run_ranks};
 use briquette_core::config::Config;
 use briquette_core::error::CommError;
 use briquette_core::step::Driver;
 use briquette_core::sync::Header;
 use briquette_core::{Key, Layout};
+use briquette_sim::{Compute, Network, Simulated};
 use rand_distr::{Distribution, StandardNormal};
 
 struct Wall(Instant);
@@ -28,7 +29,7 @@ fn layout() -> Layout {
 #[derive(Debug, PartialEq)]
 struct Run {
     parameters: Vec<f32>,
-    factors: Vec<f64>,
+    ratios: Vec<f64>,
     reasons: Vec<String>,
     bytes: u64,
 }
@@ -45,7 +46,7 @@ fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run
     let ranks = run_ranks(Simulated::world(2, network, compute), |mut comm| {
         let rank = comm.rank();
         let strategy = config.build(&layout(), comm.world()).expect("valid settings");
-        let mut run = Run { parameters: vec![0.0; layout().len()], factors: vec![], reasons: vec![], bytes: 0 };
+        let mut run = Run { parameters: vec![0.0; layout().len()], ratios: vec![], reasons: vec![], bytes: 0 };
         let mut driver = Driver::new(Key::new(0));
         driver.drive(strategy, layout());
         for step in 0..steps {
@@ -59,7 +60,7 @@ fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run
             let stepped = driver.take_step(header, (&mut gradient, &mut run.parameters), optimize, &mut comm);
             stepped.expect("nothing fails here");
             let report = driver.report();
-            run.factors.push(report.factor.expect("a factor").get());
+            run.ratios.push(report.ratio.expect("a ratio").get());
             run.reasons.extend(report.reason);
         }
         run.bytes = comm.traffic().sent;
@@ -70,6 +71,7 @@ fn train(settings: &str, network: &str, compute: Compute, steps: u64) -> Vec<Run
 
 #[test]
 fn every_published_compressor_trains_layer_wise_and_whole() {
+    briquette_zoo::install();
     let compute = || Compute::Fixed(Duration::from_millis(50));
     let dense = train("reducer = 'dense'", "10mbit,1ms", compute(), 200)[0].bytes;
     for (compressor, epsilon) in [("topk", 0.15), ("threshold-topk", 0.15), ("redsync", 0.15), ("randk", 0.1)] {
@@ -86,16 +88,16 @@ fn every_published_compressor_trains_layer_wise_and_whole() {
             let name = format!("{compressor}, layer-wise {per_slot}");
             let [one, other] = &run[..] else { panic!("two ranks") };
             assert_eq!(
-                (&one.parameters, &one.factors, &one.reasons),
-                (&other.parameters, &other.factors, &other.reasons),
+                (&one.parameters, &one.ratios, &one.reasons),
+                (&other.parameters, &other.ratios, &other.reasons),
                 "{name}"
             );
             // The means of the targets; all started at 0.
             let far = |(i, p): (usize, &f32)| f64::from(p - size(i)).powi(2);
             let error = one.parameters.iter().enumerate().map(far).sum::<f64>() / layout().len() as f64;
             assert!(error < 1.09, "{name}: {error} left of 10.9");
-            let bolder = one.factors.iter().filter(|factor| **factor > 4.0).count();
-            assert!(bolder > 20, "{name}: {:?} {:?}", one.factors, one.reasons);
+            let bolder = one.ratios.iter().filter(|ratio| **ratio > 4.0).count();
+            assert!(bolder > 20, "{name}: {:?} {:?}", one.ratios, one.reasons);
             assert!(one.bytes * 3 < dense, "{name}: {} bytes, dense {dense}", one.bytes);
         }
     }
@@ -103,13 +105,14 @@ fn every_published_compressor_trains_layer_wise_and_whole() {
 
 #[test]
 fn on_a_real_clock_compression_is_off_on_a_fast_link_and_on_where_the_link_is_slow() {
+    briquette_zoo::install();
     let settings = "reducer = 'gather:topk:10x'\nfeedback = 'error'\n\
                     controller = 'gravac:10x,max=20x,epsilon=0.1,window=5,dense_steps=3,smoothing=0.5'";
     for (network, is_dense) in [("unlimited", true), ("1mbit,1ms", false)] {
         let run = train(settings, network, Compute::Measured(Arc::new(Wall(Instant::now()))), 40);
-        assert_eq!(run[0].factors, run[1].factors, "{network}");
-        let late = &run[0].factors[20..];
-        assert!(late.iter().all(|factor| (*factor == 1.0) == is_dense), "{network}: {late:?} {:?}", run[0].reasons);
+        assert_eq!(run[0].ratios, run[1].ratios, "{network}");
+        let late = &run[0].ratios[20..];
+        assert!(late.iter().all(|ratio| (*ratio == 1.0) == is_dense), "{network}: {late:?} {:?}", run[0].reasons);
         let off = run[0].reasons.iter().any(|reason| reason.ends_with("compression off"));
         assert_eq!(off, is_dense, "{network}: {:?}", run[0].reasons);
     }

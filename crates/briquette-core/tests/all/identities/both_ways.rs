@@ -3,7 +3,8 @@
 use super::*;
 
 fn both_ways(text: &str, feedback: &str) -> Config {
-    exchange(text.parse().expect("settings of a reducer"), feedback.parse().expect("a feedback"))
+    briquette_zoo::install();
+    exchange(text.parse().expect("settings of a reducer"), &feedback.parse().expect("a feedback"))
 }
 
 /// Returns a rank's final parameters, from any of three ranks.
@@ -15,6 +16,7 @@ fn ends(config: &Config, world: usize) -> Vec<f32> {
 
 #[test]
 fn a_vote_of_one_rank_is_sign_sgd_and_of_an_odd_world_the_median_of_signs() {
+    briquette_zoo::install();
     let vote = both_ways("two-way:plain-sign,down=plain-sign", "none");
     assert_eq!(ends(&vote, 1), ends(&both_ways("gather:plain-sign", "none"), 1));
     let mut median = both_ways("gather:plain-sign", "none");

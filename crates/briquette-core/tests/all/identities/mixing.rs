@@ -2,9 +2,10 @@
 
 use briquette_core::config::StrategyConfig;
 use briquette_core::error::CommError;
-use briquette_core::reduce::HierarchicalConfig;
+use briquette_core::reduce::hierarchical::HierarchicalConfig;
 use briquette_core::state::Stateful;
-use briquette_core::sync::{Context, Sgp, SyncStrategy};
+use briquette_core::sync::{Context, SyncStrategy};
+use briquette_zoo::sync::sgp::Sgp;
 
 use super::*;
 
@@ -57,19 +58,20 @@ fn where_as_many_come_as_go_sgp_is_decentralized_sgd() {
 
 #[test]
 fn hierarchical_is_the_reducer_between_groups_of_1_and_dense_in_one_group() {
-    let between = |reducer: ReducerConfig, group| HierarchicalConfig { between: Box::new(reducer), group: Some(group) };
+    let between = |reducer: ReducerConfig, group| HierarchicalConfig { between: reducer, group: Some(group) };
     for world in [1, 2, 3, 4] {
         for (reducer, feedback) in [
-            (ReducerConfig::Dense, Feedback::None),
-            (gather("topk:10x"), Feedback::Error),
-            (gather("qsgd:3:16:l2"), Feedback::None),
+            (ReducerConfig::dense(), Feedback::none()),
+            (gather("topk:10x"), Feedback::error()),
+            (gather("qsgd:3:16:l2"), Feedback::none()),
         ] {
-            let grouped = exchange(between(reducer.clone(), 1).into(), feedback);
-            let alone = exchange(reducer.clone(), feedback);
+            let grouped = exchange(between(reducer.clone(), 1).into(), &feedback);
+            let alone = exchange(reducer.clone(), &feedback);
             assert_eq!(train(&grouped, world, 5), train(&alone, world, 5), "{reducer:?}, {world} ranks");
         }
         // Sums of halves and quarters are exact, those of thirds are not.
-        let whole = train(&exchange(between(ReducerConfig::Dense, world).into(), Feedback::None), world, 4).concat();
+        let whole =
+            train(&exchange(between(ReducerConfig::dense(), world).into(), &Feedback::none()), world, 4).concat();
         let dense = train(&Config::dense(), world, 4).concat();
         let off = whole.iter().zip(&dense).map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max);
         assert!(if world.is_power_of_two() { off == 0.0 } else { off < 1e-6 }, "{world} ranks: off by {off}");
@@ -79,6 +81,7 @@ fn hierarchical_is_the_reducer_between_groups_of_1_and_dense_in_one_group() {
 /// Not an identity: the build of a configuration rejects invalid settings of strategies that mix.
 #[test]
 fn graphs_and_delays_that_cannot_work_are_refused_when_built() {
+    briquette_zoo::install();
     let built = |text: &str, world| {
         let strategy: Result<StrategyConfig, _> = text.parse();
         let config = strategy.map(|strategy| Config { strategy, ..Config::dense() });
@@ -86,7 +89,7 @@ fn graphs_and_delays_that_cannot_work_are_refused_when_built() {
     };
     assert_eq!(built("sgp:exponential,staleness=8", 4), Ok(()));
     for (text, words) in [
-        ("sgp:exponential,staleness=9", "staleness of sgp must be at most 8, got 9"),
+        ("sgp:exponential,staleness=9", "staleness of sgp must be 0 to 8, got 9"),
         ("sgp:0>1;1>0", "never to rank 2"),
         ("sgp:0>9;9>0", "edges of sgp name rank 9"),
         ("lsgd:4,local=3", "local of lsgd must be a divisor of its period"),

@@ -45,18 +45,19 @@
 //! | MCM, lossless downlink | Artemis, so DIANA | `mcm::tests::without_loss_…` |
 //! | smoothness-aware, one smoothness everywhere | DIANA; with `α` = 0 the gather | `smooth::tests::with_the_same_smoothness_…` |
 
+use briquette_core::aggregate::mean::Mean;
 use briquette_core::comm::{Local, run_ranks};
-use briquette_core::compress::{Compressor, ExponentialDithering, Natural, Norm, TernGrad, TopK};
+use briquette_core::compress::{Compressor, Norm, natural::Natural, tern_grad::TernGrad, top_k::TopK};
 use briquette_core::config::{CompressorConfig, Config, Exchange, Feedback, ReducerConfig};
 use briquette_core::error::ReduceError;
-use briquette_core::reduce::{Gather, Reducer, Round};
-use briquette_core::reduce::{MultiStepConfig, PowerSgdConfig};
+use briquette_core::reduce::{AgreedStep, Reducer, Round, gather::Gather, power_sgd::PowerSgdConfig};
 use briquette_core::report::Report;
 use briquette_core::step::Driver;
 use briquette_core::sync::Header;
-use briquette_core::wrapper::DianaConfig;
-use briquette_core::wrapper::Shifted;
-use briquette_core::{CompressionFactor, Key, Layout, Message, aggregate::Mean, reduce::AgreedStep};
+use briquette_core::{CompressionRatio, Key, Layout, Message};
+use briquette_zoo::compress::exponential_dithering::ExponentialDithering;
+use briquette_zoo::reduce::multi_step::MultiStepConfig;
+use briquette_zoo::wrapper::shifted::{Diana, Ef21, Shifted};
 use rand::Rng;
 
 mod both_ways;
@@ -106,8 +107,8 @@ fn train_to(
     ranks.into_iter().collect::<Result<_, _>>().expect("no rank fails")
 }
 
-fn exchange(reducer: ReducerConfig, feedback: Feedback) -> Config {
-    Config::every_step(Exchange { reducer, feedback, ..Exchange::default() })
+fn exchange(reducer: ReducerConfig, feedback: &Feedback) -> Config {
+    Config::every_step(Exchange { reducer, feedback: feedback.clone(), ..Exchange::default() })
 }
 
 fn gather(text: &str) -> ReducerConfig {
@@ -140,12 +141,12 @@ fn local_sgd_that_averages_every_step_is_minibatch_sgd() {
 
 #[test]
 fn memories_around_the_identity_change_nothing() {
-    let diana = |alpha| Feedback::from(DianaConfig { alpha });
+    let diana = |alpha| Feedback::from(Diana { alpha });
     for world in [1, 2, 4] {
         let plain = train(&Config::dense(), world, 4);
-        for feedback in [Feedback::Error, Feedback::Ef21, diana(None), diana(Some(0.5))] {
-            for reducer in [ReducerConfig::Dense, gather("dense")] {
-                let config = exchange(reducer, feedback);
+        for feedback in [Feedback::error(), Ef21.into(), diana(None), diana(Some(0.5))] {
+            for reducer in [ReducerConfig::dense(), gather("dense")] {
+                let config = exchange(reducer, &feedback);
                 assert_eq!(train(&config, world, 4), plain, "{config:?}, {world} ranks");
             }
         }
@@ -221,7 +222,7 @@ fn dithering_to_all_powers_of_two_is_natural_compression_rescaled() {
 fn top_k_after_a_larger_top_k_is_top_k() {
     // Distinct magnitudes, so there are no ties.
     let x: Vec<f32> = (0..5000).map(|i| (i as f32 * 0.37).sin() * (1.0 + i as f32 * 1e-3)).collect();
-    let top = |factor| TopK::factor(CompressionFactor::new(factor).expect("at least 1"));
+    let top = |ratio| TopK::ratio(CompressionRatio::new(ratio).expect("at least 1"));
     for (coarse, fine) in [(2.0, 50.0), (10.0, 10.0), (3.0, 1000.0)] {
         let first = decoded(&mut top(coarse), &x, Key::new(0));
         let direct = message(&mut top(fine), &x, Key::new(0));
@@ -235,11 +236,11 @@ fn top_k_after_a_larger_top_k_is_top_k() {
 #[test]
 fn rounds_of_top_k_with_feedback_are_one_top_k() {
     // 70 values: 7 a round, 21 in all.
-    for feedback in [Feedback::Error, Feedback::Ef21] {
+    for feedback in [Feedback::error(), Ef21.into()] {
         for world in [1, 2, 4] {
-            let rounds = MultiStepConfig { rounds: 3, inner: Box::new(gather("topk:10x")) }.into();
-            let one = train(&exchange(gather("topk:0.3"), feedback), world, 6);
-            assert_eq!(train(&exchange(rounds, feedback), world, 6), one, "{feedback:?}, {world} ranks");
+            let rounds = MultiStepConfig { rounds: 3, inner: gather("topk:10x") }.into();
+            let one = train(&exchange(gather("topk:0.3"), &feedback), world, 6);
+            assert_eq!(train(&exchange(rounds, &feedback), world, 6), one, "{feedback:?}, {world} ranks");
         }
     }
 }
@@ -247,20 +248,20 @@ fn rounds_of_top_k_with_feedback_are_one_top_k() {
 #[test]
 fn one_round_of_neolithic_is_the_plain_step() {
     for (text, feedback) in [
-        ("topk:10x", Feedback::Error),
-        ("sign:16", Feedback::Error),
-        ("topk:10x", Feedback::Ef21),
-        ("qsgd:3:16:l2", Feedback::None),
-        ("qsgd:3:16:l2", DianaConfig { alpha: None }.into()),
+        ("topk:10x", Feedback::error()),
+        ("sign:16", Feedback::error()),
+        ("topk:10x", Ef21.into()),
+        ("qsgd:3:16:l2", Feedback::none()),
+        ("qsgd:3:16:l2", Diana { alpha: None }.into()),
     ] {
-        let once = MultiStepConfig { rounds: 1, inner: Box::new(gather(text)) }.into();
-        let plain = train(&exchange(gather(text), feedback), 3, 6);
-        assert_eq!(train(&exchange(once, feedback), 3, 6), plain, "{text}, {feedback:?}");
+        let once = MultiStepConfig { rounds: 1, inner: gather(text) }.into();
+        let plain = train(&exchange(gather(text), &feedback), 3, 6);
+        assert_eq!(train(&exchange(once, &feedback), 3, 6), plain, "{text}, {feedback:?}");
     }
 }
 
 fn power(columns: usize) -> Config {
-    exchange(PowerSgdConfig { rank: columns }.into(), Feedback::None)
+    exchange(PowerSgdConfig { rank: columns }.into(), &Feedback::none())
 }
 
 /// A matrix of rank 1 that differs between ranks, and a vector of full length.
@@ -278,7 +279,7 @@ fn power_sgd_of_as_many_columns_as_the_mean_has_ranks_is_exact() {
         for columns in 1..=3 {
             let factors = train_to(&power(columns), world, 4, outer);
             // Factors were sent: of 70 values `columns` of 10 and of 6, and the vector of 10.
-            let sent = factors[0].1.factor.expect("PowerSGD knows it").get();
+            let sent = factors[0].1.ratio.expect("PowerSGD knows it").get();
             assert_eq!(sent, 70.0 / (16 * columns + 10) as f64);
             let off = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0.0, |m: f32, (a, b)| m.max((a - b).abs()));
             let off = factors.iter().zip(&plain).map(|(a, b)| off(&a.0, &b.0)).fold(0.0, f32::max);

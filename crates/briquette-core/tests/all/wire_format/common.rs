@@ -1,10 +1,18 @@
 //! Every compressor, and frames written by hand.
 
-use briquette_core::compress::*;
+use briquette_core::compress::{
+    Compressor, HalfKind, Norm, ValueKind, coded::Coded, dense::Dense, half::Half, hard_threshold::HardThreshold,
+    min_max::MinMax, natural::Natural, plain_sign::PlainSign, qsgd::Qsgd, random_k::RandomK, scaled_sign::ScaledSign,
+    tern_grad::TernGrad, threshold_top_k::ThresholdTopK, top_k::TopK,
+};
 use briquette_core::error::WireError;
 use briquette_core::{Key, Message};
 use briquette_testkit::wire::claims::frame_of;
 use briquette_testkit::wire::golden::content;
+use briquette_zoo::compress::{
+    adaptive_random::AdaptiveRandom, biased_random::BiasedRandom, exponential_dithering::ExponentialDithering,
+    one_bit::OneBit, redsync::Redsync, rounding::Rounding, sidco::Sidco,
+};
 use proptest::prelude::*;
 
 pub(crate) fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {

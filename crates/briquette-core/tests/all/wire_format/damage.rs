@@ -1,7 +1,7 @@
 //! Damaged frames: each is rejected with the fault named, and none panics or requests more memory than allowed.
 
 use briquette_core::Message;
-use briquette_core::compress::*;
+use briquette_core::compress::dense::Dense;
 use briquette_core::error::WireError;
 use briquette_testkit::wire::claims::{check_frame, frame_of, seal};
 use briquette_testkit::wire::exchanges::{check_headers, check_server, check_sparse_all_reduce};

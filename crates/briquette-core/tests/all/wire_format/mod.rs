@@ -9,7 +9,7 @@ mod settings;
 
 use std::collections::BTreeSet;
 
-use briquette_core::compress::*;
+use briquette_core::compress::{ValueKind, top_k::TopK};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use briquette_testkit::wire::claims::check_compressor;
@@ -21,6 +21,7 @@ use common::*;
 
 #[test]
 fn golden_bytes_of_every_kind() {
+    briquette_zoo::install();
     let mut kinds = BTreeSet::new();
     for (compressor, x, text) in GOLDEN {
         let bytes = frame(text);

@@ -10,10 +10,11 @@ use super::common::values;
 
 /// Generates names and knobs in any order; about half are valid.
 fn texts() -> impl Strategy<Value = String> {
+    briquette_zoo::install();
     let names = CompressorConfig::defaults().into_iter().map(|c| c.to_string().split(':').next().unwrap().to_owned());
     let knobs = "1 2 3 7 8 20 0.01 0.3 100x 1x 1e9x 127 s1 s5 s127 512 max l2 l1 elias none random scaled f16 q8 0 -1 nan inf 1e-40";
     let knob = select(knobs.split(' ').map(str::to_owned).collect::<Vec<_>>());
-    let keys = "factor values sample threshold scaled block bits bucket norm coding base levels mode clip";
+    let keys = "ratio values sample threshold scaled block bits bucket norm coding base levels mode clip";
     let keyed =
         (select(keys.split(' ').collect::<Vec<_>>()), knob.clone()).prop_map(|(key, knob)| format!("{key}={knob}"));
     let places = proptest::collection::vec(knob, 0..4);
@@ -39,6 +40,7 @@ proptest! {
 
     #[test]
     fn damaged_settings_are_refused_or_written_the_same(at in any::<Index>(), what in any::<Index>(), with in "[ -9=a-z\"\n]") {
+        briquette_zoo::install();
         let texts: Vec<String> = representatives().iter().map(|c| toml::to_string(c).unwrap()).collect();
         let mut text: Vec<char> = what.get(&texts).chars().collect();
         let at = at.index(text.len());

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use briquette::core::CompressionFactor;
+use briquette::core::CompressionRatio;
 use briquette::core::comm::run_ranks;
 use briquette::core::config::Exchange;
-use briquette::core::control::ScheduleConfig;
+use briquette::core::control::schedule::ScheduleConfig;
 use briquette::core::error::CommError;
 use briquette::{Checkpoint, DistributedConfig, DistributedOptimizer};
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
@@ -177,7 +177,7 @@ struct Look {
 
 impl EarlyStoppingStrategy for Look {
     fn should_stop(&mut self, epoch: usize, store: &EventStoreClient) -> bool {
-        let names = ["Compression Factor", "Gain", "Wire Factor", "Bytes Sent", "Bytes Received", "Loss"];
+        let names = ["Compression Ratio", "Gain", "Wire Ratio", "Bytes Sent", "Bytes Received", "Loss"];
         *self.seen.lock().unwrap() =
             names.map(|name| store.find_metric(name, epoch, Aggregate::Mean, &Split::Train)).to_vec();
         epoch == 2
@@ -189,16 +189,16 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     let directory = tempfile::tempdir().unwrap();
     let look = Look::default();
     let shards = [Shard::new(0, 3), Shard::new(1, 3)];
-    let factor = CompressionFactor::new(5.0).unwrap();
-    let controller = ScheduleConfig::constant(factor).into();
+    let ratio = CompressionRatio::new(5.0).unwrap();
+    let controller = ScheduleConfig::constant(ratio).into();
     let config = DistributedConfig::every_step(Exchange { controller, ..top_k().exchange });
     let outcomes = train(directory.path(), &config, &shards, |rank, Rank { training, strategy }| {
         let metrics = strategy.metrics();
         let mut training = training
             .num_epochs(100_000)
-            .metric_train_numeric(metrics.factor())
+            .metric_train_numeric(metrics.ratio())
             .metric_train_numeric(metrics.gain())
-            .metric_train_numeric(metrics.wire_factor())
+            .metric_train_numeric(metrics.wire_ratio())
             .metric_train_numeric(metrics.sent())
             .metric_train_numeric(metrics.received());
         if rank == 0 {
@@ -208,8 +208,8 @@ fn metrics_reach_burn_and_rank_0_stops_all_early() {
     });
     assert_agree(&outcomes);
     let seen: Vec<f64> = look.seen.lock().unwrap().iter().map(|v| v.unwrap()).collect();
-    let [factor, gain, wire, sent, received, loss] = seen[..] else { panic!("{seen:?}") };
-    assert_eq!(factor, 5.0);
+    let [ratio, gain, wire, sent, received, loss] = seen[..] else { panic!("{seen:?}") };
+    assert_eq!(ratio, 5.0);
     assert!(gain > 0.2 && gain <= 1.0, "{gain}");
     // The model has 43 values: a dense ring would send 172 bytes, the header alone takes 106.
     assert!(sent > 82.0 && sent < 400.0 && received > 82.0, "{sent} {received}");

@@ -103,7 +103,7 @@ impl Stateful for DenseUntil {}
 impl Controller for DenseUntil {
     fn decide(&mut self, _: &Agreed<'_>) -> Decision<'_> {
         self.0 = self.0.saturating_sub(1);
-        Decision::all(factor(if self.0 > 0 { 1.0 } else { 100.0 }), None)
+        Decision::all(ratio(if self.0 > 0 { 1.0 } else { 100.0 }), None)
     }
 }
 
@@ -141,7 +141,7 @@ fn a_sum_goes_on_where_its_state_is_loaded() {
         step(&mut resumed, Some(loss), None)
     };
     assert_eq!(noisy(curve, 0.05, 3).map(&mut step_resumed).collect::<Vec<_>>(), through);
-    assert!(through.iter().any(|(factor, _)| *factor < 100.0));
+    assert!(through.iter().any(|(ratio, _)| *ratio < 100.0));
 }
 
 /// A run whose loss diverges by 0.01 a step above 8x, and converges below.

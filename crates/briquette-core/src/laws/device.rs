@@ -1,0 +1,194 @@
+//! Host twin of a device: vectors in host memory that are used only through the operations of a device.
+
+use std::any::Any;
+use std::ops::Range;
+
+use crate::error::DeviceError;
+use crate::math::{SentStatistics, add_scaled, all_finite, norm2};
+use crate::seam::{Compressor, DeviceMemory, DeviceVector, OnDevice};
+use crate::{Key, Message, Slot};
+
+/// Operations for which a device has kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// All.
+    All,
+    /// Encoders only: averages are computed on the host.
+    Encoders,
+    /// None: vectors are copied.
+    None,
+}
+
+/// A vector on a device that is host memory, with the bytes that a bus would carry.
+#[derive(Debug)]
+pub struct HostDevice {
+    values: Vec<f32>,
+    average: Vec<f32>,
+    kernels: Kernels,
+    /// Bytes from the device to the host.
+    pub down: usize,
+    /// Bytes from the host to the device.
+    pub up: usize,
+    /// Number of operations that succeed before all fail, if any fails.
+    pub fails_after: Option<usize>,
+}
+
+/// A residual on this device.
+#[derive(Debug)]
+struct Memory(Vec<f32>);
+
+impl HostDevice {
+    /// Creates a vector of these values.
+    pub fn new(values: Vec<f32>, kernels: Kernels) -> Self {
+        let average = vec![f32::NAN; values.len()];
+        HostDevice { values, average, kernels, down: 0, up: 0, fails_after: None }
+    }
+
+    /// Returns the average.
+    pub fn into_average(self) -> Vec<f32> {
+        self.average
+    }
+
+    fn run(&mut self, operation: &'static str) -> OnDevice<()> {
+        match &mut self.fails_after {
+            Some(0) => Err(DeviceError::new("host twin", operation, "the device is lost")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl DeviceVector for HostDevice {
+    fn len(&self) -> usize {
+        self.average.len()
+    }
+
+    fn fetch(&mut self, range: Range<usize>, out: &mut [f32]) -> OnDevice<()> {
+        self.run("fetch")?;
+        self.down += 4 * range.len();
+        out.copy_from_slice(&self.values[range]);
+        Ok(())
+    }
+
+    fn scale(&mut self, weight: f32) -> OnDevice<()> {
+        self.run("scale")?;
+        self.values.iter_mut().for_each(|value| *value *= weight);
+        Ok(())
+    }
+
+    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+        self.run("energies")?;
+        self.down += 8 * slots.len();
+        Ok(slots.iter().map(|slot| norm2(&self.values[slot.range()])).collect())
+    }
+
+    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
+        self.run("add_residual")?;
+        self.down += 16 * slots.len();
+        let zeros = vec![0.0; self.values.len()];
+        let residual = residual.map_or(&zeros, |residual| &memory(residual).0);
+        let mut sum = vec![0.0; self.values.len()];
+        let energies = slots.iter().map(|slot| {
+            let range = slot.range();
+            if slot.is_absent() {
+                return [0.0, 0.0];
+            }
+            add_scaled(&residual[range.clone()], 1.0, &self.values[range.clone()], &mut sum[range])
+        });
+        let energies = energies.collect();
+        self.values = sum;
+        Ok(energies)
+    }
+
+    fn encode(
+        &mut self,
+        compressor: &mut dyn Compressor,
+        range: Range<usize>,
+        key: Key,
+        out: &mut Message,
+    ) -> OnDevice<bool> {
+        self.run("encode")?;
+        if self.kernels == Kernels::None {
+            return Ok(false);
+        }
+        compressor.compress_into(&self.values[range], key, out);
+        self.down += out.encoded_len();
+        Ok(true)
+    }
+
+    fn average(
+        &mut self,
+        range: Range<usize>,
+        weight: f32,
+        messages: &[&Message],
+        own: usize,
+    ) -> OnDevice<Option<bool>> {
+        self.run("average")?;
+        if self.kernels != Kernels::All {
+            return Ok(None);
+        }
+        let average = &mut self.average[range];
+        average.fill(0.0);
+        for (rank, message) in messages.iter().enumerate() {
+            self.up += if rank == own { 0 } else { message.encoded_len() };
+            message.add_to(weight, average).expect("a message that the host has checked");
+        }
+        Ok(Some(all_finite(average)))
+    }
+
+    fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()> {
+        self.run("put_average")?;
+        self.up += 4 * values.len();
+        self.average[start..start + values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn subtract(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        slots: &[Slot],
+        kept: &mut [SentStatistics],
+    ) -> OnDevice<bool> {
+        self.run("subtract")?;
+        let start = slots.first().map_or(0, |slot| slot.range().start);
+        Ok(message.subtract_sent(start, slots, &mut self.values[range], kept))
+    }
+
+    fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.run("take")?;
+        Ok(Box::new(Memory(std::mem::take(&mut self.values))))
+    }
+
+    fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.run("upload")?;
+        self.up += 4 * values.len();
+        Ok(Box::new(Memory(values.to_vec())))
+    }
+}
+
+impl DeviceMemory for Memory {
+    fn fetch(&self) -> Vec<f32> {
+        self.0.clone()
+    }
+
+    fn restore(&mut self, from: Option<&dyn DeviceMemory>, ranges: &[Range<usize>]) {
+        for range in ranges {
+            match from {
+                Some(from) => self.0[range.clone()].copy_from_slice(&memory(from).0[range.clone()]),
+                None => self.0[range.clone()].fill(0.0),
+            }
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn memory(memory: &dyn DeviceMemory) -> &Memory {
+    memory.as_any().downcast_ref().expect("a residual of this device")
+}

@@ -1,0 +1,150 @@
+//! Knob of a reducer: the compression ratio that a [controller](crate::seam::Controller) sets, for the whole vector or per slot. A knob
+//! can also measure the energy (squared norm) that other ratios would keep.
+
+use crate::{CompressionRatio, Key, Slot};
+
+/// Nominal compression ratios of one exchange.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Ratios<'a> {
+    /// The reducer's configured ratio.
+    #[default]
+    Own,
+    /// One ratio for the whole vector; 1 is dense.
+    All(CompressionRatio),
+    /// One ratio per slot, in layout order.
+    PerSlot(&'a [CompressionRatio]),
+}
+
+impl Ratios<'_> {
+    /// Returns whether these ratios request no compression.
+    pub fn is_dense(self) -> bool {
+        match self {
+            Ratios::Own => false,
+            Ratios::All(ratio) => ratio.is_dense(),
+            Ratios::PerSlot(ratios) => ratios.iter().all(|ratio| ratio.is_dense()),
+        }
+    }
+}
+
+/// Input of a probe: a vector and the ratios to try on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe<'a> {
+    /// This rank's vector.
+    pub input: &'a [f32],
+    /// The tensors inside `input`.
+    pub slots: &'a [Slot],
+    /// The key of the exchange that follows.
+    pub key: Key,
+    /// This rank.
+    pub rank: usize,
+    /// Ratios to probe, from the smallest to the largest.
+    pub ratios: &'a [CompressionRatio],
+    /// Set if the energies of each slot are needed. Only for a knob that [compresses per slot](Knob::per_slot).
+    pub per_slot: bool,
+}
+
+/// Energies of a vector and of its compressed forms: one row for the whole vector, or one row per slot. They can be summed over ranks and
+/// concatenated or summed over buckets.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Energies {
+    /// `1 + ratios` numbers per row.
+    numbers: Vec<f64>,
+    ratios: usize,
+}
+
+impl Energies {
+    /// Returns an empty table: no rows and no ratios.
+    pub const fn new() -> Self {
+        Energies { numbers: Vec::new(), ratios: 0 }
+    }
+
+    /// Removes all rows and sets the number of ratios.
+    pub fn clear(&mut self, ratios: usize) {
+        self.ratios = ratios;
+        self.numbers.clear();
+    }
+
+    /// Appends a row for a vector of this energy, with kept energies of 0.
+    pub fn push(&mut self, norm2: f64) {
+        self.numbers.push(norm2);
+        self.numbers.resize(self.numbers.len() + self.ratios, 0.0);
+    }
+
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
+        self.numbers.len() / (1 + self.ratios)
+    }
+
+    /// Returns `‖x‖²` of a row.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn norm2(&self, row: usize) -> f64 {
+        self.numbers[row * (1 + self.ratios)]
+    }
+
+    /// Returns `‖x‖² − ‖x − C(x)‖²` of a row for each ratio, in order.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn kept(&self, row: usize) -> &[f64] {
+        &self.numbers[row * (1 + self.ratios) + 1..][..self.ratios]
+    }
+
+    /// Returns the same numbers as [`kept`](Self::kept), mutable.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn kept_mut(&mut self, row: usize) -> &mut [f64] {
+        &mut self.numbers[row * (1 + self.ratios) + 1..][..self.ratios]
+    }
+
+    /// Returns all numbers, row by row.
+    pub(crate) fn numbers(&mut self) -> &mut Vec<f64> {
+        &mut self.numbers
+    }
+
+    /// Writes the sum of all rows, which describes the whole vector; empty without rows.
+    pub(crate) fn whole(&self, out: &mut Vec<f64>) {
+        out.clear();
+        for row in self.numbers.chunks_exact(1 + self.ratios) {
+            out.resize(row.len(), 0.0);
+            out.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+        }
+    }
+
+    /// Appends the rows of a part if each slot has a row. Otherwise adds the part's only row to the only row of this
+    /// table.
+    pub(crate) fn append(&mut self, part: &Energies, per_slot: bool) {
+        if per_slot || self.numbers.is_empty() {
+            self.numbers.extend_from_slice(&part.numbers);
+        } else {
+            self.numbers.iter_mut().zip(&part.numbers).for_each(|(sum, number)| *sum += number);
+        }
+    }
+}
+
+/// Returns the gain, `kept / total`, or 1 for a zero vector. Negative if the compression error exceeds the vector.
+pub fn gain(kept: f64, total: f64) -> f64 {
+    if total > 0.0 { kept / total } else { 1.0 }
+}
+
+/// Adjusts the compression ratio of a reducer. A controller obtains it from [`Reducer::knob`](crate::seam::Reducer::knob).
+///
+/// Messages made while probing are cached. If the next [`reduce`](crate::seam::Reducer::reduce) has the same key, it sends the cached message of
+/// the ratio that is then set (per slot, if slots have their own ratios).
+pub trait Knob {
+    /// Returns whether each slot is compressed separately. Each slot may then have its own ratio, and has its own
+    /// energies.
+    fn per_slot(&self) -> bool;
+
+    /// Sets the ratios from the next exchange on, each rounded to the nearest value that the knob has.
+    ///
+    /// # Panics
+    /// May panic on [`Ratios::PerSlot`] if [`per_slot`](Knob::per_slot) does not hold or the number of slots differs.
+    fn set(&mut self, ratios: Ratios<'_>);
+
+    /// Writes the energy of a vector and the energy that each ratio would keep. Each ratio's message is derived from the previous
+    /// ratio's message if the compressor can do so ([`refine_into`](crate::seam::Compressor::refine_into)).
+    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies);
+}

@@ -1,0 +1,179 @@
+//! Vectors on a device: the bits, residuals, bytes and decisions of vectors on the host. The device is a twin in host memory, which
+//! is reached only through the operations of a device.
+
+use crate::whole_and_in_buckets;
+use briquette_core::config::Config;
+use briquette_core::error::{ConfigError, ReduceError, SyncError};
+use briquette_core::laws::{
+    self, Delivered, HostDevice, Kernels, Rank, Setup, Synchronizes, assert_same_runs, each_rank,
+};
+use briquette_core::reduce::{Arriving, DeviceInput, DeviceVector};
+use briquette_core::sync::{Context, SyncStrategy};
+use briquette_core::{Layout, Session, comm::Local};
+
+/// A strategy whose gradients are on devices: of every rank, or of every second one.
+#[derive(Debug, Clone)]
+struct OnDevices {
+    config: Config,
+    kernels: Kernels,
+    mixed: bool,
+    /// The step and the number of operations after which the device of rank 1 is lost.
+    lost: Option<(u64, usize)>,
+}
+
+impl OnDevices {
+    fn new(config: &Config, kernels: Kernels) -> Self {
+        OnDevices { config: config.clone(), kernels, mixed: false, lost: None }
+    }
+}
+
+impl OnDevices {
+    /// Delivers a gradient on a device, if this rank has one at this step.
+    fn deliver(
+        &self,
+        strategy: &mut dyn SyncStrategy,
+        own: &mut Vec<f32>,
+        cx: &Context<'_>,
+        comm: &mut Session,
+    ) -> Result<(), SyncError> {
+        // A rank may change sides between steps, as a run does that is resumed elsewhere.
+        let step = cx.agreed_step.step;
+        if self.mixed && (comm.rank() + step as usize / 2) % 2 == 1 {
+            return strategy.after_backward(own, cx, comm);
+        }
+        let mut vector = HostDevice::new(own.clone(), self.kernels);
+        let lost = self.lost.filter(|(at, _)| *at == step && comm.rank() == 1);
+        vector.fails_after = lost.map(|(_, operations)| operations);
+        let mut average = Vec::new();
+        let mut input = DeviceInput::new(&mut vector, cx.slots.len());
+        strategy.during_backward(&mut input, &mut average, cx, comm)?;
+        let finished = input.finish(&average);
+        finished
+            .map_err(|source| SyncError::Reduce { step, source: ReduceError::Device { rank: comm.rank(), source } })?;
+        *own = vector.into_average();
+        Ok(())
+    }
+}
+
+impl Synchronizes for OnDevices {
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let setup = self.clone();
+        let strategy = self.config.build(layout, world)?;
+        Ok(Box::new(Delivered::new(
+            strategy,
+            move |strategy: &mut dyn SyncStrategy, own: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session| {
+                setup.deliver(strategy, own, cx, comm)
+            },
+        )))
+    }
+    fn min_ranks(&self) -> usize {
+        self.config.min_ranks()
+    }
+}
+
+#[test]
+fn a_device_changes_no_bit_no_residual_no_byte_and_no_decision() {
+    for config in whole_and_in_buckets() {
+        for world in [1, 2, 3, 5] {
+            let expected = Setup::short(&config, world).run(5);
+            for (kernels, mixed) in
+                [(Kernels::All, false), (Kernels::All, true), (Kernels::Encoders, true), (Kernels::None, false)]
+            {
+                let setup = Setup::short(&OnDevices { mixed, ..OnDevices::new(&config, kernels) }, world);
+                assert_same_runs(&setup, &expected, &setup.run(5));
+            }
+        }
+    }
+}
+
+#[test]
+fn laws_1_4_and_5_hold_for_vectors_on_devices() {
+    for config in whole_and_in_buckets().filter(|config| config.exchange.bucket_values.is_none()) {
+        let on_devices = OnDevices { mixed: true, ..OnDevices::new(&config, Kernels::All) };
+        let setup = Setup::short(&on_devices, 3);
+        laws::agrees(&setup);
+        laws::leaves_no_trace(&setup, 1);
+        laws::resumes_to_the_bit(&setup);
+    }
+}
+
+/// A device that is lost ends the run of every rank, by name, and leaves no trace on its own rank.
+#[test]
+fn a_lost_device_is_named_and_leaves_no_trace() {
+    briquette_zoo::install();
+    for text in ["reducer=gather:topk:4x feedback=error", "reducer=gather:minmax feedback=none", "reducer=dense"] {
+        let config: Config = text.parse().unwrap();
+        let mut lost = 0;
+        for operations in 0..6 {
+            let on_devices = OnDevices { lost: Some((2, operations)), ..OnDevices::new(&config, Kernels::All) };
+            let setup = Setup::short(&on_devices, 2);
+            let outcomes = each_rank(Local::world(2), |mut comm, rank| {
+                let mut state = Rank::after(&setup, 2, &mut comm);
+                let before = state.save();
+                let failed = state.step(&mut comm).err();
+                assert!(failed.is_none() || state.save() == before, "{text}, {operations}");
+                // The first operation comes before any message. After the last message the others learn of a failure at their next call.
+                let is_late = rank == 0 && operations > 0;
+                let failed = failed.or_else(|| state.step(&mut comm).err().filter(|_| is_late));
+                failed.map(|error| error.to_string())
+            });
+            if let Some(error) = &outcomes[1] {
+                let names = |error: &str| error.contains("rank 1") && error.contains("the device is lost");
+                assert!(
+                    names(error) && outcomes[0].as_deref().is_some_and(names),
+                    "{text}, {operations}: {outcomes:?}"
+                );
+                lost += 1;
+            }
+        }
+        assert!(lost > 0, "{text}");
+    }
+}
+
+#[test]
+fn a_copy_is_read_again_when_the_vector_has_changed() {
+    let (layout, mut comm) = (Layout::flat(2), Local::world(1).remove(0));
+    let mut vector = HostDevice::new(vec![1.0, 2.0], Kernels::All);
+    let mut input = DeviceInput::new(&mut vector, 1);
+    assert_eq!(input.wait(0..2, &mut comm), [1.0, 2.0]);
+    let mut device = input.device().unwrap();
+    let residual = device.upload(&[10.0, 20.0]).unwrap();
+    assert_eq!(device.energies(layout.slots()), Ok(vec![5.0]));
+    assert_eq!(device.add_residual(Some(&*residual), layout.slots()), Ok(vec![[121.0 + 484.0, 5.0]]));
+    assert_eq!(input.wait(0..2, &mut comm), [11.0, 22.0]);
+}
+
+/// Bytes across the bus in a step of top-k 1 %, after the first: the message down, the other rank's message up.
+#[test]
+fn only_messages_cross_the_bus() {
+    let layout = laws::long();
+    let dense = 4 * layout.len();
+    for (text, kernels, down, up) in [
+        ("reducer=gather:topk:100x feedback=error", Kernels::All, 0.01..0.02, 0.01..0.02),
+        ("reducer=gather:topk:100x feedback=none", Kernels::All, 0.01..0.02, 0.01..0.02),
+        ("reducer=gather:minmax feedback=error", Kernels::All, 0.25..0.3, 0.25..0.3),
+        ("reducer=gather:topk:100x feedback=error", Kernels::Encoders, 0.01..0.02, 1.0..1.01),
+        ("reducer=gather:topk:100x feedback=error", Kernels::None, 1.0..1.01, 1.0..2.01),
+        ("reducer=dense", Kernels::All, 1.0..1.01, 1.0..1.01),
+    ] {
+        let config: Config = text.parse().unwrap();
+        let moved = each_rank(Local::world(2), |mut comm, rank| {
+            let mut strategy = config.build(&layout, 2).unwrap();
+            let mut moved = [0, 0];
+            for step in 0..3 {
+                let agreed_step = briquette_core::reduce::AgreedStep { step, ..Default::default() };
+                let cx = Context::new(briquette_core::Key::new(1), layout.slots(), &agreed_step);
+                let mut vector = HostDevice::new(laws::gradient(&layout, rank, step), kernels);
+                let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, cx.slots.len()));
+                strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
+                input.finish(&average).unwrap();
+                strategy.commit();
+                assert_eq!(vector.len(), layout.len());
+                moved = [vector.down, vector.up];
+            }
+            moved.map(|bytes| bytes as f64 / dense as f64)
+        });
+        let [got_down, got_up] = moved[0];
+        assert!(down.contains(&got_down) && up.contains(&got_up), "{text}, {kernels:?}: {got_down} down, {got_up} up");
+    }
+}

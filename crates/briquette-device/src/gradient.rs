@@ -1,0 +1,293 @@
+//! Gradients of a rank on its device, for the exchanges of `briquette-core`.
+
+use std::any::Any;
+use std::ops::Range;
+
+use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
+use briquette_core::error::DeviceError as Failure;
+use briquette_core::reduce::{DeviceMemory, DeviceVector, OnDevice, SentStatistics};
+use briquette_core::{CompressionRatio, Key, Message, Slot};
+
+use crate::encode::{self, Norm};
+use crate::error::DeviceError;
+use crate::message::DeviceMessage;
+use crate::run::{Run, Vector};
+use crate::sent::{Slots, sent};
+use crate::sums::{Groups, Sums, Terms, first_not_finite, sums};
+use crate::{Encoded, feed};
+
+/// Values that a hard threshold is expected to keep at most, as a share: more cost a second copy.
+const EXPECTED_SHARE: usize = 20;
+
+/// A gradient in the memory of a device, with its average. Made of the tensors of a backward pass, which are read and never written.
+#[derive(Debug)]
+pub struct Gradient {
+    run: Run,
+    /// The gradient, the sum with the residual, or what encoding has left of either.
+    values: Vector,
+    average: Vector,
+    /// Messages that were encoded here.
+    own: Vec<(Range<usize>, DeviceMessage)>,
+}
+
+impl Gradient {
+    /// Gathers tensors into one vector of `len` values: each with its place, where those of absent slots are left out.
+    ///
+    /// # Panics
+    /// If a tensor ends behind the vector.
+    pub fn new(run: &Run, len: usize, tensors: impl IntoIterator<Item = (usize, Vector)>) -> Gradient {
+        let values = run.zeros(len);
+        for (start, tensor) in tensors {
+            feed::copy_to(run, &tensor, 0..tensor.len(), &values, start);
+        }
+        Gradient { run: run.clone(), values, average: run.empty(len), own: Vec::new() }
+    }
+
+    /// Returns the index of the first value that is not finite.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`] if a kernel failed.
+    pub fn first_not_finite(&self) -> Result<Option<usize>, DeviceError> {
+        first_not_finite(&self.run, &self.values)
+    }
+
+    /// Returns the average.
+    pub fn into_average(self) -> Vector {
+        self.average
+    }
+
+    fn failed(&self, operation: &'static str) -> impl Fn(DeviceError) -> Failure + use<> {
+        let device = self.run.client().name();
+        move |error| Failure::new(device, operation, error.to_string())
+    }
+
+    fn queue(&self, encoding: Encoding, x: &Vector, key: Key) -> Result<Option<Encoded>, DeviceError> {
+        let run = &self.run;
+        Ok(Some(match encoding {
+            Encoding::TopK { ratio, .. } => encode::top_k(run, x, ratio.keep(x.len())),
+            Encoding::HardThreshold { threshold } => {
+                encode::hard_threshold(run, x, threshold, x.len().div_ceil(EXPECTED_SHARE))
+            }
+            Encoding::ThresholdTopK { ratio, sample } => {
+                encode::threshold_top_k(run, x, ratio.keep(x.len()), sample, key)?
+            }
+            Encoding::RandomK { ratio, scaled } => {
+                let random_k = RandomK::ratio(ratio);
+                encode::random_k(run, x, if scaled { random_k.scaled() } else { random_k }, key)
+            }
+            Encoding::MinMax { block } => encode::min_max(run, x, block),
+            Encoding::Half { kind } => encode::half(run, x, kind),
+            Encoding::Natural => encode::natural(run, x, key),
+            Encoding::Qsgd { levels, bucket, euclidean } => {
+                let norm = if euclidean { Norm::L2 } else { Norm::Max };
+                encode::qsgd(run, x, (levels, bucket), norm, key)?
+            }
+            Encoding::TernGrad { clip } => encode::tern_grad(run, x, clip, key)?,
+            Encoding::ScaledSign { bucket } => encode::scaled_sign(run, x, bucket),
+            Encoding::PlainSign { random_zeros } => encode::plain_sign(run, x, random_zeros.then_some(key)),
+            _ => return Ok(None),
+        }))
+    }
+
+    fn read(
+        &self,
+        encoding: Encoding,
+        encoded: Encoded,
+        key: Key,
+        out: &mut Message,
+    ) -> Result<DeviceMessage, DeviceError> {
+        match encoding {
+            Encoding::TopK { values, .. } if values != briquette_core::compress::ValueKind::F32 => {
+                let mut short = TopK::ratio(CompressionRatio::DENSE).with_values(values);
+                encoded.read_coded(&self.run, &mut short, key, out)
+            }
+            _ => encoded.read(&self.run, out),
+        }
+    }
+
+    fn message(&self, range: &Range<usize>, message: &Message) -> Result<DeviceMessage, DeviceError> {
+        match self.own.iter().find(|(encoded, _)| encoded == range) {
+            Some((_, message)) => Ok(message.clone()),
+            None => DeviceMessage::upload(&self.run, message),
+        }
+    }
+
+    fn queue_energies(&self, slots: &[Slot]) -> Sums {
+        let groups = Groups::new(&self.run, slots.iter().map(Slot::len));
+        sums(&self.run, &self.values, &groups, Terms::Squares)
+    }
+}
+
+impl DeviceVector for Gradient {
+    fn len(&self) -> usize {
+        self.average.len()
+    }
+
+    fn fetch(&mut self, range: Range<usize>, out: &mut [f32]) -> OnDevice<()> {
+        let part = self.run.part(&self.values, range);
+        out.copy_from_slice(&self.run.read(&part).map_err(self.failed("reading a gradient"))?);
+        Ok(())
+    }
+
+    fn scale(&mut self, weight: f32) -> OnDevice<()> {
+        feed::scale(&self.run, &self.values, weight);
+        Ok(())
+    }
+
+    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+        self.queue_energies(slots).read(&self.run).map_err(self.failed("summing a gradient"))
+    }
+
+    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
+        let before = self.queue_energies(slots);
+        // A sum with zeros is not a copy: it has no negative zeros.
+        let zeros = residual.is_none().then(|| self.run.zeros(self.values.len()));
+        let residual = zeros.as_ref().unwrap_or_else(|| &memory(residual.expect("no zeros")).values);
+        let sum = self.run.empty(self.values.len());
+        feed::feed(&self.run, &self.values, residual, 1.0, &sum, 0);
+        self.values = sum;
+        for slot in slots.iter().filter(|slot| slot.is_absent()) {
+            feed::clear_range(&self.run, &self.values, slot.range());
+        }
+        self.own.clear();
+        let after = self.queue_energies(slots);
+        let read = Sums::read_all(&self.run, &[&after, &before]).map_err(self.failed("adding a residual"))?;
+        let pair = |((after, before), slot): ((&f64, &f64), &Slot)| {
+            if slot.is_absent() { [0.0, 0.0] } else { [*after, *before] }
+        };
+        Ok(read[0].iter().zip(&read[1]).zip(slots).map(pair).collect())
+    }
+
+    fn encode(
+        &mut self,
+        compressor: &mut dyn Compressor,
+        range: Range<usize>,
+        key: Key,
+        out: &mut Message,
+    ) -> OnDevice<bool> {
+        let Some(encoding) = compressor.encoding() else { return Ok(false) };
+        let failed = self.failed("encoding a gradient");
+        let part = self.run.part(&self.values, range.clone());
+        let Some(encoded) = self.queue(encoding, &part, key).map_err(&failed)? else { return Ok(false) };
+        let message = self.read(encoding, encoded, key, out).map_err(&failed)?;
+        self.own.retain(|(encoded, _)| *encoded != range);
+        self.own.push((range, message));
+        Ok(true)
+    }
+
+    fn average(
+        &mut self,
+        range: Range<usize>,
+        weight: f32,
+        messages: &[&Message],
+        own: usize,
+    ) -> OnDevice<Option<bool>> {
+        let failed = self.failed("averaging messages");
+        feed::clear_range(&self.run, &self.average, range.clone());
+        for (rank, message) in messages.iter().enumerate() {
+            let message = match rank == own {
+                true => self.message(&range, message),
+                false => DeviceMessage::upload(&self.run, message),
+            };
+            message.map_err(&failed)?.add(&self.run, weight, &self.average, range.start);
+        }
+        let part = self.run.part(&self.average, range);
+        Ok(Some(first_not_finite(&self.run, &part).map_err(&failed)?.is_none()))
+    }
+
+    fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()> {
+        feed::copy_to(&self.run, &self.run.upload(values), 0..values.len(), &self.average, start);
+        Ok(())
+    }
+
+    fn subtract(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        slots: &[Slot],
+        kept: &mut [SentStatistics],
+    ) -> OnDevice<bool> {
+        let failed = self.failed("subtracting a message");
+        let on_device = self.message(&range, message).map_err(&failed)?;
+        let part = self.run.part(&self.values, range.clone());
+        let statistics = match message.sparse_indices() {
+            Some(indices) => self.sparse_statistics(&part, message, indices, slots),
+            None => {
+                let slots = Slots::new(&self.run, slots.iter().map(Slot::len));
+                sent(&self.run, &part, &on_device.decode(&self.run), &slots).read(&self.run)
+            }
+        };
+        for (kept, (energy, values)) in kept.iter_mut().zip(statistics.map_err(&failed)?) {
+            kept.energy += energy;
+            kept.values += values;
+        }
+        on_device.subtract(&self.run, &self.values, range.start);
+        let rest = self.run.part(&self.values, range);
+        Ok(first_not_finite(&self.run, &rest).map_err(&failed)?.is_none())
+    }
+
+    fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        let values = std::mem::replace(&mut self.values, self.run.empty(0));
+        Ok(Box::new(Residual { run: self.run.clone(), values }))
+    }
+
+    fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
+        Ok(Box::new(Residual { run: self.run.clone(), values: self.run.upload(values) }))
+    }
+}
+
+impl Gradient {
+    /// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does.
+    fn sparse_statistics(
+        &self,
+        x: &Vector,
+        message: &Message,
+        indices: &[u32],
+        slots: &[Slot],
+    ) -> Result<Vec<(f64, usize)>, DeviceError> {
+        let before = self.run.read(&encode::gather(&self.run, x, indices))?;
+        let sent = crate::sparse::kept_values(message)?;
+        let start = slots.first().map_or(0, |slot| slot.range().start);
+        let mut from = 0;
+        let slot = |slot: &Slot| {
+            let to = from + indices[from..].partition_point(|&index| (index as usize) < slot.range().end - start);
+            let pairs = before[from..to].iter().zip(&sent[from..to]);
+            from = to;
+            pairs.fold((0.0, 0), |(energy, values), (before, sent)| {
+                let (before, value) = (f64::from(*before), f64::from(*sent));
+                (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
+            })
+        };
+        Ok(slots.iter().map(slot).collect())
+    }
+}
+
+/// A residual in the memory of a device.
+#[derive(Debug)]
+struct Residual {
+    run: Run,
+    values: Vector,
+}
+
+impl DeviceMemory for Residual {
+    fn fetch(&self) -> Vec<f32> {
+        self.run.read(&self.values).expect("a residual can be read while its device works")
+    }
+
+    fn restore(&mut self, from: Option<&dyn DeviceMemory>, ranges: &[Range<usize>]) {
+        for range in ranges {
+            match from {
+                Some(from) => feed::copy_to(&self.run, &memory(from).values, range.clone(), &self.values, range.start),
+                None => feed::clear_range(&self.run, &self.values, range.clone()),
+            }
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn memory(memory: &dyn DeviceMemory) -> &Residual {
+    memory.as_any().downcast_ref().expect("a residual of this device")
+}

@@ -1,0 +1,6 @@
+//! Host and device: what kernels make has the bits of `briquette-core`, on every runtime of this build.
+
+mod devices;
+mod twins;
+mod vectors;
+mod worlds;

@@ -1,0 +1,167 @@
+//! Worlds of ranks on devices and ranks on hosts: the averages, residuals, bytes and decisions of a world of hosts.
+
+use std::ops::Range;
+
+use briquette_core::config::{Config, Exchange};
+use briquette_core::error::{ConfigError, ReduceError, SyncError};
+use briquette_core::laws::{self, Delivered, Setup, Synchronizes, assert_same_runs, each_rank};
+use briquette_core::reduce::{AgreedStep, DeviceInput};
+use briquette_core::sync::{Context, SyncStrategy};
+use briquette_core::{Key, Layout, Session, comm::Local};
+use briquette_device::{Gradient, Run};
+
+use super::devices::runs;
+
+/// Exchanges whose messages a device encodes.
+const EXCHANGES: [&str; 18] = [
+    "reducer=gather:topk:8x feedback=error",
+    "reducer=gather:topk:8x:f16 feedback=error",
+    "reducer=gather:topk:8x:q8 feedback=error",
+    "reducer=gather:topk:8x feedback=none",
+    "reducer=gather:threshold-topk:8x feedback=error",
+    "reducer=gather:hard-threshold:0.5 feedback=error",
+    "reducer=gather:randk:8x feedback=error",
+    "reducer=gather:randk:8x:scaled feedback=none",
+    "reducer=gather:minmax:100 feedback=error",
+    "reducer=gather:f16 feedback=none",
+    "reducer=gather:bf16 feedback=error",
+    "reducer=gather:natural feedback=none",
+    "reducer=gather:qsgd:4:100 feedback=none",
+    "reducer=gather:qsgd:3:64:l2 feedback=none",
+    "reducer=gather:terngrad:2.5 feedback=none",
+    "reducer=gather:sign feedback=error",
+    "reducer=gather:sign:64 feedback=error",
+    "reducer=gather:plain-sign feedback=none",
+];
+
+/// Exchanges that a device copies to the host, in whole or in part.
+const COPIED: [&str; 4] = [
+    "reducer=dense",
+    "reducer=power-sgd:2 feedback=error",
+    "reducer=ladder:topk:8x feedback=error",
+    "reducer=gather:qsgd:4:100:max:elias feedback=none",
+];
+
+#[derive(Debug, Clone)]
+struct OnDevice {
+    config: Config,
+    run: Run,
+}
+
+/// Splits a vector into the tensors of its slots.
+fn gradient(run: &Run, values: &[f32], layout: impl Iterator<Item = Range<usize>>) -> Gradient {
+    let tensors = layout.map(|range| (range.start, run.upload(&values[range])));
+    Gradient::new(run, values.len(), tensors)
+}
+
+/// Delivers a gradient on the device, if this rank has one at this step: every rank is on the host in some, so that residuals move.
+fn deliver(
+    run: &Run,
+    strategy: &mut dyn SyncStrategy,
+    own: &mut Vec<f32>,
+    cx: &Context<'_>,
+    comm: &mut Session,
+) -> Result<(), SyncError> {
+    let (step, rank) = (cx.agreed_step.step, comm.rank());
+    if (rank + step as usize / 2) % 2 == 1 {
+        return strategy.after_backward(own, cx, comm);
+    }
+    let mut vector = gradient(run, own, cx.slots.iter().map(|slot| slot.range()));
+    let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, cx.slots.len()));
+    strategy.during_backward(&mut input, &mut average, cx, comm)?;
+    let finished = input.finish(&average);
+    finished.map_err(|source| SyncError::Reduce { step, source: ReduceError::Device { rank, source } })?;
+    *own = run.read(&vector.into_average()).expect("a device that works");
+    Ok(())
+}
+
+impl Synchronizes for OnDevice {
+    fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
+        let (strategy, run) = (self.config.build(layout, world)?, self.run.clone());
+        let deliver = move |strategy: &mut dyn SyncStrategy,
+                            own: &mut Vec<f32>,
+                            cx: &Context<'_>,
+                            comm: &mut Session| { deliver(&run, strategy, own, cx, comm) };
+        Ok(Box::new(Delivered::new(strategy, deliver)))
+    }
+    fn min_ranks(&self) -> usize {
+        self.config.min_ranks()
+    }
+}
+
+fn assert_bits_of_hosts(config: &Config, run: &Run, worlds: &[usize]) {
+    for world in worlds {
+        let setup = Setup::short(&OnDevice { config: config.clone(), run: run.clone() }, *world);
+        assert_same_runs(&setup, &Setup::short(config, *world).run(4), &setup.run(4));
+    }
+}
+
+#[test]
+fn worlds_of_devices_and_hosts_have_the_bits_of_hosts() {
+    for run in runs() {
+        for text in EXCHANGES.iter().chain(&COPIED) {
+            assert_bits_of_hosts(&text.parse().unwrap(), &run, &[2]);
+        }
+        // Buckets, parts of which the host encodes, and other numbers of ranks.
+        for text in &EXCHANGES[..3] {
+            let config: Config = text.parse().unwrap();
+            let exchange = Exchange { bucket_values: Some(32), ..config.exchange };
+            assert_bits_of_hosts(&Config::every_step(exchange), &run, &[1, 3, 5]);
+        }
+    }
+}
+
+#[test]
+fn laws_hold_on_devices() {
+    for run in runs() {
+        for text in ["reducer=gather:topk:8x:q8 feedback=error", "reducer=gather:minmax:100 feedback=error"] {
+            let setup = Setup::short(&OnDevice { config: text.parse().unwrap(), run: run.clone() }, 3);
+            laws::agrees(&setup);
+            laws::leaves_no_trace(&setup, 1);
+            laws::resumes_to_the_bit(&setup);
+        }
+    }
+}
+
+/// Bytes across the bus in a step after the first, as shares of the gradient, with two ranks.
+#[test]
+fn only_messages_cross_the_bus() {
+    for run in runs() {
+        let layout = laws::long();
+        let dense = 4 * layout.len();
+        let mut seen = Vec::new();
+        for (text, down, up) in [
+            ("reducer=gather:topk:100x feedback=error", 0.05, 0.05),
+            // The host encodes the values, so that this rank's message goes up as well.
+            ("reducer=gather:topk:100x:q8 feedback=error", 0.05, 0.06),
+            ("reducer=gather:threshold-topk:100x feedback=error", 0.06, 0.05),
+            ("reducer=gather:minmax feedback=error", 0.3, 0.3),
+            ("reducer=gather:qsgd:4 feedback=none", 0.2, 0.2),
+            ("reducer=gather:sign feedback=error", 0.1, 0.1),
+        ] {
+            let config: Config = text.parse().unwrap();
+            let moved = each_rank(Local::world(2), |mut comm, rank| {
+                let mut strategy = config.build(&layout, 2).unwrap();
+                // Ranks count apart, on one device.
+                let run = Run::new(run.client().clone()).unwrap();
+                let mut moved = [0.0; 2];
+                for step in 0..3 {
+                    let agreed_step = AgreedStep { step, ..Default::default() };
+                    let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
+                    let own = laws::gradient(&layout, rank, step);
+                    let mut vector = gradient(&run, &own, layout.slots().iter().map(|slot| slot.range()));
+                    let before = run.work();
+                    let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, layout.slots().len()));
+                    strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
+                    input.finish(&average).unwrap();
+                    strategy.commit();
+                    let after = run.work();
+                    moved = [after.down - before.down, after.up - before.up].map(|bytes| bytes as f64 / dense as f64);
+                }
+                moved
+            });
+            seen.push((text, moved[0], moved[0][0] <= down && moved[0][1] <= up));
+        }
+        assert!(seen.iter().all(|(.., is_within)| *is_within), "{run:?}: {seen:#?}");
+    }
+}

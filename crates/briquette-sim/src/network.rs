@@ -1,0 +1,379 @@
+//! Link model of the simulated network: bandwidth, latency, topology.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use briquette_core::error::ConfigError;
+
+/// Link model: bandwidth, latency, number of ranks per link, and separate paths between pairs of ranks.
+///
+/// As text it is `unlimited`, or `BANDWIDTH[,LATENCY[,RANKS PER LINK]]`, such as `100mbit,1ms` or `10gbit,20us,4`. The
+/// bandwidth is `unlimited` or a number with one of `bit`, `kbit`, `mbit`, `gbit` (per second, powers of ten). The
+/// latency is a number with one of `ns`, `us`, `ms`, `s`, by default 0. The number of ranks per link is 1 by default.
+///
+/// With `k` ranks per link, ranks `0..k` are on one machine, ranks `k..2k` on the next. Frames inside a machine take no
+/// time. Other frames get `1/k` of the machine's bandwidth, as if all its ranks were always communicating. This is
+/// accurate for all-gathers of similar messages. Rings, which cross each link once, are faster in reality.
+///
+/// Paths with another speed follow, each after a `;`, as `RANKS/RANKS=BANDWIDTH[,LATENCY]`, for both directions.
+/// `RANKS` is a rank, a range, or `*` for all. If several paths match a pair, the last one applies. For example, two
+/// sites of four ranks are `10gbit,20us;0-3/4-7=100mbit,30ms`, and a rank far from all others is
+/// `1gbit;*/5=20mbit,50ms`. A slow path delays the frames on it, not the links at its ends. Each pair of ranks has its
+/// own path. With `k` ranks per link, a pair has `1/k` of the path's bandwidth, as for a link: on
+/// `10gbit,20us,4;0-3/4-7=100mbit` ranks 0 and 4 have 25 Mbit/s. Paths have no effect inside a machine.
+///
+/// ```
+/// use briquette_sim::Network;
+///
+/// let network: Network = "100mbit,1ms".parse()?;
+/// assert_eq!(network.transfer_seconds(1_000_000), 0.08);
+/// assert_eq!(network.to_string(), "100mbit,1ms");
+/// # Ok::<_, briquette_core::error::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Network {
+    speed: Speed,
+    ranks_per_link: usize,
+    paths: Arc<[Path]>,
+}
+
+/// Speed of a link or a path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Speed {
+    bandwidth: Option<f64>,
+    latency: Duration,
+}
+
+/// A path between ranks whose speed differs from the links'.
+#[derive(Debug, Clone, PartialEq)]
+struct Path {
+    ends: [RangeInclusive<usize>; 2],
+    speed: Speed,
+}
+
+const FORM: &str = "`unlimited`, or `100mbit,1ms`, or `10gbit,20us,4` (bandwidth in bit, kbit, mbit or gbit; latency in ns, us, ms or s; \
+                    ranks per link), and behind it other paths as `;0-3/4-7=100mbit,30ms`";
+const BANDWIDTHS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+/// Units in nanoseconds. `s` is last, because the others also end in it.
+const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
+
+impl Network {
+    /// Creates a network on which frames take no time.
+    pub fn unlimited() -> Self {
+        Network { speed: Speed { bandwidth: None, latency: Duration::ZERO }, ranks_per_link: 1, paths: Arc::default() }
+    }
+
+    /// Creates a network of the given bandwidth (bits per second; `None` for unlimited), latency, and ranks per link.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] for a bandwidth that is not a positive number, or zero ranks per link.
+    pub fn new(bandwidth: Option<f64>, latency: Duration, ranks_per_link: usize) -> Result<Self, ConfigError> {
+        let speed = Speed::new(bandwidth, latency)?;
+        ConfigError::unless(ranks_per_link > 0, "ranks per link", "at least 1", ranks_per_link)?;
+        Ok(Network { speed, ranks_per_link, paths: Arc::default() })
+    }
+
+    /// Returns the bits per second of a link; `None` is unlimited.
+    pub fn bandwidth(&self) -> Option<f64> {
+        self.speed.bandwidth
+    }
+
+    /// Returns the latency of a frame, in addition to the transfer time of its bytes.
+    pub fn latency(&self) -> Duration {
+        self.speed.latency
+    }
+
+    /// Returns the number of consecutive ranks that share a machine and its link.
+    pub fn ranks_per_link(&self) -> usize {
+        self.ranks_per_link
+    }
+
+    /// Returns the seconds for which `bytes` bytes occupy a rank's share of its link.
+    pub fn transfer_seconds(&self, bytes: usize) -> f64 {
+        self.seconds_at(self.speed, bytes)
+    }
+
+    /// Returns whether two ranks are on one machine.
+    pub fn same_machine(&self, a: usize, b: usize) -> bool {
+        a / self.ranks_per_link == b / self.ranks_per_link
+    }
+
+    /// Checks that every path joins ranks of different machines in a world of this size, and names no rank outside it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the invalid path.
+    ///
+    /// ```
+    /// use briquette_sim::Network;
+    /// let network: Network = "1gbit;0-3/4-7=100mbit".parse()?;
+    /// assert_eq!(network.check(8), Ok(()));
+    /// assert!(network.check(6).unwrap_err().to_string().contains("names rank 7"));
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    pub fn check(&self, world: usize) -> Result<(), ConfigError> {
+        for path in self.paths.iter() {
+            let named = path.ends.iter().map(|ranks| *ranks.end()).filter(|rank| *rank != usize::MAX);
+            if let Some(rank) = named.max().filter(|rank| *rank >= world) {
+                return Err(ConfigError::conflict(
+                    format!("path {path} of the network"),
+                    format!("a world of {world} rank{}", if world == 1 { "" } else { "s" }),
+                    format!("it names rank {rank}, and ranks are counted from 0"),
+                    "name ranks that exist",
+                ));
+            }
+            let [one, other] = path.ends.clone().map(|ranks| *ranks.start()..world.min(ranks.end().saturating_add(1)));
+            let joins = |a: usize| other.clone().any(|b| a != b && !self.same_machine(a, b));
+            // A world of one rank has no paths. Its network may still define some.
+            if world > 1 && !one.into_iter().any(joins) {
+                let per_link = self.ranks_per_link;
+                return Err(ConfigError::conflict(
+                    format!("path {path} of the network"),
+                    format!("{per_link} ranks on each machine"),
+                    "it joins no ranks of different machines",
+                    "leave it out",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the timing of a frame of `bytes` bytes between two ranks.
+    pub(super) fn between(&self, a: usize, b: usize, bytes: usize) -> Passage {
+        let on = |ranks: &RangeInclusive<usize>, rank| ranks.contains(&rank);
+        let joins = |path: &&Path| {
+            let [one, other] = &path.ends;
+            (on(one, a) && on(other, b)) || (on(one, b) && on(other, a))
+        };
+        let own = self.paths.iter().rev().find(joins);
+        let speed = own.map_or(self.speed, |path| path.speed);
+        let seconds = self.seconds_at(speed, bytes);
+        let link_seconds = seconds.min(self.transfer_seconds(bytes));
+        Passage { latency: speed.latency.as_secs_f64(), seconds, link_seconds, is_own: own.is_some() }
+    }
+
+    fn seconds_at(&self, speed: Speed, bytes: usize) -> f64 {
+        speed.bandwidth.map_or(0.0, |bits| (8 * bytes * self.ranks_per_link) as f64 / bits)
+    }
+}
+
+/// Timing of a frame between two ranks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passage {
+    pub(super) latency: f64,
+    /// Transfer time of the frame.
+    pub(super) seconds: f64,
+    /// Time for which the frame occupies the links at both ends.
+    pub(super) link_seconds: f64,
+    /// Set if these two ranks have a separate path.
+    pub(super) is_own: bool,
+}
+
+impl Speed {
+    fn new(bandwidth: Option<f64>, latency: Duration) -> Result<Self, ConfigError> {
+        match bandwidth.filter(|bits| !(bits.is_finite() && *bits > 0.0)) {
+            Some(bits) => Err(ConfigError::range("bandwidth", "a positive number of bits per second", bits)),
+            None => Ok(Speed { bandwidth, latency }),
+        }
+    }
+
+    /// Parses the first two of these parts; `None` if they are not a speed.
+    fn parse<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Result<Self, ConfigError>> {
+        let bandwidth = match parts.next()? {
+            "unlimited" => None,
+            part => Some(measure(part, &BANDWIDTHS)?),
+        };
+        let nanoseconds = parts.next().map_or(Some(0.0), |part| measure(part, &LATENCIES))?;
+        Some(Speed::new(bandwidth, Duration::try_from_secs_f64(nanoseconds / 1e9).ok()?))
+    }
+
+    fn write(self, with_latency: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bandwidth {
+            Some(bits) => f.write_str(&in_largest_unit(bits, &BANDWIDTHS))?,
+            None => f.write_str("unlimited")?,
+        }
+        if !self.latency.is_zero() || with_latency {
+            let [ms, us, ns, s] = LATENCIES;
+            write!(f, ",{}", in_largest_unit(self.latency.as_nanos() as f64, &[s, ms, us, ns]))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Network {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let wrong = || ConfigError::range("network", FORM, text);
+        let mut sections = text.split(';');
+        let mut parts = sections.next().unwrap_or_default().split(',').map(str::trim);
+        let speed = Speed::parse(&mut parts).ok_or_else(wrong)??;
+        let ranks_per_link = parts.next().map_or(Ok(1), str::parse).map_err(|_| wrong())?;
+        let paths = sections.map(|path| parse_path(path).ok_or_else(wrong)?);
+        let paths = paths.collect::<Result<Vec<_>, _>>()?.into();
+        if parts.next().is_some() {
+            return Err(wrong());
+        }
+        Ok(Network { paths, ..Network::new(speed.bandwidth, speed.latency, ranks_per_link)? })
+    }
+}
+
+fn parse_path(text: &str) -> Option<Result<Path, ConfigError>> {
+    let (ends, speed) = text.split_once('=')?;
+    let (one, other) = ends.split_once('/')?;
+    let ranks = |text: &str| match text.trim() {
+        "*" => Some(0..=usize::MAX),
+        text => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let ranks: RangeInclusive<usize> = first.parse().ok()?..=last.parse().ok()?;
+            (!ranks.is_empty()).then_some(ranks)
+        }
+    };
+    let ends = [ranks(one)?, ranks(other)?];
+    let mut parts = speed.split(',').map(str::trim);
+    let speed = Speed::parse(&mut parts)?;
+    parts.next().is_none().then(|| speed.map(|speed| Path { ends, speed }))
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.speed.write(self.ranks_per_link > 1, f)?;
+        if self.ranks_per_link > 1 {
+            write!(f, ",{}", self.ranks_per_link)?;
+        }
+        self.paths.iter().try_for_each(|path| {
+            write!(f, ";{path}=")?;
+            path.speed.write(false, f)
+        })
+    }
+}
+
+/// Writes the ends of the path.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [one, other] = self.ends.each_ref().map(|ranks| match (*ranks.start(), *ranks.end()) {
+            (_, usize::MAX) => "*".to_owned(),
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        });
+        write!(f, "{one}/{other}")
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = ConfigError;
+
+    fn try_from(text: String) -> Result<Self, ConfigError> {
+        text.parse()
+    }
+}
+
+impl From<Network> for String {
+    fn from(network: Network) -> String {
+        network.to_string()
+    }
+}
+
+/// Parses a number with a unit, and returns it in base units.
+fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, scale) = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
+    number.trim_end().parse::<f64>().ok().map(|number| number * scale)
+}
+
+/// Formats the value in the largest unit that does not exceed it and represents it exactly.
+fn in_largest_unit(value: f64, units: &[(&str, f64)]) -> String {
+    let exact = |scale: f64| value >= scale && value / scale * scale == value;
+    let (unit, scale) = units.iter().find(|(_, scale)| exact(*scale)).unwrap_or(&units[units.len() - 1]);
+    format!("{}{unit}", value / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_text_goes_back_and_forth() {
+        let same =
+            ["unlimited", "unlimited,1ms", "100mbit,1ms", "1gbit,50us", "10gbit,20us,4", "1.5mbit", "9bit,0ns,2"];
+        let paths = ["10gbit,20us;0-3/4-7=100mbit,30ms", "1gbit;*/5=20mbit;0/1=unlimited"];
+        for text in same.into_iter().chain(paths) {
+            assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
+        }
+        let network: Network = " 1000 mbit , 0.5ms ".parse().unwrap();
+        assert_eq!(network, Network::new(Some(1e9), Duration::from_micros(500), 1).unwrap());
+        assert_eq!(network.to_string(), "1gbit,500us");
+    }
+
+    #[test]
+    fn unusable_networks_are_refused() {
+        for text in ["", "fast", "100", "0mbit", "-1mbit", "1mbit,1", "1mbit,-1ms", "1mbit,1ms,0", "1mbit,1ms,2,3"]
+            .into_iter()
+            .chain(["1mbit;", "1mbit;0-1=1mbit", "1mbit;1-0/2=1mbit", "1mbit;a/2=1mbit", "1mbit;0/1=1mbit,1ms,2"])
+        {
+            let error = text.parse::<Network>().unwrap_err().to_string();
+            assert!(error.contains(" must be "), "{text}: {error}");
+        }
+        let error = "1mbps".parse::<Network>().unwrap_err().to_string();
+        assert!(error.contains("100mbit,1ms") && error.ends_with("got 1mbps"), "{error}");
+        let error = "1mbit;0/1=0mbit".parse::<Network>().unwrap_err().to_string();
+        assert!(error.contains("bandwidth must be a positive number"), "{error}");
+        assert!(Network::new(Some(f64::NAN), Duration::ZERO, 1).is_err());
+    }
+
+    #[test]
+    fn ranks_on_one_link_share_it() {
+        let network: Network = "1mbit,0s,4".parse().unwrap();
+        assert_eq!(network.transfer_seconds(125), 0.004);
+        assert!(network.same_machine(0, 3) && !network.same_machine(3, 4));
+    }
+
+    #[test]
+    fn a_path_has_its_own_speed_in_both_directions_and_the_last_that_fits_counts() {
+        let network: Network = "8mbit,1ms;0-1/2-3=4mbit,30ms;*/3=80mbit".parse().unwrap();
+        let passage = |a, b| {
+            let Passage { latency, seconds, link_seconds, is_own } = network.between(a, b, 1_000_000);
+            (latency, seconds, link_seconds, is_own)
+        };
+        assert_eq!(passage(0, 1), (0.001, 1.0, 1.0, false));
+        assert_eq!((passage(0, 2), passage(2, 1)), ((0.03, 2.0, 1.0, true), (0.03, 2.0, 1.0, true)));
+        assert_eq!((passage(0, 3), passage(3, 2)), ((0.0, 0.1, 0.1, true), (0.0, 0.1, 0.1, true)));
+    }
+
+    #[test]
+    fn ranks_that_share_a_link_share_paths_too() {
+        let network: Network = "8mbit,0s,4;0-3/4-7=4mbit".parse().unwrap();
+        // A quarter of 4 Mbit/s, while a quarter of the link's 8 Mbit/s is busy.
+        let Passage { seconds, link_seconds, .. } = network.between(0, 4, 1_000_000);
+        assert_eq!((seconds, link_seconds), (8.0, 4.0));
+    }
+
+    #[test]
+    fn paths_that_mean_nothing_in_a_world_are_named() {
+        let check =
+            |text: &str, world| text.parse::<Network>().unwrap().check(world).map_err(|error| error.to_string());
+        for text in ["1gbit;0-3/4-7=100mbit", "1gbit,0s,4;0-3/4-7=100mbit;*/5=1mbit", "1gbit;*/*=1mbit", "1gbit"] {
+            assert_eq!(check(text, 8), Ok(()), "{text}");
+        }
+        assert_eq!(check("1gbit;*/0=1mbit", 1), Ok(()), "alone");
+        for (text, world, words) in [
+            (
+                "1gbit;0-3/4-7=100mbit",
+                6,
+                "path 0-3/4-7 of the network does not go with a world of 6 ranks: it names rank 7",
+            ),
+            (
+                "1gbit,0s,4;0/1=100mbit",
+                8,
+                "path 0/1 of the network does not go with 4 ranks on each machine: it joins no ranks of different machines",
+            ),
+            ("1gbit;2/2=1mbit", 8, "path 2/2 of the network"),
+            ("1gbit,0s,4;*/*=1mbit", 4, "path */* of the network does not go with 4 ranks on each machine"),
+        ] {
+            let error = check(text, world).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of simulated networks, in one binary.
+
+mod arrivals;
+mod background;
+mod groups;
+mod recording;
+mod simulated;

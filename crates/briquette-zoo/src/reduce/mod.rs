@@ -1,0 +1,12 @@
+//! Reducers: combine one vector per rank into an average. One file per algorithm.
+
+pub mod artemis;
+mod downlink;
+mod link;
+pub mod mcm;
+pub mod multi_step;
+pub mod sketched_sgd;
+pub mod smooth;
+pub mod sparse_all_reduce;
+pub mod ternary_all_reduce;
+pub mod two_way;

@@ -1,0 +1,3 @@
+//! Integration tests of the zoo, in one binary.
+
+mod catalogue;

@@ -1,0 +1,78 @@
+//! Compression on the device that holds the gradients, compared with compression on the host.
+
+use briquette::DistributedOptimizer;
+use briquette::core::config::Config;
+use burn::backend::DispatchDevice;
+use burn::module::{Module, Param};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor};
+
+use crate::facts::{data, ranks};
+use crate::models::{Numbers, bits, distance, values};
+
+const STEPS: usize = 4;
+const SIDES: [usize; 2] = [123, 317];
+
+/// Gradients that a backend may keep with strides: that of `matrix` is transposed, that of `shift` is one number for all values.
+#[derive(Module, Debug)]
+struct Wide {
+    matrix: Param<Tensor<2>>,
+    shift: Param<Tensor<1>>,
+}
+
+impl Wide {
+    fn gradients(&self, seed: u64, device: &Device) -> GradientsParams {
+        let mut numbers = Numbers::new(seed);
+        let [rows, columns] = SIDES;
+        let by = numbers.tensor::<2>([columns, rows], device);
+        let product = self.matrix.val().transpose() * by;
+        let loss = product.square().sum() + self.shift.val().sum();
+        GradientsParams::from_grads(loss.backward(), self)
+    }
+}
+
+/// The kernels are used where the device has them, move at most a twentieth of the gradient over the bus in each direction, and change no
+/// bit of parameters or residuals.
+pub(crate) fn the_device_has_the_bits_of_the_host(device: &Device) {
+    let run = |on_host: [bool; 2]| {
+        ranks(2, |comm| {
+            let rank = comm.rank();
+            let mut numbers = Numbers::new(3);
+            let matrix = Param::from_tensor(numbers.tensor(SIDES, device).require_grad());
+            let module = Wide { matrix, shift: Param::from_tensor(numbers.tensor([SIDES[0]], device).require_grad()) };
+            let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, Config::top_k(0.01)?, 1);
+            if on_host[rank] {
+                optim = optim.with_host_compression();
+            }
+            let mut module = optim.join(module)?;
+            let (start, mut first) = (values(&module), None);
+            for step in 0..STEPS {
+                let gradients = module.gradients(data(step as u64, rank), device);
+                module = optim.step(0.05, module, gradients)?;
+                // The first step has the self-test.
+                first = first.or(optim.synchronizer().device_work());
+            }
+            Ok((start, values(&module), first.zip(optim.synchronizer().device_work())))
+        })
+    };
+    let (host, here, mixed) = (run([true; 2]), run([false; 2]), run([false, true]));
+    assert!(distance(&host[0].0, &host[0].1) > 1e-3, "nothing was trained");
+    for (_, end, _) in here.iter().chain(&mixed).chain(&host[1..]) {
+        assert_eq!(bits(end), bits(&host[0].1));
+    }
+    assert!(host.iter().chain(&mixed[1..]).all(|(_, _, work)| work.is_none()), "compressed on the host");
+    #[allow(unreachable_patterns)] // in a build with one backend
+    let has_kernels = match device.clone().inner().as_dispatch() {
+        DispatchDevice::Cube(_) => true,
+        _ => false,
+    };
+    let dense = 4 * (SIDES[0] * SIDES[1] + SIDES[0]);
+    for (_, _, work) in here.iter().chain(&mixed[..1]) {
+        assert_eq!(work.is_some(), has_kernels, "compressed on the device");
+        if let Some((first, last)) = work {
+            let share = |first: usize, last: usize| (last - first) as f64 / (dense * (STEPS - 1)) as f64;
+            let (down, up) = (share(first.down, last.down), share(first.up, last.up));
+            assert!(0.0 < down && down <= 0.05 && 0.0 < up && up <= 0.05, "of the gradient: {down} down, {up} up");
+        }
+    }
+}
