@@ -1,6 +1,10 @@
 //! Reproducible vectorized sums. Each segment is summed in eight lanes, and the segments in a tree that depends on the
 //! length alone. The result does not depend on the number of threads.
 
+mod velocity;
+
+pub use velocity::{Velocity, subtract_velocity};
+
 use crate::parallel::{self, Part, SEGMENT};
 
 /// Contribution sent for a slot.

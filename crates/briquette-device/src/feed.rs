@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use briquette_core::reduce::Velocity;
 use cubecl::prelude::*;
 
 use crate::bits::sealed;
@@ -90,17 +91,6 @@ pub fn scale(run: &Run, x: &Vector, weight: f32) {
     }
 }
 
-/// Settings of a velocity, as in core's `MomentumCorrectionConfig`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Velocity {
-    /// The velocity's decay.
-    pub momentum: f32,
-    /// Nesterov's form.
-    pub nesterov: bool,
-    /// Ratio of the gradient, from clipping.
-    pub scale: f32,
-}
-
 #[cube(launch)]
 pub(crate) fn accumulated(
     gradient: &[f32],
@@ -131,7 +121,7 @@ pub(crate) fn accumulated(
     }
 }
 
-/// Computes the next velocity and the next pending velocity of one tensor, whose values start at `start` of the flat vectors. Each pair
+/// Computes core's `Velocity::accumulate`: the next velocity and the next pending velocity of one tensor, whose values start at `start` of the flat vectors. Each pair
 /// of vectors is the current and the next one.
 ///
 /// # Panics

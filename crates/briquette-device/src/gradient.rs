@@ -1,15 +1,15 @@
 //! Gradients of a rank on its device, for the exchanges of `briquette-core`.
 
-use std::any::Any;
 use std::ops::Range;
 
 use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
 use briquette_core::error::DeviceError as Failure;
-use briquette_core::reduce::{DeviceMemory, DeviceVector, OnDevice, SentStatistics};
+use briquette_core::reduce::{DeviceMemory, DeviceVector, OnDevice, SentStatistics, Velocity};
 use briquette_core::{CompressionRatio, Key, Message, Slot};
 
 use crate::encode::{self, Norm};
 use crate::error::DeviceError;
+use crate::memory::{Memory, values};
 use crate::message::DeviceMessage;
 use crate::run::{Run, Vector};
 use crate::sent::{Slots, sent};
@@ -112,9 +112,32 @@ impl Gradient {
         }
     }
 
-    fn queue_energies(&self, slots: &[Slot]) -> Sums {
+    fn queue_energies(&self, x: &Vector, slots: &[Slot]) -> Sums {
         let groups = Groups::new(&self.run, slots.iter().map(Slot::len));
-        sums(&self.run, &self.values, &groups, Terms::Squares)
+        sums(&self.run, x, &groups, Terms::Squares)
+    }
+
+    /// Returns the memory of a vector that was kept, or zeros of its length.
+    fn kept(&self, memory: Option<&dyn DeviceMemory>, len: usize) -> Vector {
+        memory.map_or_else(|| self.run.zeros(len), |memory| values(memory).clone())
+    }
+
+    /// Replaces the vector that is exchanged, with absent slots set to 0.
+    fn replace(&mut self, values: Vector, slots: &[Slot]) {
+        self.values = values;
+        for slot in slots.iter().filter(|slot| slot.is_absent()) {
+            feed::clear_range(&self.run, &self.values, slot.range());
+        }
+        self.own.clear();
+    }
+
+    /// Reads the energies of two vectors, of which absent slots have none.
+    fn read_energies(&self, [first, second]: [&Sums; 2], slots: &[Slot]) -> Result<Vec<[f64; 2]>, DeviceError> {
+        let read = Sums::read_all(&self.run, &[first, second])?;
+        let pair = |((first, second), slot): ((&f64, &f64), &Slot)| {
+            if slot.is_absent() { [0.0, 0.0] } else { [*first, *second] }
+        };
+        Ok(read[0].iter().zip(&read[1]).zip(slots).map(pair).collect())
     }
 }
 
@@ -135,27 +158,55 @@ impl DeviceVector for Gradient {
     }
 
     fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
-        self.queue_energies(slots).read(&self.run).map_err(self.failed("summing a gradient"))
+        self.queue_energies(&self.values, slots).read(&self.run).map_err(self.failed("summing a gradient"))
     }
 
     fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
-        let before = self.queue_energies(slots);
+        let before = self.queue_energies(&self.values, slots);
         // A sum with zeros is not a copy: it has no negative zeros.
-        let zeros = residual.is_none().then(|| self.run.zeros(self.values.len()));
-        let residual = zeros.as_ref().unwrap_or_else(|| &memory(residual.expect("no zeros")).values);
-        let sum = self.run.empty(self.values.len());
-        feed::feed(&self.run, &self.values, residual, 1.0, &sum, 0);
-        self.values = sum;
-        for slot in slots.iter().filter(|slot| slot.is_absent()) {
-            feed::clear_range(&self.run, &self.values, slot.range());
-        }
-        self.own.clear();
-        let after = self.queue_energies(slots);
-        let read = Sums::read_all(&self.run, &[&after, &before]).map_err(self.failed("adding a residual"))?;
-        let pair = |((after, before), slot): ((&f64, &f64), &Slot)| {
-            if slot.is_absent() { [0.0, 0.0] } else { [*after, *before] }
-        };
-        Ok(read[0].iter().zip(&read[1]).zip(slots).map(pair).collect())
+        let (residual, sum) = (self.kept(residual, self.values.len()), self.run.empty(self.values.len()));
+        feed::feed(&self.run, &self.values, &residual, 1.0, &sum, 0);
+        self.replace(sum, slots);
+        let after = self.queue_energies(&self.values, slots);
+        self.read_energies([&after, &before], slots).map_err(self.failed("adding a residual"))
+    }
+
+    fn total(&mut self) -> OnDevice<f64> {
+        let total = sums(&self.run, &self.values, &Groups::new(&self.run, [self.values.len()]), Terms::Values);
+        Ok(total.read(&self.run).map_err(self.failed("summing a gradient"))?.iter().sum())
+    }
+
+    fn accumulate(
+        &mut self,
+        velocity: Velocity,
+        now: [Option<&dyn DeviceMemory>; 2],
+        slots: &[Slot],
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+        let len = self.values.len();
+        let ([u, v], [next_u, next_v]) = (now.map(|now| self.kept(now, len)), [self.run.empty(len), self.run.empty(len)]);
+        feed::accumulate(&self.run, &self.values, velocity, [&u, &next_u], [&v, &next_v], 0);
+        self.replace(next_v, slots);
+        let (pending, entered) = (self.queue_energies(&self.values, slots), self.queue_energies(&next_u, slots));
+        let energies = self.read_energies([&pending, &entered], slots);
+        Ok((Memory::new(&self.run, next_u), energies.map_err(self.failed("accumulating momentum"))?))
+    }
+
+    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()> {
+        let message = self.message(&range, message).map_err(self.failed("masking a velocity"))?;
+        message.mask(&self.run, values(velocity), range.start);
+        Ok(())
+    }
+
+    fn subtract_velocity(
+        &mut self,
+        before: Option<&dyn DeviceMemory>,
+        momentum: f32,
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)> {
+        let len = self.average.len();
+        let (before, next) = (self.kept(before, len), self.run.empty(len));
+        feed::take_momentum(&self.run, &self.average, [&before, &next], momentum);
+        let bad = first_not_finite(&self.run, &self.average).map_err(self.failed("subtracting a velocity"))?;
+        Ok((Memory::new(&self.run, next), bad))
     }
 
     fn encode(
@@ -228,11 +279,11 @@ impl DeviceVector for Gradient {
 
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
         let values = std::mem::replace(&mut self.values, self.run.empty(0));
-        Ok(Box::new(Residual { run: self.run.clone(), values }))
+        Ok(Memory::new(&self.run, values))
     }
 
     fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
-        Ok(Box::new(Residual { run: self.run.clone(), values: self.run.upload(values) }))
+        Ok(Memory::new(&self.run, self.run.upload(values)))
     }
 }
 
@@ -260,34 +311,4 @@ impl Gradient {
         };
         Ok(slots.iter().map(slot).collect())
     }
-}
-
-/// A residual in the memory of a device.
-#[derive(Debug)]
-struct Residual {
-    run: Run,
-    values: Vector,
-}
-
-impl DeviceMemory for Residual {
-    fn fetch(&self) -> Vec<f32> {
-        self.run.read(&self.values).expect("a residual can be read while its device works")
-    }
-
-    fn restore(&mut self, from: Option<&dyn DeviceMemory>, ranges: &[Range<usize>]) {
-        for range in ranges {
-            match from {
-                Some(from) => feed::copy_to(&self.run, &memory(from).values, range.clone(), &self.values, range.start),
-                None => feed::clear_range(&self.run, &self.values, range.clone()),
-            }
-        }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-fn memory(memory: &dyn DeviceMemory) -> &Residual {
-    memory.as_any().downcast_ref().expect("a residual of this device")
 }

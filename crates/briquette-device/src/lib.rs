@@ -67,6 +67,7 @@ mod frame;
 mod gradient;
 mod half;
 mod low_rank;
+mod memory;
 mod message;
 mod min_max;
 mod natural;
@@ -87,7 +88,7 @@ pub use encode::{
 };
 pub use encoded::{Encoded, Reading};
 pub use error::DeviceError;
-pub use feed::{Velocity, accumulate, clear_range, copy_to, feed, scale, take_momentum};
+pub use feed::{accumulate, clear_range, copy_to, feed, scale, take_momentum};
 pub use gradient::Gradient;
 pub use low_rank::{LowRank, Matrix};
 pub use message::DeviceMessage;

@@ -120,9 +120,12 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         sign::pack::Pack(256, b(), b(), (), (), true);
         sign::lanes::Lanes(256, b(), b(), ());
         sign::refold::Refold(256, b(), b());
-        sums::lanes::Lanes(256, b(), b(), b(), (), true, false);
-        sums::lanes::Lanes(256, b(), b(), b(), (), true, true);
-        sums::fold::Fold(256, b(), b(), 8);
+        sums::lanes::Lanes(256, b(), b(), b(), (), true, false, false);
+        sums::lanes::Lanes(256, b(), b(), b(), (), true, false, true);
+        sums::lanes::Lanes(256, b(), b(), b(), (), false, true, false);
+        sums::lanes::Lanes(256, b(), b(), b(), (), false, true, true);
+        sums::fold::Fold(256, b(), b(), 8, false);
+        sums::fold::Fold(256, b(), b(), 8, true);
         sums::first_bad::FirstBad(256, b(), b());
     }
 }

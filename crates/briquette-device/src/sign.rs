@@ -122,7 +122,7 @@ pub(crate) fn magnitudes(run: &Run, x: &Vector) -> Vector {
     let (parts, out) = (run.empty(2 * LANES * blocks), run.empty(2 * blocks));
     if blocks > 0 {
         lanes::launch(run.launch(), run.cubes_for(LANES * blocks), run.dim(), x.arg(), parts.arg(), 0);
-        fold::launch(run.launch(), run.cubes_for(blocks), run.dim(), parts.arg(), out.arg(), LANES);
+        fold::launch(run.launch(), run.cubes_for(blocks), run.dim(), parts.arg(), out.arg(), LANES, false);
         refold::launch(run.launch(), run.cubes_for(blocks), run.dim(), x.arg(), out.arg());
     }
     out

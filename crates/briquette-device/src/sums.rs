@@ -6,7 +6,7 @@ use std::ops::Range;
 use cubecl::prelude::*;
 
 use crate::bits::magnitude;
-use crate::double::{plus, squared, widened};
+use crate::double::{plus, signed_plus, squared, widened};
 use crate::error::DeviceError;
 use crate::run::{Run, Vector};
 use crate::wide::Wide;
@@ -25,6 +25,8 @@ pub enum Terms {
     Squares,
     /// `|x|`.
     Magnitudes,
+    /// `x`.
+    Values,
 }
 
 /// One lane of one piece a unit: two words each. A sum with a value that is not finite is infinite.
@@ -35,6 +37,7 @@ pub(crate) fn lanes(
     out: &mut [u32],
     zero: u32,
     #[comptime] squares: bool,
+    #[comptime] signed: bool,
     #[comptime] doubles: bool,
 ) {
     let unit = ABSOLUTE_POS;
@@ -53,14 +56,15 @@ pub(crate) fn lanes(
                 let place = at + i * comptime!(LANES);
                 values[i] = 0u32;
                 if place < end {
-                    values[i] = magnitude(x[place]);
+                    values[i] = u32::reinterpret(x[place]);
                 }
             }
             #[unroll]
             for i in 0..comptime!(AHEAD) {
-                let m = values[i];
+                let m = values[i] & 0x7fff_ffffu32;
                 largest = select(m > largest, m, largest);
-                let sum = next(&Wide { high, low }, m, zero, squares, doubles);
+                let bits = if comptime!(signed) { values[i] } else { m };
+                let sum = next(&Wide { high, low }, bits, zero, squares, signed, doubles);
                 high = sum.high;
                 low = sum.low;
             }
@@ -71,12 +75,19 @@ pub(crate) fn lanes(
     }
 }
 
-/// Adds a term, in the device's f64 or in whole numbers.
+/// Adds the term of a value, given by its bits, in the device's f64 or in whole numbers.
 #[cube]
-fn next(sum: &Wide, m: u32, zero: u32, #[comptime] squares: bool, #[comptime] doubles: bool) -> Wide {
+fn next(
+    sum: &Wide,
+    bits: u32,
+    zero: u32,
+    #[comptime] squares: bool,
+    #[comptime] signed: bool,
+    #[comptime] doubles: bool,
+) -> Wide {
     if comptime!(doubles) {
         let before = f64::reinterpret((u64::cast_from(sum.high) << 32u64) | u64::cast_from(sum.low));
-        let value = f64::cast_from(f32::reinterpret(m));
+        let value = f64::cast_from(f32::reinterpret(bits));
         let term = if comptime!(squares) {
             f64::reinterpret(u64::reinterpret(value * value) + u64::cast_from(zero))
         } else {
@@ -84,8 +95,11 @@ fn next(sum: &Wide, m: u32, zero: u32, #[comptime] squares: bool, #[comptime] do
         };
         let bits = u64::reinterpret(before + term);
         Wide { high: u32::cast_from(bits >> 32u64), low: u32::cast_from(bits) }
+    } else if comptime!(signed) {
+        let size = widened(bits & 0x7fff_ffffu32);
+        signed_plus(sum, &Wide { high: size.high | (bits & 0x8000_0000u32), low: size.low })
     } else {
-        plus(sum, &term(m, squares))
+        plus(sum, &term(bits, squares))
     }
 }
 
@@ -96,7 +110,7 @@ fn term(m: u32, #[comptime] squares: bool) -> Wide {
 
 /// Sums of the lanes of each piece, in order: two words a piece.
 #[cube(launch)]
-pub(crate) fn fold(lanes: &[u32], out: &mut [u32], #[comptime] count: usize) {
+pub(crate) fn fold(lanes: &[u32], out: &mut [u32], #[comptime] count: usize, #[comptime] signed: bool) {
     let piece = ABSOLUTE_POS;
     if 2 * piece < out.len() {
         let mut high = 0u32;
@@ -105,8 +119,12 @@ pub(crate) fn fold(lanes: &[u32], out: &mut [u32], #[comptime] count: usize) {
         for lane in 0..count {
             let at = 2 * (piece * count + lane);
             let next = Wide { high: lanes[at], low: lanes[at + 1] };
-            finite = finite && next.high < 0x7ff0_0000u32;
-            let sum = plus(&Wide { high, low }, &next);
+            finite = finite && (next.high & 0x7fff_ffffu32) < 0x7ff0_0000u32;
+            let sum = if comptime!(signed) {
+                signed_plus(&Wide { high, low }, &next)
+            } else {
+                plus(&Wide { high, low }, &next)
+            };
             high = sum.high;
             low = sum.low;
         }
@@ -191,15 +209,6 @@ impl Sums {
         Ok(self.groups.totals(&run.read_words(&[&self.words])?[0]))
     }
 
-    /// Waits for the sums of each group's segments of 65 536 values: where core adds segments in order, not in a tree (momentum correction).
-    ///
-    /// # Errors
-    /// As for [`read`](Sums::read).
-    pub fn read_segments(&self, run: &Run) -> Result<Vec<Vec<f64>>, DeviceError> {
-        let pieces = doubles(&run.read_words(&[&self.words])?[0]);
-        Ok(self.groups.pieces.iter().map(|range| pieces[range.clone()].to_vec()).collect())
-    }
-
     /// Waits for the sums of several vectors at once.
     ///
     /// # Errors
@@ -219,10 +228,10 @@ pub fn sums(run: &Run, x: &Vector, groups: &Groups, terms: Terms) -> Sums {
     let pieces = groups.borders.len() - 1;
     let (parts, words) = (run.empty(2 * LANES * pieces), run.empty(2 * pieces));
     if pieces > 0 {
-        let (cubes, squares) = (run.cubes_for(LANES * pieces), terms == Terms::Squares);
+        let (cubes, squares, signed) = (run.cubes_for(LANES * pieces), terms == Terms::Squares, terms == Terms::Values);
         let (borders, doubles) = (groups.borders.arg(), run.doubles());
-        lanes::launch(run.launch(), cubes, run.dim(), x.arg(), borders, parts.arg(), 0, squares, doubles);
-        fold::launch(run.launch(), run.cubes_for(pieces), run.dim(), parts.arg(), words.arg(), LANES);
+        lanes::launch(run.launch(), cubes, run.dim(), x.arg(), borders, parts.arg(), 0, squares, signed, doubles);
+        fold::launch(run.launch(), run.cubes_for(pieces), run.dim(), parts.arg(), words.arg(), LANES, signed);
     }
     Sums { words, groups: groups.clone() }
 }

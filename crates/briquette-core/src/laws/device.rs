@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::Range;
 
 use crate::error::DeviceError;
-use crate::math::{SentStatistics, add_scaled, all_finite, norm2};
+use crate::math::{SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
 use crate::seam::{Compressor, DeviceMemory, DeviceVector, OnDevice};
 use crate::{Key, Message, Slot};
 
@@ -103,6 +103,55 @@ impl DeviceVector for HostDevice {
         Ok(energies)
     }
 
+    fn total(&mut self) -> OnDevice<f64> {
+        self.run("total")?;
+        self.down += 8;
+        Ok(total(&self.values))
+    }
+
+    fn accumulate(
+        &mut self,
+        velocity: Velocity,
+        now: [Option<&dyn DeviceMemory>; 2],
+        slots: &[Slot],
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+        self.run("accumulate")?;
+        self.down += 16 * slots.len();
+        let zeros = vec![0.0; self.values.len()];
+        let now = now.map(|now| now.map_or(&zeros, |now| &memory(now).0));
+        // What a slot without a gradient has here is never used.
+        let [mut u, mut v] = [vec![f32::NAN; zeros.len()], vec![0.0; zeros.len()]];
+        let energies = slots.iter().map(|slot| {
+            let range = slot.range();
+            if slot.is_absent() {
+                return [0.0, 0.0];
+            }
+            let next = [&mut u[range.clone()], &mut v[range.clone()]];
+            velocity.accumulate(&self.values[range.clone()], now.map(|now| &now[range.clone()]), next)
+        });
+        let energies = energies.collect();
+        self.values = v;
+        Ok((Box::new(Memory(u)), energies))
+    }
+
+    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()> {
+        self.run("mask")?;
+        message.mask(&mut memory_mut(velocity).0[range]);
+        Ok(())
+    }
+
+    fn subtract_velocity(
+        &mut self,
+        before: Option<&dyn DeviceMemory>,
+        momentum: f32,
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)> {
+        self.run("subtract_velocity")?;
+        let zeros = vec![0.0; self.average.len()];
+        let (before, mut next) = (before.map_or(&zeros, |before| &memory(before).0), zeros.clone());
+        subtract_velocity(&mut self.average, before, &mut next, momentum);
+        Ok((Box::new(Memory(next)), self.average.iter().position(|value| !value.is_finite())))
+    }
+
     fn encode(
         &mut self,
         compressor: &mut dyn Compressor,
@@ -187,8 +236,16 @@ impl DeviceMemory for Memory {
     fn as_any(&self) -> &dyn Any {
         self
     }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
 }
 
 fn memory(memory: &dyn DeviceMemory) -> &Memory {
     memory.as_any().downcast_ref().expect("a residual of this device")
+}
+
+fn memory_mut(memory: &mut dyn DeviceMemory) -> &mut Memory {
+    memory.as_any_mut().downcast_mut().expect("a residual of this device")
 }

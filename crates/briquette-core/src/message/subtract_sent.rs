@@ -30,6 +30,19 @@ impl Message {
         }
     }
 
+    /// Sets a velocity to 0 where this message has a value other than 0.
+    pub(crate) fn mask(&self, velocity: &mut [f32]) {
+        assert_eq!(velocity.len(), self.len, "a message masks the velocity of its vector");
+        let mask = |velocity: &mut f32, sent: f32| *velocity = if sent == 0.0 { *velocity } else { 0.0 };
+        if let Payload::Sparse { indices, values } = &self.payload {
+            values.for_each(0, indices.len(), |j, value| mask(&mut velocity[indices[j] as usize], value));
+            return;
+        }
+        self.for_each_block(0, self.len, |at, sent| {
+            velocity[at..][..sent.len()].iter_mut().zip(sent).for_each(|(velocity, sent)| mask(velocity, *sent));
+        });
+    }
+
     fn subtract_kept(
         &self,
         ranges: impl Iterator<Item = Range<usize>>,

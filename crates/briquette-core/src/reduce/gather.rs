@@ -325,20 +325,14 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
     }
 
     fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
-        let len = input.device.as_ref().map_or(input.vector.len(), |device| device.len());
-        let SentInput { slots, vector, device, kept, .. } = input;
+        let (len, slots, is_selected) = (input.len(), input.slots, self.compressor.selects());
         (0..self.grain.parts(slots)).fold(true, |finite, index| {
-            let range = self.grain.part(index, len, slots);
             let places = match self.grain {
                 Grain::Whole => 0..slots.len(),
                 Grain::PerSlot => index..index + 1,
             };
-            if let Some(device) = device {
-                let (slots, kept) = (&slots[places.clone()], &mut kept[places]);
-                return device.reborrow().part(range).subtract(&self.mine[index], slots, kept) & finite;
-            }
-            let (start, part) = (range.start, &mut vector[range]);
-            self.mine[index].subtract_sent(start, &slots[places.clone()], part, &mut kept[places]) & finite
+            let range = self.grain.part(index, len, slots);
+            input.part(&slots[places.clone()], places, range).subtract(&self.mine[index], is_selected) & finite
         })
     }
 

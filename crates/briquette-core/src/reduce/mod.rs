@@ -13,8 +13,9 @@ pub mod power_sgd;
 pub mod ring;
 pub mod shared_random_k;
 
-pub use crate::math::SentStatistics;
+pub use crate::math::{SentStatistics, Velocity};
 pub use crate::seam::{
     AgreedStep, Arriving, CompleteVector, DeviceInput, DeviceMemory, DevicePart, DeviceVector, Energies, Exchanged,
-    Knob, LastExchange, OnDevice, Probe, Ratios, Reducer, Round, Selection, SentInput, check_average, gain,
+    Knob, LastExchange, OnDevice, Probe, Ratios, Reducer, Round, Selection, SentInput, SentVelocity, check_average,
+    gain,
 };

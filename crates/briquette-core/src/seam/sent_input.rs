@@ -5,9 +5,21 @@
 
 use std::ops::Range;
 
-use super::DevicePart;
-use crate::Slot;
+use super::{DeviceMemory, DevicePart};
 use crate::math::SentStatistics;
+use crate::{Message, Slot};
+
+/// Velocity of the vector, of which the reducer masks what it has sent.
+#[derive(Debug, Default)]
+pub enum SentVelocity<'a> {
+    /// No velocity.
+    #[default]
+    None,
+    /// Velocity on the host.
+    Host(&'a mut [f32]),
+    /// Velocity of the whole vector, on the device of the vector.
+    Device(&'a mut dyn DeviceMemory),
+}
 
 /// Input of the last exchange, for [`subtract_sent`](crate::seam::Reducer::subtract_sent).
 #[derive(Debug)]
@@ -19,13 +31,37 @@ pub struct SentInput<'a> {
     pub vector: &'a mut [f32],
     /// The same on a device, for a reducer that [subtracts there](crate::seam::Reducer::subtracts_on_device).
     pub device: Option<DevicePart<'a>>,
+    /// Output: 0 in each place that a [sparsifier selected](crate::seam::Selection) and for which a value other than 0 was sent.
+    pub velocity: SentVelocity<'a>,
     /// `‖x‖²` of each slot's input.
     pub energies: &'a [f64],
     /// Output: statistics of each slot's contribution.
     pub kept: &'a mut [SentStatistics],
 }
 
-impl SentInput<'_> {
+impl SentVelocity<'_> {
+    /// Borrows the velocity.
+    pub(crate) fn reborrow(&mut self) -> SentVelocity<'_> {
+        match self {
+            SentVelocity::None => SentVelocity::None,
+            SentVelocity::Host(velocity) => SentVelocity::Host(velocity),
+            SentVelocity::Device(velocity) => SentVelocity::Device(&mut **velocity),
+        }
+    }
+}
+
+impl<'a> SentInput<'a> {
+    /// Creates the input of a vector without a velocity, on the host or, if `vector` is empty, on a device.
+    pub(crate) fn new(
+        slots: &'a [Slot],
+        vector: &'a mut [f32],
+        device: Option<DevicePart<'a>>,
+        energies: &'a [f64],
+        kept: &'a mut [SentStatistics],
+    ) -> Self {
+        SentInput { slots, vector, device, velocity: SentVelocity::None, energies, kept }
+    }
+
     /// Returns a view of some of the slots. `slots` describes them as a separate vector; `places` and `range` are their positions in this
     /// object.
     pub(crate) fn part<'b>(
@@ -36,7 +72,35 @@ impl SentInput<'_> {
     ) -> SentInput<'b> {
         let (energies, kept) = (&self.energies[places.clone()], &mut self.kept[places]);
         let device = self.device.as_mut().map(|device| device.reborrow().part(range.clone()));
+        let velocity = match self.velocity.reborrow() {
+            SentVelocity::Host(velocity) => SentVelocity::Host(&mut velocity[range.clone()]),
+            other => other,
+        };
         let vector = if device.is_some() { &mut [] } else { &mut self.vector[range] };
-        SentInput { slots, vector, device, energies, kept }
+        SentInput { slots, vector, device, velocity, energies, kept }
+    }
+
+    /// Returns the number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.device.as_ref().map_or(self.vector.len(), DevicePart::len)
+    }
+
+    /// Subtracts a message from this view, of which it encodes all values; see [`subtract_sent`](crate::seam::Reducer::subtract_sent). Masks the
+    /// velocity if a sparsifier selected the values.
+    pub(crate) fn subtract(&mut self, message: &Message, is_selected: bool) -> bool {
+        match &mut self.velocity {
+            SentVelocity::Host(velocity) if is_selected => message.mask(velocity),
+            SentVelocity::Device(velocity) if is_selected => {
+                self.device.iter_mut().for_each(|device| device.mask(message, &mut **velocity));
+            }
+            _ => {}
+        }
+        match &mut self.device {
+            Some(device) => device.subtract(message, self.slots, self.kept),
+            None => {
+                let start = self.slots.first().map_or(0, |slot| slot.range().start);
+                message.subtract_sent(start, self.slots, self.vector, self.kept)
+            }
+        }
     }
 }

@@ -36,12 +36,12 @@ use crate::math::{norm2, total};
 use crate::reduce::dense::Dense;
 use crate::report::{Measured, Report};
 use crate::seam::{
-    Agreed, Arriving, CompleteVector, Controller, Energies, Exchanged, Moments, Needs, Probe, Ratios, Reducer, Round,
-    SentInput, gain,
+    Agreed, Arriving, CompleteVector, Controller, DevicePart, Energies, Exchanged, Moments, Needs, OnDevice, Probe,
+    Ratios, Reducer, Round, SentInput, gain,
 };
 pub use crate::settings::Probing;
 use crate::state::{State, Stateful};
-use crate::{CompressionRatio, Session};
+use crate::{CompressionRatio, Session, Slot};
 
 /// Quantities that a controller requested, for comparison.
 #[derive(Debug, Default, PartialEq)]
@@ -137,18 +137,25 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
 
     /// Measures the quantities of this rank's vector that the controller needs, and writes them to `own`. Does nothing if they were
     /// measured already. If any is needed, waits for the whole vector.
-    fn measure(&mut self, round: &Round<'_>, values: &mut dyn Arriving, comm: &mut Session) {
-        let needs = self.controller.needs();
+    fn measure(&mut self, round: &Round<'_>, values: &mut dyn Arriving, comm: &mut Session) -> Result<(), ReduceError> {
+        let (needs, rank) = (self.controller.needs(), comm.rank());
         let asked = Asked::of(needs);
         if self.asked.as_ref() == Some(&asked) {
-            return;
+            return Ok(());
         }
         self.own.clear();
         if asked.numbers(round.slots.len()) > 0 {
-            let (rank, input) = (comm.rank(), values.wait(0..round.average.len(), comm));
-            self.measure_whole(round, input, rank);
+            // A gain is measured by compressing, on the host.
+            match values.device().filter(|device| device.is_whole() && needs.gains.is_empty()) {
+                Some(device) => {
+                    let own = measure_on_device(needs, round.slots, device);
+                    self.own = own.map_err(|source| ReduceError::Device { rank, source })?;
+                }
+                None => self.measure_whole(round, values.wait(0..round.average.len(), comm), rank),
+            }
         }
         self.asked = Some(asked);
+        Ok(())
     }
 
     fn measure_whole(&mut self, round: &Round<'_>, input: &[f32], rank: usize) {
@@ -184,7 +191,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
             && sums.len() == asked.numbers(round.slots.len())
             && asked == Asked::of(self.controller.needs());
         if !is_answered {
-            self.measure(round, values, comm);
+            self.measure(round, values, comm)?;
             sums.clone_from(&self.own);
             if !sums.is_empty() {
                 comm.all_reduce_sum_f64(&mut sums)?;
@@ -230,7 +237,7 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         // whole vector has arrived.
         let is_first = is_late && !needs.gains.is_empty() && delivery == Delivery::Complete;
         if is_first {
-            self.measure(&round, values, comm);
+            self.measure(&round, values, comm)?;
         }
         let Round { key, slots, agreed_step, input, average, sent } = round;
         let inner = Round { key, slots, agreed_step, input, average: &mut *average, sent };
@@ -240,13 +247,22 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
             None => delivery.reduce(&mut Dense, inner, values, comm)?,
         };
         if is_late && !is_first {
-            self.measure(&Round { key, slots, agreed_step, input, average, sent: None }, values, comm);
+            self.measure(&Round { key, slots, agreed_step, input, average, sent: None }, values, comm)?;
         }
         if is_late {
             self.measured = Measured::new(&self.own).unwrap_or_default();
         }
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
+}
+
+/// Measures norms and moments of a vector on its device, as [`Adaptive::measure_whole`] does on the host.
+fn measure_on_device(needs: Needs<'_>, slots: &[Slot], mut device: DevicePart<'_>) -> OnDevice<Vec<f64>> {
+    let mut own = if needs.slots { device.energies(slots)? } else { vec![device.norm2()?] };
+    if needs.moments {
+        own.push(device.total()?);
+    }
+    Ok(own)
 }
 
 /// By hand, because a controller is not staged: `discard` restores the state from before the step.

@@ -59,12 +59,13 @@ use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
 use super::residual::Residual;
+use super::unsent::Energies;
 use super::{check_finite, keep_unsent};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::math::{SentStatistics, add_scaled};
-use crate::report::{Report, ResidualEnergy};
-use crate::seam::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentInput};
+use crate::math::add_scaled;
+use crate::report::Report;
+use crate::seam::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentVelocity};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::fields::Cell;
 use crate::{Layout, Session, Slot, stateful};
@@ -78,28 +79,14 @@ pub struct ErrorFeedback<R> {
     residual: Residual,
     /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
-    /// Energy `‖x‖²` of each slot of the fed vector, and statistics of its contribution.
-    energies: Vec<f64>,
-    kept: Vec<SentStatistics>,
-    residual_energy: ResidualEnergy,
-    /// Residual energy of each slot, in the units of a gradient.
-    left: Vec<f64>,
+    energies: Energies,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Creates a wrapper around any reducer that reports its contribution in `sent`.
     pub fn new(inner: R) -> Self {
-        let (residual, sent, energies, kept, left) = (Residual::default(), vec![], vec![], vec![], vec![]);
-        ErrorFeedback {
-            inner,
-            inside: false,
-            residual,
-            sent,
-            energies,
-            kept,
-            residual_energy: ResidualEnergy::default(),
-            left,
-        }
+        let (residual, sent, energies) = (Residual::default(), Vec::new(), Energies::default());
+        ErrorFeedback { inner, inside: false, residual, sent, energies }
     }
 
     /// Creates a wrapper with the residual inside the learning rate. Rounds must then give the rate, see
@@ -136,9 +123,9 @@ impl<R: Reducer> ErrorFeedback<R> {
         let (residual, fed) = self.residual.on_host(len)?;
         // A rate of 0 applies nothing: the residual stays.
         let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
-        self.energies.clear();
-        self.energies.resize(slots.len(), 0.0);
-        let (energies, mut entered) = (&mut self.energies, vec![0.0; slots.len()]);
+        let (mut energies, mut entered) = (std::mem::take(&mut self.energies.fed), vec![0.0; slots.len()]);
+        energies.clear();
+        energies.resize(slots.len(), 0.0);
         let add = |index: usize, input: &[f32], fed: &mut [f32]| {
             if slots[index].is_absent() {
                 fed.fill(0.0);
@@ -151,22 +138,22 @@ impl<R: Reducer> ErrorFeedback<R> {
         let feed = FedVector::new(input, slots, fed, add);
         let inner = Round { key, slots, agreed_step, input: whole, average, sent };
         let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
-        self.residual_energy.entered = entered.iter().sum();
+        self.energies.fed = energies;
+        self.energies.set_entered(entered.into_iter());
         if by_messages {
             self.subtract_sent(slots, rate, rank)?;
         } else if rate != 0.0 {
             let fed = self.residual.next_mut();
-            self.left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
-            self.left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
-            self.residual_energy.left = self.left.iter().sum();
+            let mut left = keep_unsent(fed, &self.sent, rate, slots, rank)?;
+            left.iter_mut().for_each(|left| *left /= f64::from(rate).powi(2));
+            self.energies.set_left(left);
         }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
         if self.inner.discards_residual() {
             self.residual.next_mut().fill(0.0);
-            self.left.fill(0.0);
-            self.residual_energy.left = 0.0;
+            self.energies.discard();
         }
         if rate != 0.0 {
             self.residual.stage();
@@ -177,12 +164,8 @@ impl<R: Reducer> ErrorFeedback<R> {
 
     /// Computes the residual of the fed vector, times the rate.
     fn subtract_sent(&mut self, slots: &[Slot], rate: f32, rank: usize) -> Result<(), ReduceError> {
-        let (vector, energies) = (&mut self.residual.next_mut()[..], &self.energies[..]);
-        clear(&mut self.kept, slots);
-        let kept = &mut self.kept[..];
-        let finite = self.inner.subtract_sent(&mut SentInput { slots, vector, device: None, energies, kept });
-        self.count_left();
-        let vector = self.residual.next_mut();
+        let vector = &mut self.residual.next_mut()[..];
+        let finite = self.energies.subtract(&mut self.inner, slots, vector, None, SentVelocity::None);
         if rate == 0.0 || (rate == 1.0 && finite) {
             return Ok(());
         }
@@ -197,51 +180,17 @@ impl<R: Reducer> ErrorFeedback<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        let (slots, len, rank) = (round.slots, round.average.len(), comm.rank());
+        let (slots, rank) = (round.slots, comm.rank());
         let failed = |source| ReduceError::Device { rank, source };
         let mut device = input.device().expect("a vector on a device");
         let residual = self.residual.on_device(&mut device).map_err(failed)?;
         let sums = device.add_residual(residual, slots).map_err(failed)?;
-        if let Some(bad) = sums.iter().position(|[energy, _]| !energy.is_finite()) {
-            return Err(ReduceError::NonFinite { rank, slot: slots[bad].path().to_owned() });
-        }
-        self.energies.clear();
-        self.energies.extend(sums.iter().map(|[energy, _]| energy));
+        self.energies.set_fed(&sums, slots, rank)?;
         let exchanged = self.inner.reduce_arriving(round, input, comm)?;
-        self.residual_energy.entered = sums.iter().map(|[_, entered]| entered).sum();
-        if self.inner.subtracts_on_device() {
-            clear(&mut self.kept, slots);
-            let (vector, device, energies, kept) =
-                (&mut [][..], input.device(), &self.energies[..], &mut self.kept[..]);
-            let finite = self.inner.subtract_sent(&mut SentInput { slots, vector, device, energies, kept });
-            self.count_left();
-            let next = input.device().expect("a vector on a device").take().map_err(failed)?;
-            if !finite {
-                check_finite(&next.fetch(), slots, rank)?;
-            }
-            self.residual.stage_on_device(next);
-        } else {
-            // The reducer inside has read the sum on the host.
-            let next = self.residual.next_mut();
-            next.clear();
-            next.extend_from_slice(input.wait(0..len, comm));
-            self.subtract_sent(slots, 1.0, rank)?;
-            self.residual.stage();
-        }
-        if self.inner.discards_residual() {
-            self.residual.restore_zeros(len);
-            self.left.fill(0.0);
-            self.residual_energy.left = 0.0;
-        }
-        self.residual.hold(&absent(slots));
+        self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
+        let parts = (&mut self.inner, &mut self.residual);
+        self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
         Ok(exchanged)
-    }
-
-    /// Computes what the subtraction has left of each slot.
-    fn count_left(&mut self) {
-        self.left.clear();
-        self.left.extend(self.energies.iter().zip(&self.kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
-        self.residual_energy.left = self.left.iter().sum();
     }
 
     /// Returns the residual: the part of this rank's vectors that was not sent, times the learning rate if that is inside. Empty before the
@@ -249,12 +198,6 @@ impl<R: Reducer> ErrorFeedback<R> {
     pub fn residual(&self) -> Vec<f32> {
         Cell::now(&self.residual).into_owned()
     }
-}
-
-/// Clears the statistics of each slot.
-fn clear(kept: &mut Vec<SentStatistics>, slots: &[Slot]) {
-    kept.clear();
-    kept.resize(slots.len(), SentStatistics::default());
 }
 
 stateful! {
@@ -290,7 +233,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        report.put_residual_energy(self.residual_energy, &self.left);
+        self.energies.report(report);
     }
 }
 

@@ -42,7 +42,7 @@ use super::feed::Delivery;
 use crate::error::ReduceError;
 use crate::math::SentStatistics;
 use crate::report::Report;
-use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selections, SentInput};
+use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selections, SentInput, SentVelocity};
 use crate::{Key, Layout, Session, Slot, Traffic, stateful};
 
 /// Slots that are exchanged together, and their packed values.
@@ -54,6 +54,7 @@ struct Group {
     layout: Layout,
     input: Vec<f32>,
     average: Vec<f32>,
+    /// The contribution if the round requests it, or the velocity while it is masked.
     sent: Vec<f32>,
     reducer: Box<dyn Reducer>,
 }
@@ -140,16 +141,20 @@ impl Group {
     fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
         let energies: Vec<f64> = self.members.iter().map(|&member| input.energies[member]).collect();
         let mut kept = vec![SentStatistics::default(); self.members.len()];
-        let (slots, vector) = (self.layout.slots(), &mut self.input[..]);
-        let finite = self.reducer.subtract_sent(&mut SentInput {
-            slots,
-            vector,
-            device: None,
-            energies: &energies,
-            kept: &mut kept,
-        });
+        let slots = self.layout.slots();
+        let mut packed = SentInput::new(slots, &mut self.input, None, &energies, &mut kept);
+        if let SentVelocity::Host(velocity) = &input.velocity {
+            self.sent.clear();
+            self.places.iter().for_each(|place| self.sent.extend_from_slice(&velocity[place.clone()]));
+            packed.velocity = SentVelocity::Host(&mut self.sent);
+        }
+        let finite = self.reducer.subtract_sent(&mut packed);
         for ((&member, slot), kept) in self.members.iter().zip(slots).zip(kept) {
-            input.vector[input.slots[member].range()].copy_from_slice(&self.input[slot.range()]);
+            let place = input.slots[member].range();
+            input.vector[place.clone()].copy_from_slice(&self.input[slot.range()]);
+            if let SentVelocity::Host(velocity) = &mut input.velocity {
+                velocity[place].copy_from_slice(&self.sent[slot.range()]);
+            }
             input.kept[member] = kept;
         }
         finite
@@ -304,13 +309,19 @@ mod tests {
         Gather::new(TopK::fraction(fraction).unwrap(), Mean)
     }
 
-    fn reduce(reducer: &mut dyn Reducer, layout: &Layout, input: &[f32]) -> (Vec<f32>, Vec<f32>, Selection) {
+    type Reduced = (Vec<f32>, Vec<f32>, Selection);
+
+    fn reduce(reducer: &mut dyn Reducer, layout: &Layout, input: &[f32]) -> Reduced {
+        reduce_with(reducer, layout, input, true)
+    }
+
+    fn reduce_with(reducer: &mut dyn Reducer, layout: &Layout, input: &[f32], with_sent: bool) -> Reduced {
         let mut comm = Local::world(1).remove(0);
         let (mut average, mut sent, agreed_step) =
             (vec![9.0; input.len()], vec![9.0; input.len()], AgreedStep::default());
         let (slots, key) = (layout.slots(), Key::new(1));
-        let round =
-            Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: Some(&mut sent) };
+        let wanted = with_sent.then_some(&mut sent[..]);
+        let round = Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: wanted };
         let exchanged = reducer.exchange(round, &mut comm).unwrap();
         (average, sent, exchanged.selection)
     }
@@ -336,18 +347,15 @@ mod tests {
     #[test]
     fn only_slots_with_chosen_coordinates_lose_their_velocity() {
         let layout = layout();
-        let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
-        let grouped = Grouped::new(&layout, Box::new(Dense), weights);
-        let mut corrected = MomentumCorrection::new(grouped, MomentumCorrectionConfig::default()).unwrap();
-        let mut of_bias = Vec::new();
-        for _ in 0..3 {
-            let (average, ..) = reduce(&mut corrected, &layout, &[1.0; 11]);
-            of_bias.push(average[10]);
+        for with_sent in [true, false] {
+            let weights = vec![(vec![0, 2], Box::new(top_k(0.25)) as Box<dyn Reducer>)];
+            let grouped = Grouped::new(&layout, Box::new(Dense), weights);
+            let mut corrected = MomentumCorrection::new(grouped, MomentumCorrectionConfig::default()).unwrap();
+            let steps = [(); 3].map(|()| reduce_with(&mut corrected, &layout, &[1.0; 11], with_sent).0[10]);
+            assert_eq!(steps, [1.0, 1.9, 2.71], "momentum SGD of the bias");
+            let velocity = corrected.velocity();
+            assert_eq!((velocity[10], velocity.iter().filter(|u| **u == 0.0).count()), (2.71, 2), "of weights sent");
         }
-        assert_eq!(of_bias, [1.0, 1.9, 2.71], "momentum SGD");
-        assert_eq!(corrected.velocity()[10], 2.71);
-        let masked = corrected.velocity().iter().filter(|u| **u == 0.0).count();
-        assert_eq!(masked, 2, "where a weight was sent");
     }
 
     #[test]

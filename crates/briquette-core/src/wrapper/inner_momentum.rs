@@ -50,17 +50,19 @@
 use std::ops::Range;
 
 use super::feed::Delivery;
+use super::residual::Residual;
 use super::{
     check_finite,
     momentum_correction::{MomentumCorrection, MomentumCorrectionConfig},
 };
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
+use crate::math::subtract_velocity;
 use crate::report::Report;
-use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, check_average};
+use crate::seam::{Arriving, CompleteVector, DevicePart, Exchanged, Reducer, Round, check_average};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings, InnerOptimizer};
-use crate::state::Staged;
-use crate::{Layout, Session, stateful};
+use crate::state::fields::Cell;
+use crate::{Layout, Session, Slot, stateful};
 
 /// Settings of [`InnerMomentum`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
@@ -87,7 +89,7 @@ pub struct InnerMomentum<R> {
     correction: MomentumCorrection<R>,
     momentum: f32,
     /// The velocity agreed on last.
-    agreed: Staged<Vec<f32>>,
+    agreed: Residual,
 }
 
 impl<R: Reducer> InnerMomentum<R> {
@@ -97,13 +99,13 @@ impl<R: Reducer> InnerMomentum<R> {
     /// [`ConfigError`] if `momentum` is outside [0, 1).
     pub fn new(inner: R, settings: InnerMomentumConfig) -> Result<Self, ConfigError> {
         let correction = MomentumCorrection::new(inner, settings.correction())?;
-        Ok(InnerMomentum { correction, momentum: settings.momentum, agreed: Staged::default() })
+        Ok(InnerMomentum { correction, momentum: settings.momentum, agreed: Residual::default() })
     }
 
     /// Returns the velocity that ranks agreed on last; empty before the first exchange. It is the optimizer's velocity without weight decay
     /// and dampening.
-    pub fn agreed_velocity(&self) -> &[f32] {
-        self.agreed.now()
+    pub fn agreed_velocity(&self) -> Vec<f32> {
+        Cell::now(&self.agreed).into_owned()
     }
 }
 
@@ -115,23 +117,47 @@ impl<R: Reducer> InnerMomentum<R> {
         delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        self.agreed.fit(round.average.len())?;
+        let len = round.average.len();
+        if values.device().is_none() {
+            self.agreed.on_host(len)?;
+        }
         let Round { key, slots, agreed_step, input, average, mut sent } = round;
         let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
         let exchanged = delivery.reduce(&mut self.correction, velocities, values, comm)?;
-        let (m, (before, next)) = (self.momentum, self.agreed.both());
-        for ((average, before), next) in average.iter_mut().zip(before).zip(next) {
-            *next = *average;
-            *average -= m * before;
+        if let Some(device) = values.device().filter(DevicePart::is_averaged) {
+            self.subtract_on_device(device, slots, average, comm.rank())?;
+        } else {
+            let (before, next) = self.agreed.on_host(len)?;
+            if !subtract_velocity(average, before, next, self.momentum) {
+                check_average(average, slots)?;
+            }
+            if let Some(sent) = sent {
+                sent.iter_mut().zip(before).for_each(|(sent, before)| *sent -= self.momentum * before);
+                check_finite(sent, slots, comm.rank())?;
+            }
+            self.agreed.stage();
         }
-        check_average(average, slots)?;
-        if let Some(sent) = sent {
-            sent.iter_mut().zip(before).for_each(|(sent, before)| *sent -= m * before);
-            check_finite(sent, slots, comm.rank())?;
-        }
-        self.agreed.stage();
         self.agreed.hold(&absent(slots));
         Ok(exchanged)
+    }
+
+    /// Subtracts the agreed velocity on the device that has computed the average, and stages the next one there.
+    fn subtract_on_device(
+        &mut self,
+        mut device: DevicePart<'_>,
+        slots: &[Slot],
+        average: &[f32],
+        rank: usize,
+    ) -> Result<(), ReduceError> {
+        let failed = |source| ReduceError::Device { rank, source };
+        let before = self.agreed.on_device(&mut device).map_err(failed)?;
+        let (next, bad) = device.subtract_velocity(average, before, self.momentum).map_err(failed)?;
+        if let Some(bad) = bad {
+            let slot = slots.partition_point(|slot| slot.range().end <= bad);
+            return Err(ReduceError::Overflow { slot: slots[slot].path().to_owned() });
+        }
+        self.agreed.stage_on_device(next);
+        Ok(())
     }
 }
 

@@ -116,8 +116,7 @@ impl<R: Reducer> Metered<R> {
         let Some(mut device) = input.device() else { return Ok(()) };
         let energies = device.energies(slots).map_err(|source| ReduceError::Device { rank, source })?;
         let mut kept = vec![SentStatistics::default(); slots.len()];
-        let (device, vector) = (Some(device), &mut [][..]);
-        self.subtract_sent(&mut SentInput { slots, vector, device, energies: &energies, kept: &mut kept });
+        self.subtract_sent(&mut SentInput::new(slots, &mut [], Some(device), &energies, &mut kept));
         Ok(())
     }
 
@@ -131,13 +130,7 @@ impl<R: Reducer> Metered<R> {
         let mut kept = std::mem::take(&mut self.kept);
         kept.clear();
         kept.resize(slots.len(), SentStatistics::default());
-        self.subtract_sent(&mut SentInput {
-            slots,
-            vector: &mut own,
-            device: None,
-            energies: &energies,
-            kept: &mut kept,
-        });
+        self.subtract_sent(&mut SentInput::new(slots, &mut own, None, &energies, &mut kept));
         (self.own, self.energies, self.kept) = (own, energies, kept);
     }
 }

@@ -22,6 +22,7 @@ pub mod no_feedback;
 mod residual;
 #[cfg(feature = "rayon")]
 pub mod threaded;
+mod unsent;
 
 use crate::error::ReduceError;
 use crate::seam::not_finite;

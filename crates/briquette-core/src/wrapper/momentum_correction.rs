@@ -29,7 +29,8 @@
 //!
 //! A slot for which no rank has a gradient is [held](crate::seam::Reducer::hold): its velocity neither decays nor is sent.
 //!
-//! **State.** Velocity and pending: two vectors per rank; during an exchange, three more.
+//! **State.** Velocity and pending: two vectors per rank; during an exchange, two more, and `sent` if the inner reducer cannot subtract its
+//! messages.
 //!
 //! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off; `masking`, default on. A
 //! warm-up is a schedule of the ratio: [`Schedule`](crate::control::schedule::Schedule).
@@ -65,15 +66,16 @@
 use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
-use super::keep_unsent;
+use super::residual::Residual;
+use super::unsent::Energies;
+use super::{check_finite, keep_unsent};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::math::{all_finite, norm2};
-use crate::parallel::SEGMENT;
-use crate::report::{Report, ResidualEnergy};
-use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round};
+use crate::math::{Velocity, norm2};
+use crate::report::Report;
+use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selection, SentVelocity};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
-use crate::state::Staged;
+use crate::state::fields::Cell;
 use crate::{Layout, Session, stateful};
 
 /// Settings of [`MomentumCorrection`].
@@ -104,42 +106,42 @@ pub struct MomentumCorrectionConfig {
 pub struct MomentumCorrection<R> {
     inner: R,
     settings: MomentumCorrectionConfig,
-    velocity: Staged<Vec<f32>>,
-    pending: Staged<Vec<f32>>,
+    velocity: Residual,
+    pending: Residual,
+    /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
-    residual_energy: ResidualEnergy,
-    /// Energy (squared norm) of each slot's pending velocity.
-    left: Vec<f64>,
+    energies: Energies,
 }
 
 impl<R: Reducer> MomentumCorrection<R> {
-    /// Creates a wrapper around a reducer that reports its contribution in `sent`.
+    /// Creates a wrapper around a reducer that reports its contribution in `sent`, or subtracts it.
     ///
     /// # Errors
     /// [`ConfigError`] if `momentum` is outside [0, 1) or `clip` is not positive.
     pub fn new(inner: R, settings: MomentumCorrectionConfig) -> Result<Self, ConfigError> {
         settings.check()?;
-        let (velocity, pending) = (Staged::default(), Staged::default());
-        let (sent, residual_energy, left) = (Vec::new(), ResidualEnergy::default(), Vec::new());
-        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, residual_energy, left })
+        let (velocity, pending, sent) = (Residual::default(), Residual::default(), Vec::new());
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, energies: Energies::default() })
     }
 
     /// Returns the accumulated velocity that has not been sent yet (the paper's `v`); empty before the first exchange.
-    pub fn pending(&self) -> &[f32] {
-        self.pending.now()
+    pub fn pending(&self) -> Vec<f32> {
+        Cell::now(&self.pending).into_owned()
     }
 
     /// Returns the velocity (the paper's `u`); empty before the first exchange.
-    pub fn velocity(&self) -> &[f32] {
-        self.velocity.now()
+    pub fn velocity(&self) -> Vec<f32> {
+        Cell::now(&self.velocity).into_owned()
     }
 
-    /// Returns the factor that scales the gradient so that its norm is at most the limit.
-    fn scale(&self, input: &[f32], world: usize) -> f32 {
-        self.settings.clip.map_or(1.0, |clip| {
-            let (norm, limit) = (norm2(input).sqrt(), clip * (world as f64).sqrt());
+    /// Returns the settings of a step. `norm2` is `‖gradient‖²`, for clipping.
+    fn step(&self, norm2: f64, world: usize) -> Velocity {
+        let MomentumCorrectionConfig { momentum, nesterov, clip, .. } = self.settings;
+        let scale = clip.map_or(1.0, |clip| {
+            let (norm, limit) = (norm2.sqrt(), clip * (world as f64).sqrt());
             if norm > limit { (limit / norm) as f32 } else { 1.0 }
-        })
+        });
+        Velocity { momentum, nesterov, scale }
     }
 
     /// Exchanges the sum of the velocity and the pending velocity.
@@ -150,79 +152,95 @@ impl<R: Reducer> MomentumCorrection<R> {
         delivery: Delivery,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        let len = round.average.len();
-        self.velocity.fit(len)?;
-        self.pending.fit(len)?;
-        self.sent.resize(len, 0.0);
+        let (len, rank) = (round.average.len(), comm.rank());
         // The norm needs the whole vector.
-        let scale = self.settings.clip.map_or(1.0, |_| self.scale(input.wait(0..len, comm), comm.world()));
-        let MomentumCorrectionConfig { momentum, nesterov, .. } = self.settings;
-        let ((velocity, next_velocity), (pending, next_pending)) = (self.velocity.both(), self.pending.both());
+        let gradient2 = self.settings.clip.map_or(0.0, |_| norm2(input.wait(0..len, comm)));
+        let step = self.step(gradient2, comm.world());
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
-        let mut entered = vec![0.0; slots.len()];
+        let by_messages = wanted.is_none() && self.inner.can_subtract_sent();
+        self.sent.resize(if by_messages { 0 } else { len }, 0.0);
+        let sent = (!by_messages).then_some(&mut self.sent[..]);
+        let ((velocity, next_velocity), (pending, next_pending)) =
+            (self.velocity.on_host(len)?, self.pending.on_host(len)?);
+        let (mut sums, fed) = (vec![[0.0; 2]; slots.len()], next_pending);
         let add = |index: usize, input: &[f32], fed: &mut [f32]| {
             if slots[index].is_absent() {
                 fed.fill(0.0);
                 return true;
             }
             let place = slots[index].range();
-            let next_velocity = &mut next_velocity[place.clone()];
-            let old = velocity[place.clone()].chunks(SEGMENT).zip(pending[place].chunks(SEGMENT));
-            let new = next_velocity.chunks_mut(SEGMENT).zip(fed.chunks_mut(SEGMENT));
-            // Segment by segment, so that values are still cached when they are read again.
-            input.chunks(SEGMENT).zip(old).zip(new).fold(true, |finite, ((input, (u, v)), (next_u, next_v))| {
-                accumulate((momentum, nesterov, scale), input, (u, v), next_u, next_v);
-                entered[index] += norm2(next_u);
-                all_finite(next_v) & finite
-            })
+            let now = [&velocity[place.clone()], &pending[place.clone()]];
+            sums[index] = step.accumulate(input, now, [&mut next_velocity[place], fed]);
+            sums[index][0].is_finite()
         };
-        let feed = FedVector::new(input, slots, next_pending, add);
-        let inner = Round { key, slots, agreed_step, input: whole, average, sent: Some(&mut self.sent) };
+        let feed = FedVector::new(input, slots, fed, add);
+        let inner = Round { key, slots, agreed_step, input: whole, average, sent };
         let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
-        self.residual_energy.entered = entered.iter().sum();
-        self.left = keep_unsent(self.pending.next_mut(), &self.sent, 1.0, slots, comm.rank())?;
-        self.residual_energy.left = self.left.iter().sum();
+        self.energies.set_fed(&sums, slots, rank)?;
+        self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
+        let (velocity, pending) = (self.velocity.next_mut(), self.pending.next_mut());
+        if by_messages {
+            let velocity = if self.settings.masking { SentVelocity::Host(velocity) } else { SentVelocity::None };
+            if !self.energies.subtract(&mut self.inner, slots, pending, None, velocity) {
+                check_finite(pending, slots, rank)?;
+            }
+        } else {
+            self.energies.set_left(keep_unsent(pending, &self.sent, 1.0, slots, rank)?);
+            let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
+            for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
+                for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
+                    *u = if *sent == 0.0 { *u } else { 0.0 };
+                }
+            }
+        }
         if let Some(wanted) = wanted {
             wanted.copy_from_slice(&self.sent);
         }
-        let velocity = self.velocity.next_mut();
-        let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
-        for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
-            for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
-                *u = if *sent == 0.0 { *u } else { 0.0 };
-            }
-        }
         if self.inner.discards_residual() {
             self.pending.next_mut().fill(0.0);
-            self.left.fill(0.0);
-            self.residual_energy.left = 0.0;
+            self.energies.discard();
         }
-        self.velocity.stage();
         self.pending.stage();
-        let absent = absent(slots);
-        self.velocity.hold(&absent);
-        self.pending.hold(&absent);
+        self.pending.hold(&absent(slots));
+        self.velocity.stage();
+        self.velocity.hold(&absent(slots));
         Ok(exchanged)
     }
-}
 
-/// Computes the next velocity, and the vector to send.
-fn accumulate(
-    (m, nesterov, scale): (f32, bool, f32),
-    input: &[f32],
-    (u, v): (&[f32], &[f32]),
-    next_u: &mut [f32],
-    next_v: &mut [f32],
-) {
-    for (((&g, (&u, &v)), next_u), next_v) in input.iter().zip(u.iter().zip(v)).zip(next_u).zip(next_v) {
-        let g = g * scale;
-        if nesterov {
-            *next_u = m * (u + g);
-            *next_v = v + (*next_u + g);
+    /// Exchanges the sum on the gradient's device, where both velocities stay.
+    fn reduce_on_device(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let (slots, rank) = (round.slots, comm.rank());
+        let failed = |source| ReduceError::Device { rank, source };
+        let mut device = input.device().expect("a vector on a device");
+        let gradient2 = self.settings.clip.map_or(Ok(0.0), |_| device.norm2()).map_err(failed)?;
+        let step = self.step(gradient2, comm.world());
+        let velocity = self.velocity.on_device(&mut device).map_err(failed)?;
+        let pending = self.pending.on_device(&mut device).map_err(failed)?;
+        let (mut velocity, sums) = device.accumulate(step, [velocity, pending], slots).map_err(failed)?;
+        self.energies.set_fed(&sums, slots, rank)?;
+        let exchanged = self.inner.reduce_arriving(round, input, comm)?;
+        self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
+        let is_masked = self.settings.masking && exchanged.selection != Selection::All;
+        let parts = (&mut self.inner, &mut self.pending);
+        if !is_masked {
+            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
+            self.velocity.stage_on_device(velocity);
+        } else if parts.0.subtracts_on_device() {
+            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::Device(&mut *velocity), comm)?;
+            self.velocity.stage_on_device(velocity);
         } else {
-            *next_u = m * u + g;
-            *next_v = v + *next_u;
+            *self.velocity.next_mut() = velocity.fetch();
+            let masked = SentVelocity::Host(self.velocity.next_mut());
+            self.energies.subtract_and_stage(parts, slots, input, masked, comm)?;
+            self.velocity.stage();
         }
+        self.velocity.hold(&absent(slots));
+        Ok(exchanged)
     }
 }
 
@@ -246,6 +264,10 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
+        let is_whole = input.device().is_some_and(|device| device.is_whole());
+        if is_whole && round.sent.is_none() && self.inner.can_subtract_sent() {
+            return self.reduce_on_device(round, input, comm);
+        }
         self.reduce_accumulated(round, input, Delivery::InParts, comm)
     }
 
@@ -257,7 +279,7 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
 
     fn report(&self, report: &mut Report) {
         self.inner.report(report);
-        report.put_residual_energy(self.residual_energy, &self.left);
+        self.energies.report(report);
     }
 }
 

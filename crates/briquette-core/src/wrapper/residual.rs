@@ -1,4 +1,4 @@
-//! Residual: what a wrapper keeps of a vector until the next exchange, on the host or on the vector's device.
+//! Residual or velocity: a vector that a wrapper keeps until the next exchange, on the host or on the device of its input.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Vectors before and after an exchange: sums, feeds, momentum, and products of PowerSGD.
 
 use briquette_core::compress::{HalfKind, random_k::RandomK};
+use briquette_core::reduce::Velocity;
 use briquette_core::{Key, Message, math};
 use briquette_device::{
-    DeviceError, Encoded, Groups, LowRank, Matrix, Norm, Run, Slots, Terms, Vector, Velocity, accumulate, feed,
-    first_not_finite, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums,
+    DeviceError, Encoded, Groups, LowRank, Matrix, Norm, Run, Slots, Terms, Vector, accumulate, feed, first_not_finite, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums,
     take_momentum, tern_grad, threshold_top_k, top_k,
 };
 
@@ -26,6 +26,8 @@ fn sums_of_slots_have_the_bits_of_f64() {
             assert_eq!(bits(&energies), bits(&slots.iter().map(|x| math::norm2(x)).collect::<Vec<_>>()), "{name}");
             let norms = sums(run, &vector, &groups, Terms::Magnitudes).read(run).unwrap();
             assert_eq!(bits(&norms), bits(&slots.iter().map(|x| math::norm1(x)).collect::<Vec<_>>()), "{name}");
+            let totals = sums(run, &vector, &groups, Terms::Values).read(run).unwrap();
+            assert_eq!(bits(&totals), bits(&slots.iter().map(|x| math::total(x)).collect::<Vec<_>>()), "{name}");
         }
     }
 }
@@ -112,19 +114,16 @@ fn velocities_have_the_bits_of_core() {
             let [g, before, waiting, next, left] = &on_device;
             let settings = Velocity { momentum, nesterov, scale };
             accumulate(run, g, settings, [before, next], [waiting, left], 0);
-            let mut host = (u.clone(), v.clone());
-            for ((g, u), v) in gradient.iter().zip(&mut host.0).zip(&mut host.1) {
-                let g = g * scale;
-                *u = if nesterov { momentum * (*u + g) } else { momentum * *u + g };
-                *v += if nesterov { *u + g } else { *u };
-            }
+            let mut host = (vec![0.0; u.len()], vec![0.0; v.len()]);
+            settings.accumulate(&gradient, [&u, &v], [&mut host.0, &mut host.1]);
             assert!(same(run, &run.read(next).unwrap(), &host.0), "velocity, {settings:?}");
             assert!(same(run, &run.read(left).unwrap(), &host.1), "pending, {settings:?}");
         }
         let [average, before, next] = [&gradient, &u, &v].map(|vector| run.upload(vector));
         take_momentum(run, &average, [&before, &next], 0.9);
-        let host: Vec<f32> = gradient.iter().zip(&u).map(|(average, before)| average - 0.9 * before).collect();
-        assert!(same(run, &run.read(&average).unwrap(), &host) && same(run, &run.read(&next).unwrap(), &gradient));
+        let (mut host, mut agreed) = (gradient.clone(), vec![0.0; u.len()]);
+        assert!(math::subtract_velocity(&mut host, &u, &mut agreed, 0.9));
+        assert!(same(run, &run.read(&average).unwrap(), &host) && same(run, &run.read(&next).unwrap(), &agreed));
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::aggregate::mean::Mean;
 use crate::comm::{Local, Session};
-use crate::compress::top_k::TopK;
+use crate::compress::{Norm, qsgd::Qsgd, top_k::TopK};
 use crate::control::schedule::Schedule;
 use crate::reduce::{dense::Dense, gather::Gather};
 use crate::seam::AgreedStep;
@@ -33,7 +33,7 @@ fn alone(settings: MomentumCorrectionConfig, gradients: &[[f32; 2]]) -> Vec<[Vec
     let mut reducer = MomentumCorrection::new(top(2.0), settings).unwrap();
     let mut step = |(step, g): (u64, &[f32; 2])| {
         let average = exchange(&mut reducer, step, g, &mut comm).unwrap();
-        [average, reducer.velocity().to_vec(), reducer.pending().to_vec()]
+        [average, reducer.velocity(), reducer.pending()]
     };
     (0..).zip(gradients).map(&mut step).collect()
 }
@@ -71,7 +71,7 @@ fn nesterov_by_hand() {
         MomentumCorrection::new(Dense, MomentumCorrectionConfig { nesterov: true, ..settings(0.5) }).unwrap();
     let sent: Vec<f32> = (0..3).map(|step| exchange(&mut reducer, step, &[1.0], &mut comm).unwrap()[0]).collect();
     assert_eq!(sent, [1.5, 1.75, 1.875]);
-    assert_eq!((reducer.velocity(), reducer.pending()), (&[0.875][..], &[0.0][..]));
+    assert_eq!((reducer.velocity(), reducer.pending()), (vec![0.875], vec![0.0]));
 }
 
 #[test]
@@ -99,6 +99,29 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
             Ok::<_, ReduceError>(masked)
         });
         ranks.into_iter().for_each(|masked| assert_eq!(masked.unwrap(), 100));
+    }
+}
+
+/// Sparse and dense messages, of which one masks the velocity.
+#[test]
+fn a_request_for_what_was_sent_changes_no_bit() {
+    let reducers: [fn() -> Box<dyn Reducer>; 2] =
+        [|| Box::new(top(4.0)), || Box::new(Gather::new(Qsgd::new(4, 8, Norm::Max).unwrap(), Mean))];
+    for make in reducers {
+        let run = |with_sent: bool| {
+            let mut reducer = MomentumCorrection::new(make(), settings(0.9)).unwrap();
+            let (layout, agreed_step, mut comm) = (Layout::flat(40), AgreedStep::default(), Local::world(1).remove(0));
+            let steps = (0..5).map(|step| {
+                let (input, mut average, mut sent) = (noise(0, step, 40), vec![0.0; 40], vec![0.0; 40]);
+                let (key, slots) = (Key::new(0).step(step), layout.slots());
+                let (average_out, sent) = (&mut average[..], with_sent.then_some(&mut sent[..]));
+                let round = Round { key, slots, agreed_step: &agreed_step, input: &input, average: average_out, sent };
+                reducer.exchange(round, &mut comm).unwrap();
+                [average, reducer.velocity(), reducer.pending()]
+            });
+            steps.collect::<Vec<_>>()
+        };
+        assert_eq!(run(true), run(false));
     }
 }
 

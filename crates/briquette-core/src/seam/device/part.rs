@@ -1,0 +1,181 @@
+//! Part of a device vector, as a reducer or wrapper uses it.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::{DeviceMemory, DeviceVector, OnDevice, put_missing};
+use crate::error::DeviceError;
+use crate::math::{SentStatistics, Velocity};
+use crate::seam::Compressor;
+use crate::{Key, Layout, Message, Slot};
+
+pub(super) struct Input<'a> {
+    pub(super) vector: &'a mut dyn DeviceVector,
+    pub(super) fetched: &'a mut Vec<Range<usize>>,
+    pub(super) averaged: &'a mut Vec<Range<usize>>,
+    pub(super) failed: &'a mut Option<DeviceError>,
+}
+
+/// Part of a device vector. Ranges and slots are relative to its start.
+pub struct DevicePart<'a> {
+    pub(super) input: Input<'a>,
+    pub(super) range: Range<usize>,
+}
+
+impl DevicePart<'_> {
+    /// Returns the number of values.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Returns whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Returns whether this is the whole vector.
+    pub fn is_whole(&self) -> bool {
+        self.range == (0..self.input.vector.len())
+    }
+
+    /// Returns a part of this part.
+    pub fn part(self, range: Range<usize>) -> Self
+    where
+        Self: Sized,
+    {
+        DevicePart { range: self.range.start + range.start..self.range.start + range.end, ..self }
+    }
+
+    /// Borrows this part.
+    pub fn reborrow(&mut self) -> DevicePart<'_> {
+        let Input { vector, fetched, averaged, failed } = &mut self.input;
+        DevicePart { input: Input { vector: &mut **vector, fetched, averaged, failed }, range: self.range.clone() }
+    }
+
+    /// As [`DeviceVector::encode`], for this part.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device fails, as for the other operations.
+    pub fn encode(&mut self, compressor: &mut dyn Compressor, key: Key, out: &mut Message) -> OnDevice<bool> {
+        self.input.vector.encode(compressor, self.range.clone(), key, out)
+    }
+
+    /// As [`DeviceVector::average`], for this part.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn average(&mut self, weight: f32, messages: &[&Message], own: usize) -> OnDevice<Option<bool>> {
+        let finite = self.input.vector.average(self.range.clone(), weight, messages, own)?;
+        if finite.is_some() {
+            self.input.averaged.push(self.range.clone());
+        }
+        Ok(finite)
+    }
+
+    /// As [`DeviceVector::subtract`], for this part. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
+    pub fn subtract(&mut self, message: &Message, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
+        self.input.fetched.clear();
+        let subtracted = self.input.vector.subtract(self.range.clone(), message, slots, kept);
+        subtracted.unwrap_or_else(|error| {
+            self.input.failed.get_or_insert(error);
+            true
+        })
+    }
+
+    /// As [`DeviceVector::energies`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+        self.input.vector.energies(slots)
+    }
+
+    /// Returns `‖vector‖²` of the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn norm2(&mut self) -> OnDevice<f64> {
+        Ok(self.energies(Layout::flat(self.len()).slots())?.iter().sum())
+    }
+
+    /// As [`DeviceVector::total`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn total(&mut self) -> OnDevice<f64> {
+        self.input.vector.total()
+    }
+
+    /// As [`DeviceVector::accumulate`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn accumulate(
+        &mut self,
+        velocity: Velocity,
+        now: [Option<&dyn DeviceMemory>; 2],
+        slots: &[Slot],
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+        self.input.fetched.clear();
+        self.input.vector.accumulate(velocity, now, slots)
+    }
+
+    /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
+    pub fn mask(&mut self, message: &Message, velocity: &mut dyn DeviceMemory) {
+        if let Err(error) = self.input.vector.mask(self.range.clone(), message, velocity) {
+            self.input.failed.get_or_insert(error);
+        }
+    }
+
+    /// Returns whether a part of the average was computed on the device.
+    pub fn is_averaged(&self) -> bool {
+        !self.input.averaged.is_empty()
+    }
+
+    /// As [`DeviceVector::subtract_velocity`], for the [whole](DevicePart::is_whole) vector. The parts of the average that the host computed are
+    /// copied to the device first.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn subtract_velocity(
+        &mut self,
+        average: &[f32],
+        before: Option<&dyn DeviceMemory>,
+        momentum: f32,
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)> {
+        put_missing(self.input.vector, self.input.averaged, average)?;
+        self.input.vector.subtract_velocity(before, momentum)
+    }
+
+    /// As [`DeviceVector::add_residual`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
+        self.input.fetched.clear();
+        self.input.vector.add_residual(residual, slots)
+    }
+
+    /// As [`DeviceVector::take`].
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.input.fetched.clear();
+        self.input.vector.take()
+    }
+
+    /// As [`DeviceVector::upload`].
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.input.vector.upload(values)
+    }
+}
+
+impl fmt::Debug for DevicePart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DevicePart").field("range", &self.range).finish_non_exhaustive()
+    }
+}

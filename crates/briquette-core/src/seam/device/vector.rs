@@ -1,0 +1,159 @@
+//! Operations of a device: what kernels compute on a vector.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+
+use crate::error::DeviceError;
+use crate::math::{SentStatistics, Velocity};
+use crate::seam::Compressor;
+use crate::{Key, Message, Slot};
+
+/// Result of an operation on a device.
+pub type OnDevice<T> = Result<T, DeviceError>;
+
+/// A vector in the memory of a device, with room for an average.
+///
+/// Ranges are in values. Every operation has the bits of its host version.
+pub trait DeviceVector: Send {
+    /// Returns the number of values.
+    fn len(&self) -> usize;
+
+    /// Returns whether there are no values.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies these values to the host.
+    ///
+    /// # Errors
+    /// [`DeviceError`], as for every operation, if the device fails.
+    fn fetch(&mut self, range: Range<usize>, out: &mut [f32]) -> OnDevice<()>;
+
+    /// Multiplies all values by `weight`.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn scale(&mut self, weight: f32) -> OnDevice<()>;
+
+    /// Returns `‖vector‖²` of each slot.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>>;
+
+    /// Adds the residual, if there is one, to the vector, and sets [absent](Slot::is_absent) slots to 0. Returns `‖sum‖²` and `‖vector‖²` of each
+    /// slot; a sum with a value that is not finite is not finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>>;
+
+    /// Returns the sum of all values.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn total(&mut self) -> OnDevice<f64>;
+
+    /// Accumulates momentum: replaces the vector by the next pending velocity, with [absent](Slot::is_absent) slots set to 0, and returns the next
+    /// velocity. `now` is the velocity and the pending velocity, if there are any. Also returns `‖v‖²` of the pending velocity and of the velocity
+    /// for each slot, as [`Velocity::accumulate`] does, and zeros for absent slots.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn accumulate(
+        &mut self,
+        velocity: Velocity,
+        now: [Option<&dyn DeviceMemory>; 2],
+        slots: &[Slot],
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)>;
+
+    /// Sets a velocity to 0 in each place of the range for which `message`, of this rank, has a value other than 0.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()>;
+
+    /// Takes the average as the agreed velocity, and subtracts the decayed velocity `before`, if there is one, from the average, as
+    /// [`subtract_velocity`](crate::math::subtract_velocity) does. Returns the agreed velocity, and the place of the first value of the
+    /// average that is not finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn subtract_velocity(
+        &mut self,
+        before: Option<&dyn DeviceMemory>,
+        momentum: f32,
+    ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)>;
+
+    /// Encodes these values and returns true, or returns false if the device has no kernel for `compressor`.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn encode(
+        &mut self,
+        compressor: &mut dyn Compressor,
+        range: Range<usize>,
+        key: Key,
+        out: &mut Message,
+    ) -> OnDevice<bool>;
+
+    /// Writes `Σ weight · message` to these values of the average, in the order of the messages, of which `own` is the one that was encoded
+    /// here. Returns whether all are finite, or `None` if the device cannot decode one of the messages.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn average(
+        &mut self,
+        range: Range<usize>,
+        weight: f32,
+        messages: &[&Message],
+        own: usize,
+    ) -> OnDevice<Option<bool>>;
+
+    /// Copies values from the host to the average, from `start` on.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()>;
+
+    /// Subtracts a message of this rank from the values that it encodes, and adds statistics of it to `kept`, one entry for each of
+    /// `slots`, which tile the range. Returns whether the remainder is finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn subtract(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        slots: &[Slot],
+        kept: &mut [SentStatistics],
+    ) -> OnDevice<bool>;
+
+    /// Takes the values as a residual. The vector has none afterwards.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>>;
+
+    /// Copies a residual from the host to this vector's device.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>>;
+}
+
+/// A residual or a velocity in the memory of a device.
+pub trait DeviceMemory: Send + fmt::Debug {
+    /// Copies the values to the host.
+    fn fetch(&self) -> Vec<f32>;
+
+    /// Copies these ranges from other memory of the same device and length, or sets them to 0 if there is none.
+    fn restore(&mut self, from: Option<&dyn DeviceMemory>, ranges: &[Range<usize>]);
+
+    /// Returns itself, for its device to find the memory behind it.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Returns itself, for its device to change the memory behind it.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
