@@ -11,6 +11,7 @@ use burn::train::{LearnerEvent, LearnerModel, TrainStep, TrainingItem};
 use tracing::trace_span;
 
 use super::metrics::Reading;
+use super::progress::{split_end, split_start};
 use super::records::optimizer;
 use super::run::{Failure, Run};
 use super::signal::{Next, Signal};
@@ -23,11 +24,14 @@ struct LookAhead<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
     iteration: usize,
+    /// Progress after the batches taken so far, without the batch read ahead.
+    progress: Progress,
 }
 
 impl<'a, I> LookAhead<'a, I> {
     fn new(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Result<Self, DatasetError> {
-        let mut feed = LookAhead { batches, next: None, iteration: 0 };
+        let progress = batches.progress();
+        let mut feed = LookAhead { batches, next: None, iteration: 0, progress };
         feed.look_ahead()?;
         Ok(feed)
     }
@@ -40,8 +44,9 @@ impl<'a, I> LookAhead<'a, I> {
 
     fn take(&mut self) -> Result<Option<(I, Progress)>, DatasetError> {
         let taken = self.next.take();
-        if taken.is_some() {
+        if let Some((_, progress)) = &taken {
             self.iteration += 1;
+            self.progress = progress.clone();
             self.look_ahead()?;
         }
         Ok(taken)
@@ -68,10 +73,11 @@ impl<M: LearnerModel> Run<M> {
     /// Trains until no rank has a batch left, or a rank stops the epoch. Returns the rank that stopped it, if any.
     pub(super) fn train_epoch(&mut self, epoch: usize) -> Result<Option<usize>, Failure> {
         let loader = self.train.clone();
-        self.emit(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
+        let batches = loader.iter();
+        self.emit(split_start(epoch, loader.num_items(), batches.progress()));
         self.metrics.start_epoch();
         let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0 };
-        let mut feed = LookAhead::new(loader.iter())?;
+        let mut feed = LookAhead::new(batches)?;
         let stopped = loop {
             let group = self.compute(epoch, &mut feed)?;
             // An error is stored before the stop is requested. Checked in this order, an error is never mistaken for a mere
@@ -85,7 +91,7 @@ impl<M: LearnerModel> Run<M> {
                 Next::Stopped(rank) => break Some(rank),
             }
         };
-        self.emit(LearnerEvent::EndSplit(epoch));
+        self.emit(split_end(epoch, feed.progress, stopped.is_none()));
         self.end_split()?;
         Ok(stopped)
     }

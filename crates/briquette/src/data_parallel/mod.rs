@@ -68,6 +68,7 @@
 mod epoch;
 mod launch;
 mod metrics;
+mod progress;
 mod records;
 mod run;
 mod screen;

@@ -10,6 +10,7 @@ use burn::train::{
 };
 
 use super::metrics::ExchangeMetrics;
+use super::progress::{split_end, split_start};
 use super::records::{self, records};
 use super::signal::{Decision, compare};
 use super::{Outlets, RunState};
@@ -182,9 +183,9 @@ impl<M: LearnerModel> Run<M> {
 
     fn validate(&mut self, epoch: usize) -> Result<(), Failure> {
         let loader = self.valid.clone();
-        self.emit_valid(LearnerEvent::StartSplit { epoch_number: epoch, total_items: loader.num_items() });
-        let model = self.own.sync.evaluation_copy(&self.learner.model())?;
         let mut batches = loader.iter();
+        self.emit_valid(split_start(epoch, loader.num_items(), batches.progress()));
+        let model = self.own.sync.evaluation_copy(&self.learner.model())?;
         let mut iteration = 0;
         while let Some(batch) = batches.next() {
             iteration += 1;
@@ -194,7 +195,8 @@ impl<M: LearnerModel> Run<M> {
                 break;
             }
         }
-        self.emit_valid(LearnerEvent::EndSplit(epoch));
+        let is_complete = !self.components.interrupter.should_stop();
+        self.emit_valid(split_end(epoch, batches.progress(), is_complete));
         self.end_split()?;
         self.emit(LearnerEvent::EndEpoch(epoch));
         Ok(())

@@ -1,16 +1,15 @@
-//! Metric renderer: Burn's renderer on rank 0, none on other ranks.
+//! Metric renderer: Burn's renderer on rank 0, none on other ranks. Progress is forwarded in `progress.rs`.
 
 use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
 use burn::train::metric::{MetricDefinition, NumericEntry};
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining, default_renderer,
 };
 use burn::train::{Interrupter, LearnerSummary};
 
-type Inner = Box<dyn MetricsRenderer>;
+pub(super) type Inner = Box<dyn MetricsRenderer>;
 
 /// Rank 0 uses Burn's own renderer, for a terminal or for lines. However, the last value of a split is [shown](Screen::show)
 /// only when the global value is known. The renderer of other ranks shows nothing.
@@ -46,14 +45,25 @@ impl Screen {
         self.with(|inner| if is_training { inner.update_train(state) } else { inner.update_valid(state) });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Creates Burn's renderer on rank 0, if it does not exist yet. `first` is the first epoch.
+    pub(super) fn light(&self, first: usize) {
+        let mut state = self.lock();
+        if let State::Waiting { interrupter, metrics } = &mut *state {
+            let mut inner = default_renderer(interrupter.clone(), first.checked_sub(1).filter(|before| *before > 0));
+            metrics.drain(..).for_each(|metric| inner.register_metric(metric));
+            *state = State::Lit(inner);
+        }
     }
 
-    fn with(&self, call: impl FnOnce(&mut Inner)) {
+    /// Calls Burn's renderer, if it exists.
+    pub(super) fn with(&self, call: impl FnOnce(&mut Inner)) {
         if let State::Lit(inner) = &mut *self.lock() {
             call(inner);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,69 +103,6 @@ impl MetricsRendererEvaluation for Screen {
             State::Lit(inner) => inner.on_test_end(summary),
             _ => Ok(()),
         }
-    }
-}
-
-impl TrainingProgressLogger for Screen {
-    fn start(&mut self, epochs: usize, first: usize, items: Option<usize>, label: Option<&str>) {
-        let mut state = self.lock();
-        if let State::Waiting { interrupter, metrics } = &mut *state {
-            let mut inner = default_renderer(interrupter.clone(), first.checked_sub(1).filter(|before| *before > 0));
-            metrics.drain(..).for_each(|metric| inner.register_metric(metric));
-            *state = State::Lit(inner);
-        }
-        drop(state);
-        self.with(|inner| TrainingProgressLogger::start(inner.as_mut(), epochs, first, items, label));
-    }
-
-    fn update_epoch(&mut self, epoch: usize) {
-        self.with(|inner| inner.update_epoch(epoch));
-    }
-
-    fn start_split(&mut self, split: &str, items: usize) {
-        self.with(|inner| inner.start_split(split, items));
-    }
-
-    fn update_split(&mut self, items: usize) {
-        self.with(|inner| inner.update_split(items));
-    }
-
-    fn end_split(&mut self) {
-        self.with(|inner| inner.end_split());
-    }
-
-    fn end(&mut self) {
-        self.with(|inner| TrainingProgressLogger::end(inner.as_mut()));
-    }
-
-    fn log_event_training(&mut self, event: String) {
-        self.with(|inner| inner.log_event_training(event));
-    }
-}
-
-impl EvaluationProgressLogger for Screen {
-    fn start_global_progress(&mut self, tests: usize) {
-        self.with(|inner| inner.start_global_progress(tests));
-    }
-
-    fn start_test(&mut self, name: &str, items: usize) {
-        self.with(|inner| inner.start_test(name, items));
-    }
-
-    fn update_test_progress(&mut self, items: usize) {
-        self.with(|inner| inner.update_test_progress(items));
-    }
-
-    fn end_test(&mut self) {
-        self.with(|inner| inner.end_test());
-    }
-
-    fn end_global_progress(&mut self) {
-        self.with(|inner| inner.end_global_progress());
-    }
-
-    fn log_event_evaluation(&mut self, event: String) {
-        self.with(|inner| inner.log_event_evaluation(event));
     }
 }
 
