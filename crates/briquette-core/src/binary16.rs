@@ -30,6 +30,7 @@ pub(crate) fn from_f32(value: f32, most: u32) -> [u8; 2] {
 
 /// Returns the exponent `e` of the scale `2^e` of these values, 0 if they are sent unscaled. It depends on the largest
 /// magnitude rounded to 16 bits, so decoded values have the scale with which they were encoded.
+#[inline(always)]
 pub(crate) fn scale_of(values: &[f32]) -> i8 {
     let largest = values.iter().fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
     // To 11 significant bits, if it is normal.

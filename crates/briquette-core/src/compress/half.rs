@@ -78,11 +78,33 @@ impl Half {
 fn scales(x: &[f32], exponents: &mut Vec<i8>) {
     exponents.resize(x.len().div_ceil(SCALED), 0);
     parallel::for_each(x.len(), (Part(x, SEGMENT), Part(&mut exponents[..], SEGMENT / SCALED)), |_, (x, exponents)| {
-        exponents.0.iter_mut().zip(x.0.chunks(SCALED)).for_each(|(exponent, x)| *exponent = scale_of(x));
+        block_scales(x.0, exponents.0);
     });
     if exponents.iter().all(|exponent| *exponent == 0) {
         exponents.clear();
     }
+}
+
+/// Writes codes piece by piece, given the number of a piece's first block, and returns their checksum. Returns `None` if there are no
+/// values, or if `write` returns false for a piece.
+fn encode(x: &[f32], bytes: &mut [u8], write: impl Fn(usize, &[f32], &mut [[u8; 2]]) -> bool + Sync) -> Option<Hasher> {
+    let segment = |number: usize, (x, bytes): (Part<&[f32]>, Part<&mut [u8]>)| {
+        let mut checksum = Hasher::new();
+        for (piece, (x, bytes)) in x.0.chunks(PIECE).zip(bytes.0.chunks_mut(2 * PIECE)).enumerate() {
+            if !write((number * SEGMENT + piece * PIECE) / SCALED, x, bytes.as_chunks_mut().0) {
+                return None;
+            }
+            checksum.update(bytes);
+        }
+        Some(checksum)
+    };
+    let join = |first: Option<Hasher>, rest: Option<Hasher>| {
+        let mut first = first?;
+        first.combine(&rest?);
+        Some(first)
+    };
+    let work = (Part(x, SEGMENT), Part(bytes, 2 * SEGMENT));
+    parallel::fold(0..x.len().div_ceil(SEGMENT), work, &segment, &join).flatten()
 }
 
 impl Compressor for Half {
@@ -96,34 +118,24 @@ impl Compressor for Half {
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
         let (exponents, codes) = out.half(x.len(), self.kind);
-        if self.kind == HalfKind::F16 {
+        let bytes = codes.sized(HEADER, 2 * x.len());
+        let mut checksum = match self.kind {
+            HalfKind::Bf16 => encode(x, bytes, |_, x, out| {
+                to_bf16(x, out);
+                true
+            }),
+            HalfKind::F16 => encode(x, bytes, |_, x, out| to_unscaled_f16(x, out)),
+        };
+        // Most vectors have no block with a scale, so the scales are computed only when one is found.
+        if self.kind == HalfKind::F16 && checksum.is_none() {
             scales(x, exponents);
+            let exponents = &exponents[..];
+            checksum = encode(x, codes.sized(HEADER + exponents.len(), 2 * x.len()), |first, x, out| {
+                let blocks = x.chunks(SCALED).zip(out.chunks_mut(SCALED)).zip(&exponents[first..]);
+                blocks.for_each(|((x, out), exponent)| to_f16(x, power(-i32::from(*exponent)), out));
+                true
+            });
         }
-        let exponents = &exponents[..];
-        let work = (Part(x, SEGMENT), Part(codes.sized(HEADER + exponents.len(), 2 * x.len()), 2 * SEGMENT));
-        let segment = |number: usize, (x, bytes): (Part<&[f32]>, Part<&mut [u8]>)| {
-            let mut checksum = Hasher::new();
-            for (piece, (x, bytes)) in x.0.chunks(PIECE).zip(bytes.0.chunks_mut(2 * PIECE)).enumerate() {
-                let first = (number * SEGMENT + piece * PIECE) / SCALED;
-                match self.kind {
-                    HalfKind::F16 if !exponents.is_empty() => {
-                        let (x, bytes) = (x.chunks(SCALED), bytes.as_chunks_mut().0.chunks_mut(SCALED));
-                        for ((x, bytes), exponent) in x.zip(bytes).zip(&exponents[first..]) {
-                            to_f16(x, power(-i32::from(*exponent)), bytes);
-                        }
-                    }
-                    HalfKind::F16 => to_f16(x, 1.0, bytes.as_chunks_mut().0),
-                    HalfKind::Bf16 => to_bf16(x, bytes.as_chunks_mut().0),
-                }
-                checksum.update(bytes);
-            }
-            checksum
-        };
-        let join = |mut first: Hasher, rest: Hasher| {
-            first.combine(&rest);
-            first
-        };
-        let checksum = parallel::fold(0..x.len().div_ceil(SEGMENT), work, &segment, &join);
         codes.summed(checksum);
     }
 
@@ -139,6 +151,22 @@ impl Compressor for Half {
         let lost = worst * worst + self.absolute(x) / energy;
         ErrorBound::Contractive { delta: (1.0 - lost).max(0.0) }
     }
+}
+
+/// Writes the scale of each block.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn block_scales(x: &[f32], exponents: &mut [i8]) {
+    exponents.iter_mut().zip(x.chunks(SCALED)).for_each(|(exponent, x)| *exponent = scale_of(x));
+}
+
+/// Converts blocks until one needs a scale, and returns whether none does.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn to_unscaled_f16(x: &[f32], out: &mut [[u8; 2]]) -> bool {
+    x.chunks(SCALED).zip(out.chunks_mut(SCALED)).all(|(x, out)| {
+        let is_unscaled = scale_of(x) == 0;
+        out.iter_mut().zip(x).for_each(|(bytes, x)| *bytes = binary16::from_f32(*x, binary16::LARGEST));
+        is_unscaled
+    })
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
