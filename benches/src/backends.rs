@@ -24,11 +24,16 @@ pub enum Exchange {
     TopK,
     /// 8-bit block quantization.
     EightBit,
+    /// PowerSGD of rank 2, with error feedback.
+    PowerSgd,
+    /// The default of the library.
+    Auto,
 }
 
 impl Exchange {
     /// All kinds, the baseline first.
-    pub const ALL: [Exchange; 4] = [Exchange::Plain, Exchange::Dense, Exchange::TopK, Exchange::EightBit];
+    pub const ALL: [Exchange; 6] =
+        [Exchange::Plain, Exchange::Dense, Exchange::TopK, Exchange::EightBit, Exchange::PowerSgd, Exchange::Auto];
 
     /// Returns its name in tables.
     pub fn name(self) -> &'static str {
@@ -37,22 +42,20 @@ impl Exchange {
             Exchange::Dense => "dense",
             Exchange::TopK => "top-k 1 % + error feedback",
             Exchange::EightBit => "8-bit",
+            Exchange::PowerSgd => "PowerSGD rank 2 + error feedback",
+            Exchange::Auto => "auto",
         }
     }
 
     fn config(self) -> Result<DistributedConfig> {
-        let gather = |feedback: &str, compressor: &str| {
-            let text = format!(
-                r#"{{"strategy": "every-step", "feedback": "{feedback}",
-                     "reducer": {{"kind": "gather", "compressor": "{compressor}"}}}}"#
-            );
-            serde_json::from_str(&text).context("a configuration")
+        let text = match self {
+            Exchange::Plain | Exchange::Dense => "reducer=dense",
+            Exchange::TopK => "reducer=gather:topk:0.01 feedback=error controller=none",
+            Exchange::EightBit => "reducer=gather:minmax feedback=none controller=none",
+            Exchange::PowerSgd => "reducer=power-sgd:2 feedback=error controller=none",
+            Exchange::Auto => "auto",
         };
-        match self {
-            Exchange::Plain | Exchange::Dense => Ok(DistributedConfig::dense()),
-            Exchange::TopK => gather("error", "topk:0.01"),
-            Exchange::EightBit => gather("none", "minmax"),
-        }
+        text.parse().context("a configuration")
     }
 }
 

@@ -32,10 +32,10 @@ mod text;
 
 pub use crate::ratio::share;
 pub use crate::settings::{
-    AggregatorConfig, AggregatorSettings, Algorithm, CompressorConfig, CompressorKind, CompressorSettings,
-    CompressorTraits, ControllerConfig, ControllerSettings, Described, DownlinkResidual, Entry, Exchange, Family,
-    Feedback, FeedbackRequirement, FeedbackSettings, ReducerConfig, ReducerSettings, ReducerTraits, Rule, Sends,
-    SlotPattern, StrategyConfig, StrategySettings, StrategyTraits,
+    AggregatorConfig, AggregatorSettings, Algorithm, CompressionDevice, CompressorConfig, CompressorKind,
+    CompressorSettings, CompressorTraits, ControllerConfig, ControllerSettings, Described, DownlinkResidual, Entry,
+    Exchange, Family, Feedback, FeedbackRequirement, FeedbackSettings, ReducerConfig, ReducerSettings, ReducerTraits,
+    Rule, Sends, SlotPattern, StrategyConfig, StrategySettings, StrategyTraits,
 };
 pub use catalogue::Catalogue;
 pub use lists::ServerConfig;
@@ -183,6 +183,14 @@ impl Config {
     #[must_use]
     pub fn during_backward(mut self) -> Self {
         self.exchange.during_backward = true;
+        self
+    }
+
+    /// Compresses gradients on the host, wherever they are. By default they are compressed on their [device](CompressionDevice) if it has kernels, to
+    /// the same bits.
+    #[must_use]
+    pub fn with_host_compression(mut self) -> Self {
+        self.exchange.device = CompressionDevice::Host;
         self
     }
 

@@ -51,6 +51,20 @@ impl Gradient {
         first_not_finite(&self.run, &self.values)
     }
 
+    /// Scales the average so that its norm is at most `max`, and returns the norm before scaling.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`] if a kernel failed.
+    pub fn clip_average(&self, max: f64) -> Result<f64, DeviceError> {
+        let groups = Groups::new(&self.run, [self.average.len()]);
+        let energies = sums(&self.run, &self.average, &groups, Terms::Squares).read(&self.run)?;
+        let norm = energies[0].sqrt();
+        if norm > max {
+            feed::scale(&self.run, &self.average, (max / norm) as f32);
+        }
+        Ok(norm)
+    }
+
     /// Returns the average.
     pub fn into_average(self) -> Vector {
         self.average

@@ -296,7 +296,7 @@ pub(crate) fn is_tapped<M: burn::module::Module>(module: &M) -> bool {
         DispatchDevice::NdArray(_) => true,
         #[cfg(feature = "tch")]
         DispatchDevice::LibTorch(_) => true,
-        #[cfg(feature = "cubecl")]
+        #[cfg(feature = "device")]
         DispatchDevice::Cube(_) => true,
         #[allow(unreachable_patterns)]
         _ => false,

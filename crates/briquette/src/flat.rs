@@ -26,7 +26,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-pub(crate) use self::clip::{clip, energy};
+pub(crate) use self::clip::clip;
 #[cfg(feature = "device")]
 pub(crate) use self::device::run_on;
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};

@@ -17,7 +17,7 @@ pub(crate) type Settings = Vec<(String, String)>;
 /// Fields whose errors name the first tensor that differs.
 const LAYOUTS: [&str; 2] = ["layout", "buffers"];
 /// Keys of a configuration that do not affect results and may therefore differ.
-const MAY_DIFFER: [&str; 1] = ["threads"];
+const MAY_DIFFER: [&str; 2] = ["threads", "device"];
 /// Keys that hold the kind of an object. If they differ, no other key of the object is reported.
 const KINDS: [&str; 2] = ["strategy", "kind"];
 
@@ -293,5 +293,6 @@ mod tests {
         assert_eq!(first(&a[..1], &[pair("seed", "1"), pair("more", "x")]).unwrap(), "more: absent here, x there");
         let other_threads = [pair("c", r#"{"threads":2}"#)];
         assert_eq!(first(&[pair("c", r#"{"threads":null}"#)], &other_threads), None);
+        assert_eq!(first(&[pair("c", r#"{"threads":2,"device":"host"}"#)], &other_threads), None);
     }
 }

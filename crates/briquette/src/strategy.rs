@@ -42,7 +42,7 @@ use std::fmt;
 use briquette_core::Layout;
 use briquette_core::config::combine;
 pub use briquette_core::config::combine::InnerOptimizer;
-use briquette_core::config::{Config, Exchange};
+use briquette_core::config::{CompressionDevice, Config, Exchange};
 use briquette_core::error::ConfigError;
 use briquette_core::sync::SyncStrategy;
 use briquette_core::wrapper::by_optimizer::ByOptimizer;
@@ -69,6 +69,11 @@ pub trait BuildStrategy: Send {
     /// [`forward_model`](crate::Synchronizer::forward_model). This requires one [channel](Self::channels).
     fn during_backward(&self) -> bool {
         false
+    }
+
+    /// Returns the device that compresses gradients. Ranks may differ.
+    fn device(&self) -> CompressionDevice {
+        CompressionDevice::Auto
     }
 
     /// Returns whether an average may have values in slots (parameter tensors) for which no rank has a gradient, for example
@@ -131,6 +136,9 @@ impl BuildStrategy for Config {
     }
     fn during_backward(&self) -> bool {
         self.exchange.during_backward
+    }
+    fn device(&self) -> CompressionDevice {
+        self.exchange.device
     }
     fn keeps_state(&self) -> bool {
         Config::keeps_state(self)

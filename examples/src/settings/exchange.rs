@@ -182,7 +182,7 @@ fn of_server(mut parts: Parts, server: &ServerConfig) -> (Config, Vec<Choice>) {
     let (config, mut choices) = parts.choose();
     let why = [
         "under --server dense is sent where nothing else is named",
-        "under --server a worker keeps_state errors or nothing",
+        "under --server a worker keeps its errors or nothing",
     ];
     for (is_open, part, why) in [(is_open.0, "reducer", why[0]), (is_open.1, "feedback", why[1])] {
         let open = choices.iter_mut().find(|choice| choice.part == part && is_open);

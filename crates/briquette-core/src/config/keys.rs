@@ -23,7 +23,7 @@ impl Serialize for Parts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Parts { strategy, reducer, feedback, controller, rest } = self;
         let Exchange { aggregator, probing, bucket_values, during_backward, .. } = rest;
-        let Exchange { rules, dense_below, threads, .. } = rest;
+        let Exchange { rules, dense_below, threads, device, .. } = rest;
         let mut map = serializer.serialize_map(None)?;
         entry(&mut map, "strategy", strategy)?;
         entry(&mut map, "reducer", reducer)?;
@@ -36,6 +36,7 @@ impl Serialize for Parts {
         entry(&mut map, "rules", &Some(rules).filter(|it| !it.is_empty()))?;
         entry(&mut map, "dense_below", dense_below)?;
         entry(&mut map, "threads", threads)?;
+        entry(&mut map, "device", &Some(device).filter(|it| **it != Default::default()))?;
         map.end()
     }
 }

@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn keys_of_every_kind_are_read() {
-        let text = "reducer=power-sgd:4 feedback=error-inside probing=first bucket_values=4096 threads=2";
+        let text = "reducer=power-sgd:4 feedback=error-inside probing=first bucket_values=4096 threads=2 device=host";
         let config: Config = text.parse().unwrap();
         let again: Config = toml::from_str(
-            "reducer = 'power-sgd:4'\nfeedback = 'error-inside'\nprobing = 'first'\nbucket_values = 4096\nthreads = 2",
+            "reducer = 'power-sgd:4'\nfeedback = 'error-inside'\nprobing = 'first'\nbucket_values = 4096\nthreads = 2\ndevice = 'host'",
         )
         .unwrap();
         assert_eq!(config, again);

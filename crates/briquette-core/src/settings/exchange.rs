@@ -32,6 +32,9 @@ pub struct Exchange {
     /// Number of threads with which a rank encodes and decodes. The result has the same bits with any number. If absent, the rank uses
     /// only its own thread. Needs the cargo feature `rayon`.
     pub threads: Option<usize>,
+    /// Compression of gradients on a GPU: `auto`, on the GPU if it has kernels, or `host`. Both have the same bits, and ranks may differ.
+    #[serde(skip_serializing_if = "is_default")]
+    pub device: CompressionDevice,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -57,6 +60,8 @@ impl Exchange {
             rules,
             dense_below,
             threads,
+            // It changes no result.
+            device: _,
         } = self;
         let given = [
             ("reducer", given(reducer)),
@@ -84,6 +89,18 @@ impl Exchange {
         let reducers = self.reducers().map(|reducer| reducer.get().min_ranks());
         reducers.chain([self.aggregator.get().min_ranks()]).max().unwrap_or(1)
     }
+}
+
+/// The device that compresses gradients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum CompressionDevice {
+    /// The device of the gradients if it has kernels, otherwise the host.
+    #[default]
+    Auto,
+    /// The host.
+    Host,
 }
 
 /// Time at which ranks agree on the controller's inputs; see [`adaptive`](crate::wrapper::adaptive).

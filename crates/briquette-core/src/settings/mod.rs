@@ -13,7 +13,7 @@ mod strategy;
 pub use briquette_derive::Described;
 pub use compressor::CompressorConfig;
 pub use described::Described;
-pub use exchange::{Exchange, Probing};
+pub use exchange::{CompressionDevice, Exchange, Probing};
 pub use family::{Algorithm, Entry, Family};
 pub(crate) use family::{sealed::Sealed, text_of};
 pub use parts::*;

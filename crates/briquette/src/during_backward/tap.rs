@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-#[cfg(feature = "cubecl")]
+#[cfg(feature = "device")]
 use burn::backend::Cube;
 #[cfg(feature = "flex")]
 use burn::backend::Flex;
@@ -47,7 +47,7 @@ impl fmt::Debug for Hook {
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     NdArray: cfg(feature = "ndarray"),
-    Cube: cfg(feature = "cubecl"),
+    Cube: cfg(feature = "device"),
     LibTorch: cfg(feature = "tch"),
     Autodiff
 )]
@@ -67,7 +67,7 @@ impl TapBackend for Flex {}
 #[cfg(feature = "ndarray")]
 #[allow(deprecated)]
 impl TapBackend for NdArray {}
-#[cfg(feature = "cubecl")]
+#[cfg(feature = "device")]
 impl TapBackend for Cube {}
 #[cfg(feature = "tch")]
 #[allow(deprecated)]

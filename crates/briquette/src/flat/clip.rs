@@ -2,17 +2,13 @@
 
 use std::collections::HashSet;
 
+use briquette_core::math::norm2;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use super::transfer::{Pieces, as_f32};
 use crate::error::Error;
-
-/// Returns the sum of squares in `f64`, added in the order of the values, so equal values give equal bits.
-pub(crate) fn energy(values: &[f32]) -> f64 {
-    values.iter().map(|value| f64::from(*value).powi(2)).sum()
-}
 
 /// Scales the gradients so that their global norm, `√(Σ g²)` over all tensors, is at most `max`. Returns them and the norm before scaling. The
 /// gradient of a parameter that is used in several places counts once.
@@ -21,7 +17,7 @@ pub(crate) fn clip<M: Module>(module: &M, grads: GradientsParams, max: f64) -> R
     module.visit(&mut walk);
     let mut sum = 0.0;
     walk.pieces.read(|block| {
-        sum += energy(as_f32(&block)?);
+        sum += norm2(as_f32(&block)?);
         Ok(())
     })?;
     let norm = sum.sqrt();

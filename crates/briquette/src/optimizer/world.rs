@@ -26,15 +26,6 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Compresses gradients on the host, wherever they are. See
-    /// [`Synchronizer::with_host_compression`](crate::Synchronizer::with_host_compression).
-    #[cfg(feature = "device")]
-    #[must_use]
-    pub fn with_host_compression(mut self) -> Self {
-        self.sync = self.sync.with_host_compression();
-        self
-    }
-
     /// The global norm of the last step's gradient before clipping; `None` without [`with_clip_norm`](Self::with_clip_norm).
     pub fn gradient_norm(&self) -> Option<f64> {
         self.sync.gradient_norm()

@@ -1,5 +1,6 @@
 //! Gradient clipping by global norm, after the exchange.
 
+use briquette_core::math::norm2;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
@@ -37,16 +38,23 @@ impl Synchronizer {
         self.clip.norm
     }
 
-    /// Clips an average before it is converted to Burn's gradients. This happens on the host, so the bits are the same
-    /// on every rank.
+    /// Clips an average before it is converted to Burn's gradients, so the bits are the same on every rank.
     pub(super) fn clip_average(&mut self, average: &mut [f32]) {
         let Some(max) = self.clip.max else { return };
-        let norm = flat::energy(average).sqrt();
+        let norm = norm2(average).sqrt();
         self.clip.norm = Some(norm);
         if norm > max {
             let scale = (max / norm) as f32;
             average.iter_mut().for_each(|value| *value *= scale);
         }
+    }
+
+    /// As [`clip_average`](Self::clip_average), on the device, to the same bits.
+    #[cfg(feature = "device")]
+    pub(super) fn clip_on_device(&mut self, vector: &briquette_device::Gradient) -> Result<(), Error> {
+        let Some(max) = self.clip.max else { return Ok(()) };
+        self.clip.norm = Some(vector.clip_average(max).map_err(Error::device)?);
+        Ok(())
     }
 
     /// Clips this rank's own gradients, at a step at which gradients are not exchanged.

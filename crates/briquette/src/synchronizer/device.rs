@@ -1,5 +1,6 @@
 //! Exchange of gradients on their device.
 
+use briquette_core::config::CompressionDevice;
 use briquette_core::reduce::DeviceVector;
 use briquette_core::trace::TARGET;
 use briquette_device::{Run, Work};
@@ -24,14 +25,6 @@ pub(super) enum Kernels {
 }
 
 impl Synchronizer {
-    /// Compresses gradients on the host, for comparison. By default they are compressed on their device if it has kernels, to the same bits.
-    /// Ranks may differ.
-    #[must_use]
-    pub fn with_host_compression(mut self) -> Self {
-        self.kernels = Kernels::Host;
-        self
-    }
-
     /// Returns the work of this rank's compression on its device so far: kernels, waits, and bytes over the bus, with those of the self-test.
     /// `None` before the first exchange, and where the host compresses.
     pub fn device_work(&self) -> Option<Work> {
@@ -47,13 +40,15 @@ impl Synchronizer {
             self.kernels = self.find_kernels(module);
         }
         match &self.kernels {
-            // The norm of an average is summed on the host.
-            Kernels::Device(run) if !self.clips() => Some(run.clone()),
-            _ => None,
+            Kernels::Device(run) => Some(run.clone()),
+            Kernels::Unknown | Kernels::Host => None,
         }
     }
 
     fn find_kernels<M: Module>(&self, module: &M) -> Kernels {
+        if self.config.device() == CompressionDevice::Host {
+            return Kernels::Host;
+        }
         let devices = module.devices();
         let [device] = &devices[..] else { return Kernels::Host };
         let Some(run) = flat::run_on(device) else { return Kernels::Host };
@@ -89,6 +84,7 @@ impl Synchronizer {
         self.exchanged(exchanged);
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();
+        self.clip_on_device(&vector)?;
         let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
         let adopted = gradients.adopt(run, module, vector.into_average(), layout);
         (self.report.read_seconds, self.report.write_seconds) = (read_seconds, self.comm.now() - begin);
