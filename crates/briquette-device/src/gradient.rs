@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
 use briquette_core::error::DeviceError as Failure;
-use briquette_core::reduce::{DeviceMemory, DeviceVector, OnDevice, SentStatistics, Velocity};
+use briquette_core::reduce::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, SentStatistics, Velocity};
 use briquette_core::{CompressionRatio, Key, Message, Slot};
 
 use crate::encode::{self, Norm};
@@ -195,14 +195,15 @@ impl DeviceVector for Gradient {
         velocity: Velocity,
         now: [Option<&dyn DeviceMemory>; 2],
         slots: &[Slot],
-    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+    ) -> OnDevice<NextVelocity> {
         let len = self.values.len();
-        let ([u, v], [next_u, next_v]) = (now.map(|now| self.kept(now, len)), [self.run.empty(len), self.run.empty(len)]);
+        let ([u, v], [next_u, next_v]) =
+            (now.map(|now| self.kept(now, len)), [self.run.empty(len), self.run.empty(len)]);
         feed::accumulate(&self.run, &self.values, velocity, [&u, &next_u], [&v, &next_v], 0);
         self.replace(next_v, slots);
         let (pending, entered) = (self.queue_energies(&self.values, slots), self.queue_energies(&next_u, slots));
         let energies = self.read_energies([&pending, &entered], slots);
-        Ok((Memory::new(&self.run, next_u), energies.map_err(self.failed("accumulating momentum"))?))
+        Ok((Memory::boxed(&self.run, next_u), energies.map_err(self.failed("accumulating momentum"))?))
     }
 
     fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()> {
@@ -220,7 +221,7 @@ impl DeviceVector for Gradient {
         let (before, next) = (self.kept(before, len), self.run.empty(len));
         feed::take_momentum(&self.run, &self.average, [&before, &next], momentum);
         let bad = first_not_finite(&self.run, &self.average).map_err(self.failed("subtracting a velocity"))?;
-        Ok((Memory::new(&self.run, next), bad))
+        Ok((Memory::boxed(&self.run, next), bad))
     }
 
     fn encode(
@@ -293,11 +294,11 @@ impl DeviceVector for Gradient {
 
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
         let values = std::mem::replace(&mut self.values, self.run.empty(0));
-        Ok(Memory::new(&self.run, values))
+        Ok(Memory::boxed(&self.run, values))
     }
 
     fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
-        Ok(Memory::new(&self.run, self.run.upload(values)))
+        Ok(Memory::boxed(&self.run, self.run.upload(values)))
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(run: &Run, values: Vector) -> Box<dyn DeviceMemory> {
+    pub(crate) fn boxed(run: &Run, values: Vector) -> Box<dyn DeviceMemory> {
         Box::new(Memory { run: run.clone(), values })
     }
 }

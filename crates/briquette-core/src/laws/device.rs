@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::DeviceError;
 use crate::math::{SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
-use crate::seam::{Compressor, DeviceMemory, DeviceVector, OnDevice};
+use crate::seam::{Compressor, DeviceMemory, DeviceVector, NextVelocity, OnDevice};
 use crate::{Key, Message, Slot};
 
 /// Operations for which a device has kernels.
@@ -114,7 +114,7 @@ impl DeviceVector for HostDevice {
         velocity: Velocity,
         now: [Option<&dyn DeviceMemory>; 2],
         slots: &[Slot],
-    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+    ) -> OnDevice<NextVelocity> {
         self.run("accumulate")?;
         self.down += 16 * slots.len();
         let zeros = vec![0.0; self.values.len()];

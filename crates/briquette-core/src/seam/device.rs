@@ -20,7 +20,7 @@ mod part;
 mod vector;
 
 pub use part::DevicePart;
-pub use vector::{DeviceMemory, DeviceVector, OnDevice};
+pub use vector::{DeviceMemory, DeviceVector, NextVelocity, OnDevice};
 
 use std::fmt;
 use std::ops::Range;

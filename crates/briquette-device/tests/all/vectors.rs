@@ -4,8 +4,9 @@ use briquette_core::compress::{HalfKind, random_k::RandomK};
 use briquette_core::reduce::Velocity;
 use briquette_core::{Key, Message, math};
 use briquette_device::{
-    DeviceError, Encoded, Groups, LowRank, Matrix, Norm, Run, Slots, Terms, Vector, accumulate, feed, first_not_finite, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums,
-    take_momentum, tern_grad, threshold_top_k, top_k,
+    DeviceError, Encoded, Groups, LowRank, Matrix, Norm, Run, Slots, Terms, Vector, accumulate, feed, first_not_finite,
+    half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums, take_momentum,
+    tern_grad, threshold_top_k, top_k,
 };
 
 use crate::devices::{normal, runs, same, vectors};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{DeviceMemory, DeviceVector, OnDevice, put_missing};
+use super::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, put_missing};
 use crate::error::DeviceError;
 use crate::math::{SentStatistics, Velocity};
 use crate::seam::Compressor;
@@ -115,7 +115,7 @@ impl DevicePart<'_> {
         velocity: Velocity,
         now: [Option<&dyn DeviceMemory>; 2],
         slots: &[Slot],
-    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)> {
+    ) -> OnDevice<NextVelocity> {
         self.input.fetched.clear();
         self.input.vector.accumulate(velocity, now, slots)
     }

@@ -12,6 +12,9 @@ use crate::{Key, Message, Slot};
 /// Result of an operation on a device.
 pub type OnDevice<T> = Result<T, DeviceError>;
 
+/// The velocity after an accumulation, and the energies of each slot: of the pending velocity and of the velocity.
+pub type NextVelocity = (Box<dyn DeviceMemory>, Vec<[f64; 2]>);
+
 /// A vector in the memory of a device, with room for an average.
 ///
 /// Ranges are in values. Every operation has the bits of its host version.
@@ -66,7 +69,7 @@ pub trait DeviceVector: Send {
         velocity: Velocity,
         now: [Option<&dyn DeviceMemory>; 2],
         slots: &[Slot],
-    ) -> OnDevice<(Box<dyn DeviceMemory>, Vec<[f64; 2]>)>;
+    ) -> OnDevice<NextVelocity>;
 
     /// Sets a velocity to 0 in each place of the range for which `message`, of this rank, has a value other than 0.
     ///
