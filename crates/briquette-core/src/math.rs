@@ -1,8 +1,11 @@
 //! Reproducible vectorized sums. Each segment is summed in eight lanes, and the segments in a tree that depends on the
 //! length alone. The result does not depend on the number of threads.
 
+mod low_rank;
+mod products;
 mod velocity;
 
+pub use low_rank::{LowRankPlan, Matrix};
 pub use velocity::{Velocity, subtract_velocity};
 
 use crate::parallel::{self, Part, SEGMENT};

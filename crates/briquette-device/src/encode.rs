@@ -131,9 +131,14 @@ pub(crate) fn gathered(x: &[f32], places: &[u32], out: &mut [f32]) {
 }
 
 pub(crate) fn gather(run: &Run, x: &Vector, places: &[u32]) -> Vector {
+    gather_at(run, x, &run.upload_words(places))
+}
+
+/// Queues the values at places that are on the device.
+pub(crate) fn gather_at(run: &Run, x: &Vector, places: &Vector) -> Vector {
     let out = run.empty(places.len());
     if !places.is_empty() {
-        let (cubes, places) = (run.cubes_for(places.len()), run.upload_words(places));
+        let cubes = run.cubes_for(places.len());
         gathered::launch(run.launch(), cubes, run.dim(), x.arg(), places.arg(), out.arg());
     }
     out

@@ -4,11 +4,14 @@ use std::ops::Range;
 
 use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
 use briquette_core::error::DeviceError as Failure;
-use briquette_core::reduce::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, SentStatistics, Velocity};
+use briquette_core::reduce::{
+    DeviceMemory, DeviceVector, LowRankPlan, NextVelocity, OnDevice, SentStatistics, Velocity,
+};
 use briquette_core::{CompressionRatio, Key, Message, Slot};
 
 use crate::encode::{self, Norm};
 use crate::error::DeviceError;
+use crate::low_rank::LowRank;
 use crate::memory::{Memory, values};
 use crate::message::DeviceMessage;
 use crate::run::{Run, Vector};
@@ -28,6 +31,8 @@ pub struct Gradient {
     average: Vector,
     /// Messages that were encoded here.
     own: Vec<(Range<usize>, DeviceMessage)>,
+    /// Low-rank factors `P` and `Q` of the values.
+    factors: Option<[Vector; 2]>,
 }
 
 impl Gradient {
@@ -40,7 +45,7 @@ impl Gradient {
         for (start, tensor) in tensors {
             feed::copy_to(run, &tensor, 0..tensor.len(), &values, start);
         }
-        Gradient { run: run.clone(), values, average: run.empty(len), own: Vec::new() }
+        Gradient { run: run.clone(), values, average: run.empty(len), own: Vec::new(), factors: None }
     }
 
     /// Returns the index of the first value that is not finite.
@@ -283,13 +288,47 @@ impl DeviceVector for Gradient {
                 sent(&self.run, &part, &on_device.decode(&self.run), &slots).read(&self.run)
             }
         };
-        for (kept, (energy, values)) in kept.iter_mut().zip(statistics.map_err(&failed)?) {
-            kept.energy += energy;
-            kept.values += values;
-        }
+        add(kept, statistics.map_err(&failed)?);
         on_device.subtract(&self.run, &self.values, range.start);
         let rest = self.run.part(&self.values, range);
         Ok(first_not_finite(&self.run, &rest).map_err(&failed)?.is_none())
+    }
+
+    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
+        let (run, tables) = (&self.run, self.tables(plan));
+        let (left, dense) = (tables.left(run, &self.values, &run.upload(q)), tables.dense(run, &self.values));
+        let read = run.read_words(&[&left, &dense]).map_err(self.failed("computing a left factor"))?;
+        out.clear();
+        out.extend(read.into_iter().flatten().map(f32::from_bits));
+        Ok(true)
+    }
+
+    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
+        let (run, p) = (&self.run, self.run.upload(p));
+        let q = self.tables(plan).right(run, &self.values, &p);
+        out.copy_from_slice(&run.read(&q).map_err(self.failed("computing a right factor"))?);
+        self.factors = Some([p, q]);
+        Ok(())
+    }
+
+    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
+        let (run, tables, [p, _]) = (&self.run, self.tables(plan), self.factors());
+        tables.expand(run, p, &run.upload(q), &self.average);
+        tables.put_dense(run, &run.upload(dense), &self.average);
+        first_not_finite(run, &self.average).map_err(self.failed("writing a product"))
+    }
+
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool> {
+        let (run, tables, [p, q]) = (&self.run, self.tables(plan), self.factors());
+        let product = run.empty(self.values.len());
+        tables.expand(run, p, q, &product);
+        tables.put_dense(run, &tables.dense(run, &self.values), &product);
+        let slots = Slots::new(run, slots.iter().map(Slot::len));
+        let statistics = sent(run, &self.values, &product, &slots);
+        DeviceMessage::dense(product).subtract(run, &self.values, 0);
+        let failed = self.failed("subtracting a product");
+        add(kept, statistics.read(run).map_err(&failed)?);
+        Ok(first_not_finite(run, &self.values).map_err(&failed)?.is_none())
     }
 
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
@@ -302,7 +341,24 @@ impl DeviceVector for Gradient {
     }
 }
 
+/// Adds the energy and the number of values that were sent, of each slot.
+fn add(kept: &mut [SentStatistics], statistics: Vec<(f64, usize)>) {
+    for (kept, (energy, values)) in kept.iter_mut().zip(statistics) {
+        kept.energy += energy;
+        kept.values += values;
+    }
+}
+
 impl Gradient {
+    /// Returns the tables of a plan on this device.
+    fn tables<'a>(&self, plan: &'a LowRankPlan) -> &'a LowRank {
+        plan.tables(|| LowRank::new(&self.run, plan))
+    }
+
+    fn factors(&self) -> &[Vector; 2] {
+        self.factors.as_ref().expect("a right factor comes before products")
+    }
+
     /// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does.
     fn sparse_statistics(
         &self,

@@ -38,7 +38,7 @@
 //! | `Natural` | codes | | 1 |
 //! | `TernGrad` | codes | limit of clipping | 1; clipped: 2 |
 //! | `ScaledSign`, `PlainSign` | codes, sums of magnitudes | means | 1 |
-//! | PowerSGD | [products](LowRank) | Gram–Schmidt | |
+//! | PowerSGD | [products](LowRank) and their subtraction | Gram–Schmidt | 2 |
 //!
 //! Kernels that take a vector to be written assume that nothing else writes it meanwhile: read the tensors of a framework, write only your own
 //! vectors.
@@ -90,7 +90,7 @@ pub use encoded::{Encoded, Reading};
 pub use error::DeviceError;
 pub use feed::{accumulate, clear_range, copy_to, feed, scale, take_momentum};
 pub use gradient::Gradient;
-pub use low_rank::{LowRank, Matrix};
+pub use low_rank::LowRank;
 pub use message::DeviceMessage;
 pub use run::{Run, Vector, Work};
 pub use sent::{Sent, Slots, sent};

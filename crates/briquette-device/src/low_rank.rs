@@ -4,11 +4,11 @@
 //! table of their rows and one of their columns. Orthonormalization is left to the host: its input is the average of small factors, which the
 //! host has, and its sums are in f64.
 
-use std::ops::Range;
-
+use briquette_core::reduce::{LowRankPlan, Matrix};
 use cubecl::prelude::*;
 
 use crate::bits::sealed;
+use crate::encode;
 use crate::run::{Run, Vector};
 
 /// Partial sums of core's product of two rows.
@@ -115,48 +115,53 @@ pub(crate) fn expanded(
     }
 }
 
-/// A matrix in the flat vector, and the places of its ratios, which are packed row by row.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Matrix {
-    /// The matrix, row by row.
-    pub values: Range<usize>,
-    /// Number of rows; the number of columns follows.
-    pub rows: usize,
-    /// `P`, in the packed left factors.
-    pub left: usize,
-    /// `Q`, in the packed right factors.
-    pub right: usize,
+/// Values at their places in a vector.
+#[cube(launch)]
+pub(crate) fn scattered(values: &[f32], places: &[u32], out: &mut [f32]) {
+    let at = ABSOLUTE_POS;
+    if at < places.len() {
+        out[places[at] as usize] = values[at];
+    }
 }
 
-/// The matrices of a model, as tables on the device.
+/// Core's plan of the matrices of a model, as tables on the device.
 #[derive(Debug, Clone)]
 pub struct LowRank {
     rank: usize,
     rows: Vector,
     columns: Vector,
+    /// Places of the values of dense slots.
+    dense: Vector,
     left_len: usize,
     right_len: usize,
 }
 
 impl LowRank {
     /// Copies the tables to the device.
-    ///
-    /// # Panics
-    /// If `rank` is 0, or a matrix has no whole rows.
-    pub fn new(run: &Run, rank: usize, matrices: &[Matrix]) -> LowRank {
-        assert!(rank > 0, "ratios have at least one column");
-        let (mut rows, mut columns, mut ends) = (Vec::new(), Vec::new(), [0, 0]);
-        for Matrix { values, rows: count, left, right } in matrices {
-            let width = values.len() / count;
-            assert_eq!(width * count, values.len(), "a matrix has whole rows");
-            let row = |i: usize| [values.start + i * width, width, left + i * rank, *right];
-            let column = |j: usize| [values.start + j, width, *count, *left, right + j * rank];
+    pub fn new(run: &Run, plan: &LowRankPlan) -> LowRank {
+        let (rank, mut rows, mut columns) = (plan.rank(), Vec::new(), Vec::new());
+        for Matrix { range, rows: count, cols, left, right, .. } in plan.matrices() {
+            let row = |i: usize| [range.start + i * cols, *cols, left.start + i * rank, right.start];
+            let column = |j: usize| [range.start + j, *cols, *count, left.start, right.start + j * rank];
             rows.extend((0..*count).flat_map(row).map(|word| word as u32));
-            columns.extend((0..width).flat_map(column).map(|word| word as u32));
-            ends = [ends[0].max(left + count * rank), ends[1].max(right + width * rank)];
+            columns.extend((0..*cols).flat_map(column).map(|word| word as u32));
         }
-        let (rows, columns) = (run.upload_words(&rows), run.upload_words(&columns));
-        LowRank { rank, rows, columns, left_len: ends[0], right_len: ends[1] }
+        let dense: Vec<u32> = plan.dense().flatten().map(|place| place as u32).collect();
+        let [rows, columns, dense] = [rows, columns, dense].map(|words| run.upload_words(&words));
+        LowRank { rank, rows, columns, dense, left_len: plan.left_len(), right_len: plan.right_len() }
+    }
+
+    /// Queues the values of dense slots of `x`.
+    pub(crate) fn dense(&self, run: &Run, x: &Vector) -> Vector {
+        encode::gather_at(run, x, &self.dense)
+    }
+
+    /// Queues `values` to the dense slots of `out`.
+    pub(crate) fn put_dense(&self, run: &Run, values: &Vector, out: &Vector) {
+        if !self.dense.is_empty() {
+            let cubes = run.cubes_for(self.dense.len());
+            scattered::launch(run.launch(), cubes, run.dim(), values.arg(), self.dense.arg(), out.arg());
+        }
     }
 
     /// Queues `P = M Q` for every matrix of `x`.

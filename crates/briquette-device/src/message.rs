@@ -126,6 +126,11 @@ impl DeviceMessage {
         Ok(DeviceMessage { len, form })
     }
 
+    /// Creates a message of values that are on the device.
+    pub(crate) fn dense(values: Vector) -> DeviceMessage {
+        DeviceMessage { len: values.len(), form: Form::Dense(values) }
+    }
+
     /// Returns the length of the vector that this message represents.
     pub fn len(&self) -> usize {
         self.len

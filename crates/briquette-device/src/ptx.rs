@@ -108,6 +108,7 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         low_rank::right::Right(256, b(), b(), b(), b(), (), 5);
         low_rank::expanded::Expanded(256, b(), b(), b(), b(), (), 2, 256);
         low_rank::expanded::Expanded(256, b(), b(), b(), b(), (), 5, 256);
+        low_rank::scattered::Scattered(256, b(), b(), b());
         min_max::ranges::Ranges(64, b(), b(), (), 64);
         min_max::encode::Encode(256, b(), b(), b(), b(), (), (), true);
         min_max::encode::Encode(256, b(), b(), b(), b(), (), (), false);

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ops::Range;
 
 use crate::error::DeviceError;
-use crate::math::{SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
+use crate::math::{LowRankPlan, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
 use crate::seam::{Compressor, DeviceMemory, DeviceVector, NextVelocity, OnDevice};
 use crate::{Key, Message, Slot};
 
@@ -24,6 +24,8 @@ pub enum Kernels {
 pub struct HostDevice {
     values: Vec<f32>,
     average: Vec<f32>,
+    /// The low-rank factors of the values.
+    factors: [Vec<f32>; 2],
     kernels: Kernels,
     /// Bytes from the device to the host.
     pub down: usize,
@@ -41,7 +43,7 @@ impl HostDevice {
     /// Creates a vector of these values.
     pub fn new(values: Vec<f32>, kernels: Kernels) -> Self {
         let average = vec![f32::NAN; values.len()];
-        HostDevice { values, average, kernels, down: 0, up: 0, fails_after: None }
+        HostDevice { values, average, factors: Default::default(), kernels, down: 0, up: 0, fails_after: None }
     }
 
     /// Returns the average.
@@ -205,6 +207,40 @@ impl DeviceVector for HostDevice {
         self.run("subtract")?;
         let start = slots.first().map_or(0, |slot| slot.range().start);
         Ok(message.subtract_sent(start, slots, &mut self.values[range], kept))
+    }
+
+    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
+        self.run("left_factor")?;
+        if self.kernels != Kernels::All {
+            return Ok(false);
+        }
+        plan.project_left(&self.values, q, out, &mut Vec::new());
+        self.up += 4 * q.len();
+        self.down += 4 * out.len();
+        Ok(true)
+    }
+
+    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
+        self.run("right_factor")?;
+        plan.project_right(&self.values, p, out, &mut Vec::new());
+        self.up += 4 * p.len();
+        self.down += 4 * out.len();
+        self.factors = [p.to_vec(), out.to_vec()];
+        Ok(())
+    }
+
+    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
+        self.run("put_product")?;
+        self.up += 4 * (q.len() + dense.len());
+        plan.put_product((&self.factors[0], q), dense, &mut self.average, &mut Vec::new());
+        Ok(self.average.iter().position(|value| !value.is_finite()))
+    }
+
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool> {
+        self.run("subtract_product")?;
+        self.down += 16 * slots.len();
+        let [p, q] = &self.factors;
+        Ok(plan.subtract_product((p, q), &mut self.values, kept, (&mut Vec::new(), &mut Vec::new())))
     }
 
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {

@@ -46,98 +46,31 @@ use std::ops::Range;
 
 use rand::Rng;
 
-mod matrix;
-
-use matrix::{columns_of, expand, project_left, project_right, rows_of};
-
 use crate::error::{ConfigError, ReduceError};
+use crate::math::{LowRankPlan, Matrix};
 use crate::report::Report;
-use crate::seam::{ErrorBound, Exchanged, Reducer, Round, Selection, check_average};
+use crate::seam::{
+    Arriving, CompleteVector, ErrorBound, Exchanged, Reducer, Round, Selection, SentInput, check_average, overflow,
+};
 use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Staged;
 use crate::{CompressionRatio, Key, Layout, Session, Slot, stateful};
-
-/// One matrix slot and its position in the packed factors.
-#[derive(Debug, Clone, PartialEq)]
-struct Matrix {
-    range: Range<usize>,
-    rows: usize,
-    cols: usize,
-    left: Range<usize>,
-    right: Range<usize>,
-}
-
-/// Layout of the packed factors; computed from the slots at first use.
-#[derive(Debug, Default)]
-struct Plan {
-    rank: usize,
-    len: usize,
-    matrices: Vec<Matrix>,
-    /// Slots that are sent dense, in the same all-reduce as the left factors.
-    dense: Vec<Range<usize>>,
-    left_len: usize,
-    right_len: usize,
-}
-
-impl Plan {
-    fn new(slots: &[Slot], rank: usize) -> Plan {
-        let mut plan = Plan { rank, ..Plan::default() };
-        for slot in slots {
-            plan.len += slot.len();
-            match slot.matrix().filter(|(n, m)| rank.saturating_mul(n + m) < n * m) {
-                Some((rows, cols)) => {
-                    let left = plan.left_len..plan.left_len + rows * rank;
-                    let right = plan.right_len..plan.right_len + cols * rank;
-                    (plan.left_len, plan.right_len) = (left.end, right.end);
-                    plan.matrices.push(Matrix { range: slot.range(), rows, cols, left, right });
-                }
-                None => plan.dense.push(slot.range()),
-            }
-        }
-        plan
-    }
-
-    /// Computes `P = M Q` for every matrix, then appends the dense slots.
-    fn project_left(&self, input: &[f32], q: &[f32], left: &mut Vec<f32>, columns: &mut Vec<f32>) {
-        left.clear();
-        left.resize(self.left_len, 0.0);
-        for matrix in &self.matrices {
-            columns_of(&q[matrix.right.clone()], self.rank, columns);
-            project_left(&input[matrix.range.clone()], columns, &mut left[matrix.left.clone()], self.rank);
-        }
-        for range in &self.dense {
-            left.extend_from_slice(&input[range.clone()]);
-        }
-    }
-
-    /// Computes `Q = Mᵀ P̂` for every matrix.
-    fn project_right(&self, input: &[f32], left: &[f32], right: &mut [f32], columns: &mut Vec<f32>) {
-        for matrix in &self.matrices {
-            columns.resize(matrix.right.len(), 0.0);
-            project_right(&input[matrix.range.clone()], &left[matrix.left.clone()], columns, self.rank);
-            rows_of(columns, self.rank, &mut right[matrix.right.clone()]);
-        }
-    }
-
-    /// Computes `P̂ Qᵀ`.
-    fn expand(&self, left: &[f32], right: &[f32], out: &mut [f32], columns: &mut Vec<f32>) {
-        for matrix in &self.matrices {
-            columns_of(&right[matrix.right.clone()], self.rank, columns);
-            expand(&left[matrix.left.clone()], columns, &mut out[matrix.range.clone()], self.rank);
-        }
-    }
-}
 
 /// Low-rank all-reduce; see the [module](self).
 #[derive(Debug)]
 pub struct PowerSgd {
     rank: usize,
-    plan: Plan,
+    plan: LowRankPlan,
     /// The warm start, `m × r` per matrix, row-major. This exchange's right factor is the next warm start.
     q: Staged<Vec<f32>>,
     left: Vec<f32>,
-    /// One matrix's factor, column by column.
+    /// The right factor of this rank's own contribution.
+    own: Vec<f32>,
+    /// Scratch: one matrix's factor, column by column, and blocks of a product.
     columns: Vec<f32>,
+    blocks: Vec<f32>,
+    /// Set if the last exchange was on a device.
+    on_device: bool,
 }
 
 impl PowerSgd {
@@ -147,23 +80,69 @@ impl PowerSgd {
     /// [`ConfigError`] if `rank` is 0.
     pub fn new(rank: usize) -> Result<Self, ConfigError> {
         PowerSgdConfig { rank }.check()?;
-        Ok(PowerSgd { rank, plan: Plan::default(), q: Staged::default(), left: Vec::new(), columns: Vec::new() })
+        let (plan, q, [left, own, columns, blocks]) = Default::default();
+        Ok(PowerSgd { rank, plan, q, left, own, columns, blocks, on_device: false })
     }
 
-    fn prepare(&mut self, round: &Round<'_>) -> Result<(), ReduceError> {
-        if self.plan.len == 0 {
-            self.plan = Plan::new(round.slots, self.rank);
+    fn prepare(&mut self, slots: &[Slot], key: Key, len: usize) -> Result<(), ReduceError> {
+        if self.plan.is_empty() {
+            self.plan = LowRankPlan::new(slots, self.rank);
         }
-        if self.plan.len != round.input.len() {
-            return Err(ReduceError::Length { expected: self.plan.len, got: round.input.len() });
+        if self.plan.len() != len {
+            return Err(ReduceError::Length { expected: self.plan.len(), got: len });
         }
-        self.q.fit(self.plan.right_len)?;
+        self.q.fit(self.plan.right_len())?;
         let (q, right) = self.q.both();
         right.copy_from_slice(q);
-        for (index, matrix) in self.plan.matrices.iter().enumerate() {
-            refill_zero_columns(&mut right[matrix.right.clone()], self.rank, round.key.bucket(index));
+        for (index, matrix) in self.plan.matrices().iter().enumerate() {
+            refill_zero_columns(&mut right[matrix.right.clone()], self.rank, key.bucket(index));
         }
         Ok(())
+    }
+
+    /// Exchanges the factors. The matrices are read on the device of `input` if it has kernels for the products, and nobody requests `sent`.
+    fn reduce_factors(
+        &mut self,
+        average: &mut [f32],
+        sent: Option<&mut [f32]>,
+        slots: &[Slot],
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        let (len, rank, weight) = (average.len(), comm.rank(), 1.0 / comm.world() as f32);
+        let failed = |source| ReduceError::Device { rank, source };
+        let (plan, left, right, columns) = (&self.plan, &mut self.left, self.q.next_mut(), &mut self.columns);
+        self.on_device = match input.device().filter(|_| sent.is_none()) {
+            Some(mut device) => device.left_factor(plan, right, left).map_err(failed)?,
+            None => false,
+        };
+        if !self.on_device {
+            plan.project_left(input.wait(0..len, comm), right, left, columns);
+        }
+        comm.all_reduce_sum(left)?;
+        left.iter_mut().for_each(|v| *v *= weight);
+        for matrix in plan.matrices() {
+            orthonormalize(&mut left[matrix.left.clone()], plan.rank());
+        }
+        let (factor, dense) = left.split_at(plan.left_len());
+        match input.device().filter(|_| self.on_device) {
+            Some(mut device) => device.right_factor(plan, factor, right).map_err(failed)?,
+            None => plan.project_right(input.wait(0..len, comm), factor, right, columns),
+        }
+        self.own.clone_from(right);
+        if let Some(sent) = sent {
+            plan.put_matrices((factor, right), sent, columns);
+            let input = input.wait(0..len, comm);
+            plan.dense().for_each(|range| sent[range.clone()].copy_from_slice(&input[range]));
+        }
+        comm.all_reduce_sum(right)?;
+        right.iter_mut().for_each(|v| *v *= weight);
+        if let Some(mut device) = input.device().filter(|_| self.on_device) {
+            let bad = device.put_product(plan, right, dense).map_err(failed)?;
+            return bad.map_or(Ok(()), |bad| Err(overflow(bad, slots)));
+        }
+        plan.put_product((factor, right), dense, average, columns);
+        check_average(average, slots)
     }
 }
 
@@ -203,48 +182,50 @@ stateful! {
 
 impl Reducer for PowerSgd {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        self.prepare(&round)?;
-        let weight = 1.0 / comm.world() as f32;
-        let Round { slots, input, average, sent, .. } = round;
-        let (plan, left, right, columns) = (&self.plan, &mut self.left, self.q.next_mut(), &mut self.columns);
-        let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            plan.project_left(input, right, left, columns);
-            comm.all_reduce_sum(left)?;
-            left.iter_mut().for_each(|v| *v *= weight);
-            for matrix in &plan.matrices {
-                orthonormalize(&mut left[matrix.left.clone()], plan.rank);
-            }
-            plan.project_right(input, left, right, columns);
-            if let Some(sent) = sent {
-                plan.expand(left, right, sent, columns);
-                plan.dense.iter().for_each(|range| sent[range.clone()].copy_from_slice(&input[range.clone()]));
-            }
-            comm.all_reduce_sum(right)?;
-            right.iter_mut().for_each(|v| *v *= weight);
-            Ok(())
-        })?;
-        plan.expand(left, right, average, columns);
-        let mut dense = &left[plan.left_len..];
-        for range in &plan.dense {
-            let (values, rest) = dense.split_at(range.len());
-            average[range.clone()].copy_from_slice(values);
-            dense = rest;
-        }
-        check_average(average, slots)?;
+        let mut input = CompleteVector(round.input);
+        self.reduce_arriving(round, &mut input, comm)
+    }
+
+    fn reduce_arriving(
+        &mut self,
+        round: Round<'_>,
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<Exchanged, ReduceError> {
+        let Round { key, slots, average, sent, .. } = round;
+        self.prepare(slots, key, average.len())?;
+        let exchanged =
+            Exchanged::count(comm, Selection::All, |comm| self.reduce_factors(average, sent, slots, input, comm))?;
         self.q.stage();
         Ok(exchanged)
     }
 
+    fn can_subtract_sent(&self) -> bool {
+        true
+    }
+
+    fn subtracts_on_device(&self) -> bool {
+        self.on_device
+    }
+
+    fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
+        if let Some(device) = &mut input.device {
+            return device.subtract_product(&self.plan, input.slots, input.kept);
+        }
+        let factors = (&self.left[..self.plan.left_len()], &self.own[..]);
+        self.plan.subtract_product(factors, input.vector, input.kept, (&mut self.columns, &mut self.blocks))
+    }
+
     fn hold(&mut self, absent: &[Range<usize>]) {
         let is_absent = |matrix: &&Matrix| absent.contains(&matrix.range);
-        let places = self.plan.matrices.iter().filter(is_absent).map(|matrix| matrix.right.clone());
+        let places = self.plan.matrices().iter().filter(is_absent).map(|matrix| matrix.right.clone());
         self.q.hold(&places.collect::<Vec<_>>());
     }
 
     fn report(&self, report: &mut Report) {
         let plan = &self.plan;
-        let travels = plan.left_len + plan.right_len + plan.dense.iter().map(ExactSizeIterator::len).sum::<usize>();
-        report.ratio = CompressionRatio::new(plan.len as f64 / travels.max(1) as f64).ok();
+        let travels = plan.left_len() + plan.right_len() + plan.dense_len();
+        report.ratio = CompressionRatio::new(plan.len() as f64 / travels.max(1) as f64).ok();
     }
 }
 

@@ -33,7 +33,7 @@ use crate::error::DeviceError;
 /// A device vector as the input of an exchange.
 pub struct DeviceInput<'a> {
     vector: &'a mut dyn DeviceVector,
-    /// Copies of values on the host, and the ranges that are up to date.
+    /// Copies of values on the host, and the ranges that are up to date, in order.
     host: Vec<f32>,
     fetched: Vec<Range<usize>>,
     /// Ranges of the average that were computed on the device.
@@ -65,33 +65,40 @@ impl<'a> DeviceInput<'a> {
 
 /// Copies the parts of the average that are not on the device to it. All of the average is there afterwards.
 fn put_missing(vector: &mut dyn DeviceVector, averaged: &mut Vec<Range<usize>>, average: &[f32]) -> OnDevice<()> {
-    let end = average.len();
-    averaged.push(end..end);
     averaged.sort_by_key(|range| range.start);
-    let mut start = 0;
-    for range in averaged.drain(..) {
-        if start < range.start {
-            vector.put_average(start, &average[start..range.start])?;
-        }
-        start = range.end;
+    for missing in missing(averaged, 0..average.len()) {
+        vector.put_average(missing.start, &average[missing.clone()])?;
     }
-    averaged.push(0..end);
+    *averaged = vec![0..average.len()];
     Ok(())
+}
+
+/// Returns the parts of `range` that are in none of the sorted ranges.
+fn missing(sorted: &[Range<usize>], range: Range<usize>) -> Vec<Range<usize>> {
+    let (mut start, mut missing) = (range.start, Vec::new());
+    for there in sorted {
+        missing.push(start..there.start.min(range.end));
+        start = start.max(there.end);
+    }
+    missing.push(start..range.end);
+    missing.retain(|range| !range.is_empty());
+    missing
 }
 
 impl Arriving for DeviceInput<'_> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         self.host.resize(self.vector.len(), 0.0);
-        if !self.fetched.iter().any(|fetched| fetched.start <= range.start && range.end <= fetched.end) {
-            let values = &mut self.host[range.clone()];
-            if let Err(error) = self.vector.fetch(range.clone(), values) {
+        for missing in missing(&self.fetched, range.clone()) {
+            let values = &mut self.host[missing.clone()];
+            if let Err(error) = self.vector.fetch(missing.clone(), values) {
                 // No rank may average what was not read.
                 comm.abort(&error.to_string());
                 values.fill(0.0);
                 self.failed.get_or_insert(error);
             }
-            self.fetched.push(range.clone());
+            self.fetched.push(missing);
         }
+        self.fetched.sort_by_key(|range| range.start);
         &self.host[range]
     }
 

@@ -195,6 +195,12 @@ pub fn check_average(average: &[f32], slots: &[Slot]) -> Result<(), ReduceError>
     }
 }
 
+/// Returns the error of an average whose first value that is not finite is at this place.
+pub(crate) fn overflow(place: usize, slots: &[Slot]) -> ReduceError {
+    let slot = slots.partition_point(|slot| slot.range().end <= place);
+    ReduceError::Overflow { slot: slots[slot].path().to_owned() }
+}
+
 /// Returns the path of the first slot with a value that is not finite.
 pub(crate) fn not_finite(x: &[f32], slots: &[Slot]) -> Option<String> {
     if all_finite(x) {

@@ -59,7 +59,7 @@ use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::subtract_velocity;
 use crate::report::Report;
-use crate::seam::{Arriving, CompleteVector, DevicePart, Exchanged, Reducer, Round, check_average};
+use crate::seam::{Arriving, CompleteVector, DevicePart, Exchanged, Reducer, Round, check_average, overflow};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings, InnerOptimizer};
 use crate::state::fields::Cell;
 use crate::{Layout, Session, Slot, stateful};
@@ -153,8 +153,7 @@ impl<R: Reducer> InnerMomentum<R> {
         let before = self.agreed.on_device(&mut device).map_err(failed)?;
         let (next, bad) = device.subtract_velocity(average, before, self.momentum).map_err(failed)?;
         if let Some(bad) = bad {
-            let slot = slots.partition_point(|slot| slot.range().end <= bad);
-            return Err(ReduceError::Overflow { slot: slots[slot].path().to_owned() });
+            return Err(overflow(bad, slots));
         }
         self.agreed.stage_on_device(next);
         Ok(())

@@ -32,12 +32,13 @@ impl Residual {
         Ok((now, next))
     }
 
-    /// Moves the residual to the device of `vector`, and returns it if there is one.
+    /// Moves the residual to the device of `vector`, and returns it unless all values are 0.
     ///
     /// # Errors
     /// [`DeviceError`](crate::error::DeviceError) if the device fails.
     pub(super) fn on_device(&mut self, vector: &mut DevicePart<'_>) -> OnDevice<Option<&dyn DeviceMemory>> {
-        if !self.host.now().is_empty() {
+        // A dense exchange on the host leaves zeros.
+        if self.host.now().iter().any(|value| value.to_bits() != 0) {
             self.device.set(Some(vector.upload(self.host.now())?));
             self.host.set(Vec::new());
         }

@@ -1,12 +1,12 @@
 //! Vectors before and after an exchange: sums, feeds, momentum, and products of PowerSGD.
 
 use briquette_core::compress::{HalfKind, random_k::RandomK};
-use briquette_core::reduce::Velocity;
-use briquette_core::{Key, Message, math};
+use briquette_core::reduce::{LowRankPlan, Velocity};
+use briquette_core::{Key, Layout, Message, math};
 use briquette_device::{
-    DeviceError, Encoded, Groups, LowRank, Matrix, Norm, Run, Slots, Terms, Vector, accumulate, feed, first_not_finite,
-    half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums, take_momentum,
-    tern_grad, threshold_top_k, top_k,
+    DeviceError, Encoded, Groups, LowRank, Norm, Run, Slots, Terms, Vector, accumulate, feed, first_not_finite, half,
+    hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, sent, sums, take_momentum, tern_grad,
+    threshold_top_k, top_k,
 };
 
 use crate::devices::{normal, runs, same, vectors};
@@ -128,46 +128,41 @@ fn velocities_have_the_bits_of_core() {
     }
 }
 
-/// Products in core's order: sixteen lanes that are added in pairs, rows in order, ratios' columns in order.
+/// Products in core's order: sixteen lanes that are added in pairs, rows in order, factors' columns in order.
 #[test]
 fn products_of_power_sgd_have_the_order_of_core() {
     for (run, rank) in runs().iter().flat_map(|run| [1, 2, 3, 5].map(|rank| (run, rank))) {
-        // Two matrices with a vector between them.
-        let shapes = [(37, 70), (5, 16)];
-        let (x, mut at) = (normal(37 * 70 + 11 + 80, 0.3), 0);
-        let mut matrices = Vec::new();
-        let (mut left_len, mut right_len) = (0, 0);
-        for (rows, columns) in shapes {
-            matrices.push(Matrix { values: at..at + rows * columns, rows, left: left_len, right: right_len });
-            (left_len, right_len, at) = (left_len + rows * rank, right_len + columns * rank, at + rows * columns + 11);
-        }
-        let (q, p) = (normal(right_len, 1.0), normal(left_len, 1.0));
-        let (mut left, mut right, mut whole) = (vec![0.0; left_len], vec![0.0; right_len], vec![7.0; x.len()]);
-        for (matrix, (rows, columns)) in matrices.iter().zip(shapes) {
-            let m = &x[matrix.values.clone()];
-            let (p, q) = (&p[matrix.left..], &q[matrix.right..]);
+        // Two matrices with a vector between them, and a matrix that no factors shorten.
+        let layout = Layout::new([("a", vec![37, 70]), ("bias", vec![11]), ("b", vec![12, 17]), ("c", vec![2, 2])]);
+        let (x, plan) = (normal(layout.len(), 0.3), LowRankPlan::new(layout.slots(), rank));
+        assert_eq!((plan.matrices().len(), plan.dense_len()), (2, 15));
+        let (q, p) = (normal(plan.right_len(), 1.0), normal(plan.left_len(), 1.0));
+        let (mut left, mut right, mut whole) = (vec![0.0; p.len()], vec![0.0; q.len()], vec![7.0; x.len()]);
+        for matrix in plan.matrices() {
+            let (m, rows, columns) = (&x[matrix.range.clone()], matrix.rows, matrix.cols);
+            let (p, q) = (&p[matrix.left.clone()], &q[matrix.right.clone()]);
             for (i, c) in (0..rows).flat_map(|i| (0..rank).map(move |c| (i, c))) {
                 let mut lanes = [0.0_f32; 16];
                 (0..columns).for_each(|j| lanes[j % 16] += m[i * columns + j] * q[j * rank + c]);
                 let eight: [f32; 8] = std::array::from_fn(|i| lanes[i] + lanes[i + 8]);
                 let four: [f32; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
-                left[matrix.left + i * rank + c] = (four[0] + four[2]) + (four[1] + four[3]);
+                left[matrix.left.start + i * rank + c] = (four[0] + four[2]) + (four[1] + four[3]);
             }
             for (j, c) in (0..columns).flat_map(|j| (0..rank).map(move |c| (j, c))) {
-                right[matrix.right + j * rank + c] =
+                right[matrix.right.start + j * rank + c] =
                     (0..rows).fold(0.0, |sum, i| sum + m[i * columns + j] * p[i * rank + c]);
             }
             for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
-                whole[matrix.values.start + i * columns + j] =
+                whole[matrix.range.start + i * columns + j] =
                     (0..rank).fold(-0.0, |sum, c| sum + p[i * rank + c] * q[j * rank + c]);
             }
         }
-        let (plan, vector) = (LowRank::new(run, rank, &matrices), run.upload(&x));
+        let (tables, vector) = (LowRank::new(run, &plan), run.upload(&x));
         let out = run.upload(&vec![7.0; x.len()]);
         let (on_q, on_p) = (run.upload(&q), run.upload(&p));
-        plan.expand(run, &on_p, &on_q, &out);
-        assert!(same(run, &run.read(&plan.left(run, &vector, &on_q)).unwrap(), &left), "P, rank {rank}");
-        assert!(same(run, &run.read(&plan.right(run, &vector, &on_p)).unwrap(), &right), "Q, rank {rank}");
+        tables.expand(run, &on_p, &on_q, &out);
+        assert!(same(run, &run.read(&tables.left(run, &vector, &on_q)).unwrap(), &left), "P, rank {rank}");
+        assert!(same(run, &run.read(&tables.right(run, &vector, &on_p)).unwrap(), &right), "Q, rank {rank}");
         assert!(same(run, &run.read(&out).unwrap(), &whole), "the product, rank {rank}");
     }
 }

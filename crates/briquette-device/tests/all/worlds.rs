@@ -35,12 +35,8 @@ const EXCHANGES: [&str; 18] = [
 ];
 
 /// Exchanges that a device copies to the host, in whole or in part.
-const COPIED: [&str; 4] = [
-    "reducer=dense",
-    "reducer=power-sgd:2 feedback=error",
-    "reducer=ladder:topk:8x feedback=error",
-    "reducer=gather:qsgd:4:100:max:elias feedback=none",
-];
+const COPIED: [&str; 3] =
+    ["reducer=dense", "reducer=ladder:topk:8x feedback=error", "reducer=gather:qsgd:4:100:max:elias feedback=none"];
 
 #[derive(Debug, Clone)]
 struct OnDevice {

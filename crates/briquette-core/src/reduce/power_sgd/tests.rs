@@ -18,10 +18,10 @@ fn columns_become_orthonormal_and_dependent_ones_zero() {
 #[test]
 fn only_matrices_that_shrink_are_factored() {
     let layout = Layout::new([("big", vec![8, 8]), ("small", vec![2, 2]), ("bias", vec![5])]);
-    let plan = Plan::new(layout.slots(), 1);
-    assert_eq!(plan.matrices.len(), 1);
-    assert_eq!(plan.dense, [64..68, 68..73]);
-    assert_eq!((plan.left_len, plan.right_len), (8, 8));
+    let plan = LowRankPlan::new(layout.slots(), 1);
+    assert_eq!(plan.matrices().len(), 1);
+    assert_eq!(plan.dense().collect::<Vec<_>>(), [64..68, 68..73]);
+    assert_eq!((plan.left_len(), plan.right_len(), plan.dense_len()), (8, 8, 9));
 }
 
 /// Returns a layout of two matrices with a vector between them; 160 values.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, put_missing};
 use crate::error::DeviceError;
-use crate::math::{SentStatistics, Velocity};
+use crate::math::{LowRankPlan, SentStatistics, Velocity};
 use crate::seam::Compressor;
 use crate::{Key, Layout, Message, Slot};
 
@@ -76,10 +76,7 @@ impl DevicePart<'_> {
     pub fn subtract(&mut self, message: &Message, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
         self.input.fetched.clear();
         let subtracted = self.input.vector.subtract(self.range.clone(), message, slots, kept);
-        subtracted.unwrap_or_else(|error| {
-            self.input.failed.get_or_insert(error);
-            true
-        })
+        self.or_fail(subtracted)
     }
 
     /// As [`DeviceVector::energies`], for the [whole](DevicePart::is_whole) vector.
@@ -154,6 +151,47 @@ impl DevicePart<'_> {
     pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
         self.input.fetched.clear();
         self.input.vector.add_residual(residual, slots)
+    }
+
+    /// As [`DeviceVector::left_factor`]. Returns false for a part that is not the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
+        Ok(self.is_whole() && self.input.vector.left_factor(plan, q, out)?)
+    }
+
+    /// As [`DeviceVector::right_factor`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
+        self.input.vector.right_factor(plan, p, out)
+    }
+
+    /// As [`DeviceVector::put_product`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
+        self.input.averaged.push(self.range.clone());
+        self.input.vector.put_product(plan, q, dense)
+    }
+
+    /// As [`DeviceVector::subtract_product`], for the [whole](DevicePart::is_whole) vector. A failure is reported by
+    /// [`DeviceInput::finish`](super::DeviceInput::finish).
+    pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
+        self.input.fetched.clear();
+        let subtracted = self.input.vector.subtract_product(plan, slots, kept);
+        self.or_fail(subtracted)
+    }
+
+    /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish).
+    fn or_fail(&mut self, finite: OnDevice<bool>) -> bool {
+        finite.unwrap_or_else(|error| {
+            self.input.failed.get_or_insert(error);
+            true
+        })
     }
 
     /// As [`DeviceVector::take`].

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::error::DeviceError;
-use crate::math::{SentStatistics, Velocity};
+use crate::math::{LowRankPlan, SentStatistics, Velocity};
 use crate::seam::Compressor;
 use crate::{Key, Message, Slot};
 
@@ -132,6 +132,33 @@ pub trait DeviceVector: Send {
         slots: &[Slot],
         kept: &mut [SentStatistics],
     ) -> OnDevice<bool>;
+
+    /// Computes `P = M Q` for every matrix of the plan, followed by the values of its dense slots, and returns true. Returns false if the device
+    /// has no kernels for products.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool>;
+
+    /// Computes `Q = Mᵀ P` for every matrix. The vector keeps `P` and `Q`.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()>;
+
+    /// Writes the average: `P Qᵀ` for every matrix, with the `P` of [`right_factor`](DeviceVector::right_factor), and `dense` to the dense slots.
+    /// Returns the place of the first value of the average that is not finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>>;
+
+    /// Subtracts `P Qᵀ` with the factors of [`right_factor`](DeviceVector::right_factor) from every matrix, and dense slots from themselves.
+    /// Adds statistics of it to `kept`. Returns whether the remainder is finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool>;
 
     /// Takes the values as a residual. The vector has none afterwards.
     ///
