@@ -18,7 +18,11 @@
 //! **Properties.** A projection: contractive, and exact if the mean matrix has rank at most `r` and `Q` spans its row space. Linear: the
 //! result is that of single-process PowerSGD on the mean gradient.
 //!
-//! **State.** `Q`, equal on all ranks. **Knobs.** `rank`, at least 1; the literature uses 1, 2, 4; default 2.
+//! **State.** `Q`, equal on all ranks. During an exchange, also both factors. **Knobs.** `rank`, at least 1; the literature uses 1, 2, 4;
+//! default 2.
+//!
+//! **On a device.** The products, the average and the residual stay [there](crate::seam::DeviceVector::left_factor). Factors and dense slots are copied
+//! to the host, which all-reduces them and orthonormalizes `P`.
 //!
 //! **Deviations.** `sent` is `P̂ (Mᵢᵀ P̂)ᵀ`, the projection of this rank's own matrix, while the paper's residual uses the average. The
 //! mean of the residuals is the same; each rank's residual is smaller. The first `Q` is uniform in (−1, 1), not normal: only its column

@@ -8,8 +8,8 @@
 //! |---|---|
 //! | encode | the [`DeviceVector`] has a kernel for the compressor's [encoding](crate::seam::Compressor::encoding) |
 //! | average | the rule is a mean, and the device can decode every rank's message |
-//! | error feedback | the reducer inside [subtracts its messages](crate::seam::Reducer::can_subtract_sent), and the residual is outside the learning rate |
-//! | momentum correction, inner momentum | the reducer inside subtracts its messages |
+//! | error feedback | the reducer inside [subtracts its contribution](crate::seam::Reducer::can_subtract_sent), and the residual is outside the learning rate |
+//! | momentum correction, inner momentum | the reducer inside subtracts its contribution |
 //! | norms, sums and energies of slots for a controller | always; for *gains*, the values are copied |
 //! | PowerSGD | the device has kernels for its products; the host orthonormalizes the factors |
 //! | everything else | never: the values are copied |

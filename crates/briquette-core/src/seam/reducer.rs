@@ -261,8 +261,9 @@ pub trait Reducer: Stateful + Send {
         false
     }
 
-    /// Turns the input of the last exchange into the residual: subtracts the contribution that was sent, and writes statistics of this
-    /// contribution. Returns whether the residual is finite. Called at most once per exchange, before the commit.
+    /// Turns the input of the last exchange into the residual: subtracts the contribution that was sent, writes statistics of this
+    /// contribution, and masks the [velocity](SentInput::velocity) if there is one. Returns whether the residual is finite. Called at most once
+    /// per exchange, before the commit.
     fn subtract_sent(&mut self, _input: &mut SentInput<'_>) -> bool {
         unreachable!("asked of a reducer that cannot")
     }

@@ -59,7 +59,7 @@ use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
 use super::residual::Residual;
-use super::unsent::Energies;
+use super::unsent::FedEnergies;
 use super::{check_finite, keep_unsent};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
@@ -79,13 +79,13 @@ pub struct ErrorFeedback<R> {
     residual: Residual,
     /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
-    energies: Energies,
+    energies: FedEnergies,
 }
 
 impl<R: Reducer> ErrorFeedback<R> {
     /// Creates a wrapper around any reducer that reports its contribution in `sent`.
     pub fn new(inner: R) -> Self {
-        let (residual, sent, energies) = (Residual::default(), Vec::new(), Energies::default());
+        let (residual, sent, energies) = (Residual::default(), Vec::new(), FedEnergies::default());
         ErrorFeedback { inner, inside: false, residual, sent, energies }
     }
 

@@ -67,7 +67,7 @@ use std::ops::Range;
 
 use super::feed::{Delivery, FedVector};
 use super::residual::Residual;
-use super::unsent::Energies;
+use super::unsent::FedEnergies;
 use super::{check_finite, keep_unsent};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
@@ -110,7 +110,7 @@ pub struct MomentumCorrection<R> {
     pending: Residual,
     /// The contribution, if the inner reducer cannot subtract its messages.
     sent: Vec<f32>,
-    energies: Energies,
+    energies: FedEnergies,
 }
 
 impl<R: Reducer> MomentumCorrection<R> {
@@ -121,7 +121,7 @@ impl<R: Reducer> MomentumCorrection<R> {
     pub fn new(inner: R, settings: MomentumCorrectionConfig) -> Result<Self, ConfigError> {
         settings.check()?;
         let (velocity, pending, sent) = (Residual::default(), Residual::default(), Vec::new());
-        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, energies: Energies::default() })
+        Ok(MomentumCorrection { inner, settings, velocity, pending, sent, energies: FedEnergies::default() })
     }
 
     /// Returns the accumulated velocity that has not been sent yet (the paper's `v`); empty before the first exchange.

@@ -11,7 +11,7 @@ use crate::{Session, Slot};
 
 /// Energies (squared norms) of each slot: of the fed vector, of its contribution, and of the residual.
 #[derive(Debug, Default)]
-pub(super) struct Energies {
+pub(super) struct FedEnergies {
     /// `‖x‖²` of the fed vector.
     pub(super) fed: Vec<f64>,
     kept: Vec<SentStatistics>,
@@ -20,7 +20,7 @@ pub(super) struct Energies {
     residual: ResidualEnergy,
 }
 
-impl Energies {
+impl FedEnergies {
     /// Sets the energies of a fed vector that was computed on a device, or refuses it.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use briquette_device::{Gradient, Run};
 
 use super::devices::runs;
 
-/// Exchanges whose messages a device encodes.
-const EXCHANGES: [&str; 18] = [
+/// Exchanges whose messages or factors a device computes.
+const EXCHANGES: [&str; 26] = [
     "reducer=gather:topk:8x feedback=error",
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
@@ -32,6 +32,14 @@ const EXCHANGES: [&str; 18] = [
     "reducer=gather:sign feedback=error",
     "reducer=gather:sign:64 feedback=error",
     "reducer=gather:plain-sign feedback=none",
+    "reducer=gather:topk:8x feedback=momentum:0.9,clip=3",
+    "reducer=gather:topk:8x:q8 feedback=momentum:0.9,nesterov=true",
+    "reducer=gather:minmax:100 feedback=momentum:0.9,masking=false",
+    "reducer=gather:topk:8x feedback=inner-momentum",
+    "reducer=power-sgd:2 feedback=error",
+    "reducer=power-sgd:1 feedback=none",
+    "reducer=power-sgd:1 feedback=momentum",
+    "reducer=gather:qsgd:4:100 feedback=none controller=adaqs",
 ];
 
 /// Exchanges that a device copies to the host, in whole or in part.
@@ -134,6 +142,11 @@ fn only_messages_cross_the_bus() {
             ("reducer=gather:minmax feedback=error", 0.3, 0.3),
             ("reducer=gather:qsgd:4 feedback=none", 0.2, 0.2),
             ("reducer=gather:sign feedback=error", 0.1, 0.1),
+            ("reducer=gather:topk:100x feedback=momentum:0.9,clip=3", 0.05, 0.05),
+            ("reducer=gather:topk:100x feedback=inner-momentum", 0.05, 0.05),
+            ("reducer=gather:qsgd:4 feedback=none controller=dqsgd:3", 0.2, 0.2),
+            // 18 % of the values are in vectors, which PowerSGD sends dense.
+            ("reducer=power-sgd:2 feedback=error", 0.3, 0.3),
         ] {
             let config: Config = text.parse().unwrap();
             let moved = each_rank(Local::world(2), |mut comm, rank| {
