@@ -69,7 +69,8 @@ fn put_missing(vector: &mut dyn DeviceVector, averaged: &mut Vec<Range<usize>>, 
     for missing in missing(averaged, 0..average.len()) {
         vector.put_average(missing.start, &average[missing.clone()])?;
     }
-    *averaged = vec![0..average.len()];
+    averaged.clear();
+    averaged.push(0..average.len());
     Ok(())
 }
 
