@@ -7,13 +7,14 @@
 #
 # On the other machine:  tar -xf briquette-gpu.tar.xz && briquette-gpu/gpu.sh measure
 #
-# BACKEND is cuda (default), vulkan or wgpu. DATA is a folder with CIFAR-10, for the accuracy row. SECONDS_LEFT (1500) bounds the whole
+# BACKEND is cuda (default), vulkan or wgpu, and PROFILE is that of Cargo (release). DATA is a folder with CIFAR-10, for the accuracy row. SECONDS_LEFT (1500) bounds the whole
 # measurement: the suite, kernels next to a copy on the device, steps next to plain Burn, then an accuracy run with the rest. VALUES, REPEATS,
 # MODELS, BATCH, STEPS and EPOCHS change the size of each. Where there is no GPU, SOFTWARE=1 measures a software adapter, which shows that the
 # script works and nothing about speed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 backend=${BACKEND:-cuda}
+profile=${PROFILE:-release}
 most_megabytes=60
 
 # library PROGRAM...: shared libraries that a machine with a driver may lack: LLVM and what it needs.
@@ -28,15 +29,15 @@ pack() {
     if [ "$backend" = cuda ]; then
         bash scripts/llvm.sh
     fi
-    cargo build --release --locked -p briquette-benches -p briquette-examples --features "briquette-benches/$backend" \
-        --bin backends --bin cifar
-    cargo build --release --locked -p briquette-device --features "$backend" --example measure
-    local suite
-    suite=$(cargo test --release --locked -p briquette --features "$backend" --test backends --no-run --message-format json 2> /dev/null \
+    # The whole workspace is named so that all of them share one build of Burn.
+    local features=briquette-benches/$backend,briquette-device/$backend suite
+    cargo build --profile "$profile" --workspace --locked --features "$features" --bin backends --bin cifar --example measure
+    suite=$(cargo test --profile "$profile" --workspace --locked --features "$features" --test backends --no-run --message-format json \
         | sed -n 's/.*"executable":"\([^"]*backends-[^"]*\)".*/\1/p' | tail -1)
     [ -n "$suite" ] || { echo "gpu.sh: the suite of the backends was not built" >&2; exit 1; }
     mkdir -p "$out/programs"
-    cp "$target/release/backends" "$target/release/cifar" "$target/release/examples/measure" "$out/programs/"
+    local built=$target/${profile/#dev/debug}
+    cp "$built/backends" "$built/cifar" "$built/examples/measure" "$out/programs/"
     cp "$suite" "$out/programs/suite"
     strip "$out/programs/"*
     libraries "$out/programs/"* | while read -r library; do
