@@ -212,3 +212,38 @@ impl LowRankPlan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+
+    /// Matrices of fewer values than a block, of several blocks with a remainder, and with rows longer than a block.
+    #[test]
+    fn a_product_is_subtracted_in_blocks_from_the_start_of_its_slot() {
+        let layout = Layout::new([
+            ("a", vec![8, 9]),
+            ("b", vec![1030]),
+            ("c", vec![65, 70]),
+            ("d", vec![7, 1500]),
+            ("e", vec![3]),
+        ]);
+        let (plan, values) = (LowRankPlan::new(layout.slots(), 2), |len: usize| -> Vec<f32> {
+            (0..len).map(|i| (i as f32 * 0.37).sin()).collect()
+        });
+        let (x, p, q) = (values(layout.len()), values(plan.left_len()), values(plan.right_len()));
+        let (mut sent, mut left) = (x.clone(), x.clone());
+        plan.put_matrices((&p, &q), &mut sent, &mut Vec::new());
+        let mut kept = vec![SentStatistics::default(); 5];
+        let scratch = (&mut Vec::new(), &mut Vec::new());
+        assert!(plan.subtract_product((&p, &q), &mut left, &mut kept, scratch));
+        let mut plain = x;
+        for (slot, kept) in layout.slots().iter().zip(kept) {
+            let mut expected = SentStatistics::default();
+            let blocks = plain[slot.range()].chunks_mut(BLOCK).zip(sent[slot.range()].chunks(BLOCK));
+            blocks.for_each(|(x, sent)| assert!(subtract_sent(x, sent, &mut expected)));
+            assert_eq!(kept, expected, "{}", slot.path());
+        }
+        assert_eq!(left, plain);
+    }
+}

@@ -206,6 +206,7 @@ fn a_value_is_fetched_once() {
 /// Bytes across the bus in a step of top-k 1 %, after the first: the message down, the other rank's message up.
 #[test]
 fn only_messages_cross_the_bus() {
+    briquette_zoo::install();
     let layout = laws::long();
     let dense = 4 * layout.len();
     for (text, kernels, down, up) in [

@@ -102,6 +102,7 @@ fn assert_bits_of_hosts(config: &Config, run: &Run, worlds: &[usize]) {
 
 #[test]
 fn worlds_of_devices_and_hosts_have_the_bits_of_hosts() {
+    briquette_zoo::install();
     for run in runs() {
         for text in EXCHANGES.iter().chain(&COPIED) {
             assert_bits_of_hosts(&text.parse().unwrap(), &run, &[2]);
@@ -130,6 +131,7 @@ fn laws_hold_on_devices() {
 /// Bytes across the bus in a step after the first, as shares of the gradient, with two ranks.
 #[test]
 fn only_messages_cross_the_bus() {
+    briquette_zoo::install();
     for run in runs() {
         let layout = laws::long();
         let dense = 4 * layout.len();
