@@ -233,7 +233,7 @@ fn table() -> Vec<Row> {
         row("sidco, error feedback", exchange(gather("sidco:0.01"), Feedback::error()), 3.0, 0.024, false),
         row("random-k", exchange(gather("randk:0.01:scaled"), Feedback::none()), 2.0, 0.02, false),
         row("top-k, momentum correction", exchange(gather("topk:0.01"), momentum.clone()), 5.0, 0.02, false),
-        row("top-k, beside an optimizer's momentum", exchange(gather("topk:0.01"), inner), 7.0, 0.02, false),
+        row("top-k, with momentum in the optimizer", exchange(gather("topk:0.01"), inner), 7.0, 0.02, false),
         row("GraVAC, error feedback", adaptive(Feedback::error()), 3.0, 0.1, true),
         row("GraVAC, momentum correction", adaptive(momentum), 5.0, 0.1, true),
         row("QSGD", exchange(gather("qsgd:4"), Feedback::none()), 2.0, 0.13, false),

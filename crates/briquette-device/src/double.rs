@@ -119,9 +119,9 @@ pub(crate) fn signed_plus(a: &Wide, b: &Wide) -> Wide {
     let small = Wide { high: select(swap, size_a, size_b), low: select(swap, a.low, b.low) };
     let sum = plus(&large, &small);
     let difference = minus(&large, &small);
-    let alike = sign_a == sign_b;
-    let high = select(alike, sum.high, difference.high);
-    let low = select(alike, sum.low, difference.low);
+    let same_sign = sign_a == sign_b;
+    let high = select(same_sign, sum.high, difference.high);
+    let low = select(same_sign, sum.low, difference.low);
     let nothing = high == 0u32 && low == 0u32;
     Wide { high: select(nothing, 0u32, high | select(swap, sign_b, sign_a)), low }
 }

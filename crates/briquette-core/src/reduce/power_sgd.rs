@@ -104,7 +104,7 @@ impl PowerSgd {
         Ok(())
     }
 
-    /// Exchanges the factors. The matrices are read on the device of `input` if it has kernels for the products, and nobody requests `sent`.
+    /// Exchanges the factors. The matrices are read on the device of `input` if it has kernels for the products and `sent` is not requested.
     fn reduce_factors(
         &mut self,
         average: &mut [f32],

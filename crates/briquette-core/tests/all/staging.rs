@@ -94,7 +94,7 @@ impl Controller for Scripted {
     }
 }
 
-fn told(value: f64) -> Scripted {
+fn scripted(value: f64) -> Scripted {
     Scripted([ratio(2.0), ratio(4.0)], ratio(value))
 }
 
@@ -129,7 +129,7 @@ fn decoded(compressor: &mut impl Compressor, x: &[f32], key: Key) -> Vec<f32> {
 #[test]
 fn top_k_is_compressed_once_refined_once_and_never_again() {
     let (counting, calls) = Counting::new(TopK::ratio(ratio(2.0)), true);
-    let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(4.0)).unwrap();
+    let mut reducer = Adaptive::new(Gather::new(counting, Mean), scripted(4.0)).unwrap();
     for step in 0..3 {
         let sent = send(&mut reducer, step);
         assert_eq!(calls.take(), [1, 1], "step {step}");
@@ -142,7 +142,7 @@ fn whatever_ratio_is_chosen_nothing_more_is_compressed() {
     for (chosen, kept) in [(2.0, 24), (4.0, 12), (1.0, 48)] {
         for refines in [true, false] {
             let (counting, calls) = Counting::new(TopK::ratio(ratio(8.0)), refines);
-            let mut reducer = Adaptive::new(Gather::new(counting, Mean), told(chosen)).unwrap();
+            let mut reducer = Adaptive::new(Gather::new(counting, Mean), scripted(chosen)).unwrap();
             for step in 0..3 {
                 let sent = send(&mut reducer, step);
                 // A compressor that cannot refine starts over for every probe, but not to send.
@@ -160,11 +160,11 @@ fn slots_and_buckets_stage_each_their_own() {
     for chosen in [2.0, 4.0] {
         let (counting, calls) = Counting::new(TopK::ratio(ratio(2.0)), true);
         let gather = Gather::new(counting, Mean).grain(Grain::PerSlot);
-        let mut per_slot = Adaptive::new(gather, told(chosen)).unwrap();
+        let mut per_slot = Adaptive::new(gather, scripted(chosen)).unwrap();
         let (mut parts, counts): (Vec<_>, Vec<_>) =
             (0..3).map(|_| Counting::new(TopK::ratio(ratio(2.0)), true)).unzip();
         let bucketed = Bucketed::new(&layout(), 16, |_| Gather::new(parts.remove(0), Mean));
-        let mut bucketed = Adaptive::new(bucketed, told(chosen)).unwrap();
+        let mut bucketed = Adaptive::new(bucketed, scripted(chosen)).unwrap();
         for step in 0..3 {
             let expected: Vec<f32> = layout()
                 .slots()
