@@ -7,17 +7,17 @@
 #
 # On the other machine:  tar -xf briquette-gpu.tar.xz && briquette-gpu/gpu.sh measure
 #
-# BACKEND is cuda (default), vulkan or wgpu, and PROFILE is that of Cargo (release). DATA is a folder with CIFAR-10, for the accuracy row. SECONDS_LEFT (1500) bounds the whole
-# measurement: the suite, kernels next to a copy on the device, steps next to plain Burn, then an accuracy run with the rest. VALUES, REPEATS,
-# MODELS, BATCH, STEPS and EPOCHS change the size of each. Where there is no GPU, SOFTWARE=1 measures a software adapter, which shows that the
-# script works and nothing about speed.
+# BACKEND is cuda (default), vulkan or wgpu, and PROFILE is that of Cargo (release). DATA is a folder with CIFAR-10, for the accuracy row.
+# SECONDS_LEFT (1500) bounds the whole measurement: the suite, kernels next to a copy on the device, steps next to plain Burn, then an
+# accuracy run with the rest. VALUES, REPEATS, MODELS, BATCH, STEPS and EPOCHS change the size of each. Where there is no GPU, SOFTWARE=1
+# measures a software adapter, which shows that the script works and nothing about speed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 backend=${BACKEND:-cuda}
 profile=${PROFILE:-release}
 most_megabytes=60
 
-# library PROGRAM...: shared libraries that a machine with a driver may lack: LLVM and what it needs.
+# libraries PROGRAM...: shared libraries that a machine with a driver may lack: LLVM and what it needs.
 libraries() {
     ldd "$@" | awk '$1 ~ /^lib(LLVM|z3|edit|ffi|xml2|zstd|z|tinfo|bsd|md|icu|stdc\+\+|lzma)/ && $3 ~ /^\// { print $3 }' | sort -u
 }
@@ -148,7 +148,8 @@ case ${1:-} in
         work=$(mktemp -d)
         trap 'rm -rf "$work"' EXIT
         pack "$work/briquette-gpu"
-        XZ_OPT='-T0 -6' tar -C "$work" -cJf "$file" briquette-gpu
+        # The programs share most of their code, which a dictionary longer than a program finds.
+        tar -C "$work" -cf - briquette-gpu | xz -T1 --lzma2=preset=6,dict=256MiB > "$file"
         megabytes=$(($(stat -c %s "$file") / 1000000))
         echo "$file: $megabytes MB"
         [ "$megabytes" -le "$most_megabytes" ] || { echo "gpu.sh: more than $most_megabytes MB" >&2; exit 1; }
