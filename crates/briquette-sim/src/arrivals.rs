@@ -76,23 +76,19 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Returns the timing of a frame of `bytes` bytes to or from rank `other` on this share of the link; `None` inside
+    /// Returns the passage of a frame of `bytes` bytes to or from rank `other` on this share of the link; `None` inside
     /// a machine.
-    pub(super) fn passage(&self, other: usize, bytes: usize) -> Option<Passage> {
-        if self.network.same_machine(self.rank, other) {
-            return None;
-        }
-        let (passage, shares) = (self.network.between(self.rank, other, bytes), self.shares as f64);
-        let (seconds, link_seconds) = (shares * passage.seconds, shares * passage.link_seconds);
-        Some(Passage { seconds, link_seconds, ..passage })
+    pub(super) fn passage(&self, other: usize, bytes: usize) -> Option<Passage<'_>> {
+        let is_near = self.network.same_machine(self.rank, other);
+        (!is_near).then(|| self.network.between(self.rank, other, bytes, self.shares))
     }
 
     /// Returns the arrival of a frame from rank `from`, and the second from which the incoming link is free afterwards.
     pub(super) fn arrival(&self, from: usize, bytes: usize, departure: f64) -> (f64, f64) {
         let Some(passage) = self.passage(from, bytes) else { return (departure, self.incoming) };
-        let first = departure + passage.latency;
-        let free = self.incoming.max(first) + passage.link_seconds;
-        ((first + passage.seconds).max(free), free)
+        let first = departure + passage.latency(departure);
+        let free = passage.link_end(self.incoming.max(first));
+        (passage.end(first).max(free), free)
     }
 }
 

@@ -1,4 +1,7 @@
-//! Link model of the simulated network: bandwidth, latency, topology.
+//! Link model of the simulated network: bandwidth, latency, topology, and their changes over time.
+
+mod course;
+mod trace;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,6 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use briquette_core::error::ConfigError;
+
+use self::course::{Course, Speed};
+use self::trace::Trace;
 
 /// Link model: bandwidth, latency, number of ranks per link, and separate paths between pairs of ranks.
 ///
@@ -25,6 +31,22 @@ use briquette_core::error::ConfigError;
 /// own path. With `k` ranks per link, a pair has `1/k` of the path's bandwidth, as for a link: on
 /// `10gbit,20us,4;0-3/4-7=100mbit` ranks 0 and 4 have 25 Mbit/s. Paths have no effect inside a machine.
 ///
+/// # Traces
+/// `trace:FILE[,RANKS PER LINK]` is a network whose speeds change over time. The file is CSV with the columns `seconds`, `mbit`, `ms`, and
+/// `path` if paths differ from the links. A row changes the speed of the links, or of a path such as `0-3/4-7`, from that second of the
+/// simulation on, with a bandwidth in Mbit/s (0 for a link that is down, `inf` for an unlimited one) and a latency. The last row has only
+/// seconds: there the trace starts over. Lines that begin with `#` are remarks.
+///
+/// ```csv
+/// seconds,mbit,ms
+/// 0,1000,1
+/// 120,10,5
+/// 240,,
+/// ```
+///
+/// A transfer takes the bandwidth of every second that it lasts. Its latency is that of its departure. While a link is down, its frames
+/// wait in simulated time, without a deadline.
+///
 /// ```
 /// use briquette_sim::Network;
 ///
@@ -36,27 +58,30 @@ use briquette_core::error::ConfigError;
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Network {
-    speed: Speed,
+    links: Course,
     ranks_per_link: usize,
     paths: Arc<[Path]>,
+    trace: Option<Source>,
 }
 
-/// Speed of a link or a path.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Speed {
-    bandwidth: Option<f64>,
-    latency: Duration,
+/// File of a trace, and the second at which the trace starts over.
+#[derive(Debug, Clone, PartialEq)]
+struct Source {
+    file: Arc<str>,
+    length: f64,
 }
 
 /// A path between ranks whose speed differs from the links'.
 #[derive(Debug, Clone, PartialEq)]
 struct Path {
-    ends: [RangeInclusive<usize>; 2],
-    speed: Speed,
+    ends: Ends,
+    course: Course,
 }
 
+type Ends = [RangeInclusive<usize>; 2];
+
 const FORM: &str = "`unlimited`, or `100mbit,1ms`, or `10gbit,20us,4` (bandwidth in bit, kbit, mbit or gbit; latency in ns, us, ms or s; \
-                    ranks per link), and behind it other paths as `;0-3/4-7=100mbit,30ms`";
+                    ranks per link), and behind it other paths as `;0-3/4-7=100mbit,30ms`; or `trace:FILE`";
 const BANDWIDTHS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
 /// Units in nanoseconds. `s` is last, because the others also end in it.
 const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
@@ -64,7 +89,8 @@ const LATENCIES: [(&str, f64); 4] = [("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s"
 impl Network {
     /// Creates a network on which frames take no time.
     pub fn unlimited() -> Self {
-        Network { speed: Speed { bandwidth: None, latency: Duration::ZERO }, ranks_per_link: 1, paths: Arc::default() }
+        let speed = Speed { bandwidth: None, latency: Duration::ZERO };
+        Network { links: Course::constant(speed), ranks_per_link: 1, paths: Arc::default(), trace: None }
     }
 
     /// Creates a network of the given bandwidth (bits per second; `None` for unlimited), latency, and ranks per link.
@@ -74,17 +100,22 @@ impl Network {
     pub fn new(bandwidth: Option<f64>, latency: Duration, ranks_per_link: usize) -> Result<Self, ConfigError> {
         let speed = Speed::new(bandwidth, latency)?;
         ConfigError::unless(ranks_per_link > 0, "ranks per link", "at least 1", ranks_per_link)?;
-        Ok(Network { speed, ranks_per_link, paths: Arc::default() })
+        Ok(Network { links: Course::constant(speed), ranks_per_link, paths: Arc::default(), trace: None })
     }
 
-    /// Returns the bits per second of a link; `None` is unlimited.
+    /// Returns the bits per second of a link; `None` is unlimited. Those of a trace are at its start.
     pub fn bandwidth(&self) -> Option<f64> {
-        self.speed.bandwidth
+        self.links.at(0.0).bandwidth
     }
 
-    /// Returns the latency of a frame, in addition to the transfer time of its bytes.
+    /// Returns the latency of a frame, in addition to the transfer time of its bytes. That of a trace is at its start.
     pub fn latency(&self) -> Duration {
-        self.speed.latency
+        self.links.at(0.0).latency
+    }
+
+    /// Returns the seconds after which a trace starts over; `None` for a network that does not change.
+    pub fn repeats_after(&self) -> Option<f64> {
+        self.trace.as_ref().map(|trace| trace.length)
     }
 
     /// Returns the number of consecutive ranks that share a machine and its link.
@@ -92,9 +123,9 @@ impl Network {
         self.ranks_per_link
     }
 
-    /// Returns the seconds for which `bytes` bytes occupy a rank's share of its link.
+    /// Returns the seconds for which `bytes` bytes occupy a rank's share of its link, at the start of a trace.
     pub fn transfer_seconds(&self, bytes: usize) -> f64 {
-        self.seconds_at(self.speed, bytes)
+        self.links.end(0.0, self.bits(bytes), 1.0)
     }
 
     /// Returns whether two ranks are on one machine.
@@ -141,45 +172,56 @@ impl Network {
         Ok(())
     }
 
-    /// Returns the timing of a frame of `bytes` bytes between two ranks.
-    pub(super) fn between(&self, a: usize, b: usize, bytes: usize) -> Passage {
+    /// Returns the passage of a frame of `bytes` bytes between two ranks that get one of `shares` parts of the link.
+    pub(super) fn between(&self, a: usize, b: usize, bytes: usize, shares: usize) -> Passage<'_> {
         let on = |ranks: &RangeInclusive<usize>, rank| ranks.contains(&rank);
         let joins = |path: &&Path| {
             let [one, other] = &path.ends;
             (on(one, a) && on(other, b)) || (on(one, b) && on(other, a))
         };
-        let own = self.paths.iter().rev().find(joins);
-        let speed = own.map_or(self.speed, |path| path.speed);
-        let seconds = self.seconds_at(speed, bytes);
-        let link_seconds = seconds.min(self.transfer_seconds(bytes));
-        Passage { latency: speed.latency.as_secs_f64(), seconds, link_seconds, is_own: own.is_some() }
+        let path = self.paths.iter().rev().find(joins).map(|path| &path.course);
+        Passage { links: &self.links, path, bits: self.bits(bytes), shares: shares as f64 }
     }
 
-    fn seconds_at(&self, speed: Speed, bytes: usize) -> f64 {
-        speed.bandwidth.map_or(0.0, |bits| (8 * bytes * self.ranks_per_link) as f64 / bits)
+    /// Returns the bits that a link carries while a rank's share of it carries `bytes` bytes.
+    fn bits(&self, bytes: usize) -> f64 {
+        (8 * bytes * self.ranks_per_link) as f64
     }
 }
 
-/// Timing of a frame between two ranks.
+/// Passage of a frame between two ranks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passage {
-    pub(super) latency: f64,
-    /// Transfer time of the frame.
-    pub(super) seconds: f64,
-    /// Time for which the frame occupies the links at both ends.
-    pub(super) link_seconds: f64,
-    /// Set if these two ranks have a separate path.
-    pub(super) is_own: bool,
+pub(super) struct Passage<'a> {
+    links: &'a Course,
+    /// Course of these two ranks' separate path, if they have one.
+    path: Option<&'a Course>,
+    bits: f64,
+    shares: f64,
+}
+
+impl Passage<'_> {
+    pub(super) fn is_on_a_path(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Returns the latency of a frame that departs at this second.
+    pub(super) fn latency(&self, departure: f64) -> f64 {
+        self.path.unwrap_or(self.links).at(departure).latency.as_secs_f64()
+    }
+
+    /// Returns the second at which the transfer ends if it starts at this second.
+    pub(super) fn end(&self, start: f64) -> f64 {
+        self.path.unwrap_or(self.links).end(start, self.bits, self.shares)
+    }
+
+    /// Returns the second until which the links at both ends are busy.
+    pub(super) fn link_end(&self, start: f64) -> f64 {
+        let end = self.links.end(start, self.bits, self.shares);
+        if self.is_on_a_path() { end.min(self.end(start)) } else { end }
+    }
 }
 
 impl Speed {
-    fn new(bandwidth: Option<f64>, latency: Duration) -> Result<Self, ConfigError> {
-        match bandwidth.filter(|bits| !(bits.is_finite() && *bits > 0.0)) {
-            Some(bits) => Err(ConfigError::range("bandwidth", "a positive number of bits per second", bits)),
-            None => Ok(Speed { bandwidth, latency }),
-        }
-    }
-
     /// Parses the first two of these parts; `None` if they are not a speed.
     fn parse<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Result<Self, ConfigError>> {
         let bandwidth = match parts.next()? {
@@ -208,6 +250,14 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let wrong = || ConfigError::range("network", FORM, text);
+        if let Some(trace) = text.trim().strip_prefix("trace:") {
+            let numbered = trace.rsplit_once(',').and_then(|(file, ranks)| Some((file, ranks.trim().parse().ok()?)));
+            let (file, ranks_per_link) = numbered.unwrap_or((trace, 1));
+            ConfigError::unless(ranks_per_link > 0, "ranks per link", "at least 1", ranks_per_link)?;
+            let Trace { links, paths, length } = Trace::read(file)?;
+            let trace = Some(Source { file: file.into(), length });
+            return Ok(Network { links, ranks_per_link, paths: paths.into(), trace });
+        }
         let mut sections = text.split(';');
         let mut parts = sections.next().unwrap_or_default().split(',').map(str::trim);
         let speed = Speed::parse(&mut parts).ok_or_else(wrong)??;
@@ -223,7 +273,15 @@ impl FromStr for Network {
 
 fn parse_path(text: &str) -> Option<Result<Path, ConfigError>> {
     let (ends, speed) = text.split_once('=')?;
-    let (one, other) = ends.split_once('/')?;
+    let ends = parse_ends(ends)?;
+    let mut parts = speed.split(',').map(str::trim);
+    let speed = Speed::parse(&mut parts)?;
+    parts.next().is_none().then(|| speed.map(|speed| Path { ends, course: Course::constant(speed) }))
+}
+
+/// Parses the ends of a path: `0-3/4-7`.
+fn parse_ends(text: &str) -> Option<Ends> {
+    let (one, other) = text.split_once('/')?;
     let ranks = |text: &str| match text.trim() {
         "*" => Some(0..=usize::MAX),
         text => {
@@ -232,21 +290,23 @@ fn parse_path(text: &str) -> Option<Result<Path, ConfigError>> {
             (!ranks.is_empty()).then_some(ranks)
         }
     };
-    let ends = [ranks(one)?, ranks(other)?];
-    let mut parts = speed.split(',').map(str::trim);
-    let speed = Speed::parse(&mut parts)?;
-    parts.next().is_none().then(|| speed.map(|speed| Path { ends, speed }))
+    Some([ranks(one)?, ranks(other)?])
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.speed.write(self.ranks_per_link > 1, f)?;
+        if let Some(Source { file, .. }) = &self.trace {
+            write!(f, "trace:{file}")?;
+        } else {
+            self.links.at(0.0).write(self.ranks_per_link > 1, f)?;
+        }
         if self.ranks_per_link > 1 {
             write!(f, ",{}", self.ranks_per_link)?;
         }
-        self.paths.iter().try_for_each(|path| {
+        let paths = self.paths.iter().filter(|_| self.trace.is_none());
+        paths.into_iter().try_for_each(|path| {
             write!(f, ";{path}=")?;
-            path.speed.write(false, f)
+            path.course.at(0.0).write(false, f)
         })
     }
 }
@@ -334,8 +394,8 @@ mod tests {
     fn a_path_has_its_own_speed_in_both_directions_and_the_last_that_fits_counts() {
         let network: Network = "8mbit,1ms;0-1/2-3=4mbit,30ms;*/3=80mbit".parse().unwrap();
         let passage = |a, b| {
-            let Passage { latency, seconds, link_seconds, is_own } = network.between(a, b, 1_000_000);
-            (latency, seconds, link_seconds, is_own)
+            let passage = network.between(a, b, 1_000_000, 1);
+            (passage.latency(0.0), passage.end(0.0), passage.link_end(0.0), passage.is_on_a_path())
         };
         assert_eq!(passage(0, 1), (0.001, 1.0, 1.0, false));
         assert_eq!((passage(0, 2), passage(2, 1)), ((0.03, 2.0, 1.0, true), (0.03, 2.0, 1.0, true)));
@@ -346,8 +406,8 @@ mod tests {
     fn ranks_that_share_a_link_share_paths_too() {
         let network: Network = "8mbit,0s,4;0-3/4-7=4mbit".parse().unwrap();
         // A quarter of 4 Mbit/s, while a quarter of the link's 8 Mbit/s is busy.
-        let Passage { seconds, link_seconds, .. } = network.between(0, 4, 1_000_000);
-        assert_eq!((seconds, link_seconds), (8.0, 4.0));
+        let passage = network.between(0, 4, 1_000_000, 1);
+        assert_eq!((passage.end(0.0), passage.link_end(0.0)), (8.0, 4.0));
     }
 
     #[test]

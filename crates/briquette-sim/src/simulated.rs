@@ -301,15 +301,16 @@ impl Simulation {
     /// Returns the departure of a frame of `bytes` bytes to rank `to`, and occupies the link.
     pub(super) fn departure(&mut self, to: usize, bytes: usize) -> f64 {
         let now = self.now();
-        let Some(passage) = self.link().passage(to, bytes) else { return now };
+        let link = self.link();
+        let Some(passage) = link.passage(to, bytes) else { return now };
         let departure = now.max(self.outgoing);
-        self.outgoing = departure + passage.link_seconds;
-        if !passage.is_own {
+        self.outgoing = passage.link_end(departure);
+        if !passage.is_on_a_path() {
             return departure;
         }
         let free = self.paths.entry(to).or_insert(departure);
         let departure = departure.max(*free);
-        *free = departure + passage.seconds;
+        *free = passage.end(departure);
         departure
     }
 
