@@ -172,6 +172,9 @@ mod tests {
     fn an_unlimited_second_ends_every_transfer() {
         let speed = |bandwidth| Speed { bandwidth, latency: Duration::ZERO };
         let course = Course::new(vec![(0.0, speed(Some(1.0))), (5.0, speed(None))], 6.0);
-        assert_eq!((course.end(0.0, 1e12, 1.0), course.end(5.5, 1e12, 1.0), course.end(6.0, 2.0, 1.0)), (5.0, 5.5, 8.0));
+        assert_eq!(
+            (course.end(0.0, 1e12, 1.0), course.end(5.5, 1e12, 1.0), course.end(6.0, 2.0, 1.0)),
+            (5.0, 5.5, 8.0)
+        );
     }
 }

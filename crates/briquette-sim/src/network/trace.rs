@@ -45,7 +45,8 @@ impl Trace {
     }
 
     fn parse(text: &str) -> Result<Trace, Wrong> {
-        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
+        let mut reader =
+            csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
         let rows = reader.deserialize::<Row>().collect::<Result<Vec<_>, _>>();
         let form = "CSV with the columns seconds, mbit, ms, and path if paths differ from links";
         let rows = rows.map_err(|error| (form, error.to_string()))?;
@@ -87,9 +88,8 @@ impl Row {
             return Err(("of rows with mbit and ms, but for the last", format!("a row without at {} s", self.seconds)));
         };
         let latency = Duration::try_from_secs_f64(ms / 1e3).ok().filter(|_| mbit >= 0.0);
-        let latency = latency.ok_or_else(|| {
-            ("of mbit and ms from 0 on", format!("{mbit} Mbit/s and {ms} ms at {} s", self.seconds))
-        })?;
+        let latency = latency
+            .ok_or_else(|| ("of mbit and ms from 0 on", format!("{mbit} Mbit/s and {ms} ms at {} s", self.seconds)))?;
         Ok(Speed { bandwidth: (mbit < f64::INFINITY).then_some(1e6 * mbit), latency })
     }
 }
@@ -151,6 +151,7 @@ mod tests {
         }
         let error = Trace::read("no/such.csv").unwrap_err().to_string();
         assert!(error.contains("link trace must be a file that can be read, got no/such.csv: "), "{error}");
-        assert!(Trace::parse("seconds,mbit\n0,1\n").unwrap_err().1.contains("ms"));
+        assert!(Trace::parse("seconds,mbit\n0,1\n9,\n").unwrap_err().0.contains("with mbit and ms"));
+        assert!(Trace::parse("second,mbit,ms\n0,1,1\n9,,\n").unwrap_err().1.contains("unknown field `second`"));
     }
 }

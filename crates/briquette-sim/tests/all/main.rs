@@ -5,3 +5,4 @@ mod background;
 mod groups;
 mod recording;
 mod simulated;
+mod traces;
