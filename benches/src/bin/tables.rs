@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, dq_sgd, gravac, near_limit, never_slower, rates, signals, summary, unstable,
+    self, Model, Table, changing_links, dq_sgd, gravac, near_limit, never_slower, rates, signals, summary, unstable,
 };
 use clap::{Parser, ValueEnum};
 
@@ -67,6 +67,8 @@ enum Which {
     Gravac,
     /// Links on which dense spends 90 % of a step in the exchange
     NearLimit,
+    /// Static choices, `auto` and an oracle on link traces
+    ChangingLinks,
     /// A large learning rate at 1000x, bare and guarded
     Unstable,
 }
@@ -79,6 +81,7 @@ impl Which {
             Which::DqSgd => dq_sgd::TABLE,
             Which::Gravac => gravac::TABLE,
             Which::NearLimit => near_limit::TABLE,
+            Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
         }
     }
@@ -112,5 +115,9 @@ fn main() -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/codec-seconds.csv");
     let codecs = if path.exists() { Codecs::read(&path)? } else { Codecs::default() };
     let runs = summary::runs(&table, &jobs, &codecs)?;
-    summary::write(&table, &runs, cli.table.reference(), &cli.csv)
+    summary::write(&table, &runs, cli.table.reference(), &cli.csv)?;
+    if let Which::ChangingLinks = cli.table {
+        changing_links::write_bounds(&jobs, &codecs, &models, &cli.csv)?;
+    }
+    Ok(())
 }

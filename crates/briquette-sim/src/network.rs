@@ -118,6 +118,31 @@ impl Network {
         self.trace.as_ref().map(|trace| trace.length)
     }
 
+    /// Returns the seconds at which a trace changes a speed, in order, from 0 on; only 0 for a network that does not change.
+    pub fn changes(&self) -> Vec<f64> {
+        let courses = [&self.links].into_iter().chain(self.paths.iter().map(|path| &path.course));
+        let mut seconds: Vec<f64> = courses.flat_map(Course::seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        seconds.dedup();
+        seconds
+    }
+
+    /// Returns the network as it is at a second of the simulation, without later changes.
+    ///
+    /// ```
+    /// use briquette_sim::Network;
+    /// let network: Network = "100mbit,1ms".parse()?;
+    /// assert_eq!(network.at(7.0), network);
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn at(&self, second: f64) -> Network {
+        let constant = |course: &Course| Course::constant(course.at(second));
+        let path = |path: &Path| Path { ends: path.ends.clone(), course: constant(&path.course) };
+        let (links, paths) = (constant(&self.links), self.paths.iter().map(path).collect());
+        Network { links, ranks_per_link: self.ranks_per_link, paths, trace: None }
+    }
+
     /// Returns the number of consecutive ranks that share a machine and its link.
     pub fn ranks_per_link(&self) -> usize {
         self.ranks_per_link

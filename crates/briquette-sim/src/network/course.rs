@@ -61,6 +61,11 @@ impl Course {
         if round == 0.0 { 0.0 } else { round * self.length }
     }
 
+    /// Returns the seconds at which speeds begin.
+    pub(super) fn seconds(&self) -> impl Iterator<Item = f64> {
+        self.changes.iter().map(|(from, _)| *from)
+    }
+
     /// Returns the speed at a second.
     pub(super) fn at(&self, second: f64) -> Speed {
         self.changes[self.find(second).1].1

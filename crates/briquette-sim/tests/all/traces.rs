@@ -104,6 +104,15 @@ fn a_recording_is_replayed_on_a_trace() {
 }
 
 #[test]
+fn a_trace_is_a_network_at_every_second() {
+    let (network, _directory) = trace("0,32,1,\n0,8,0,0/1\n0.3,3.2,20,\n1.7,inf,0,0/1\n2.4,,,\n", ",2");
+    assert_eq!(network.changes(), [0.0, 0.3, 1.7]);
+    let texts = [0.1, 0.3, 2.0, 2.5].map(|second| network.at(second).to_string());
+    let expected = ["32mbit,1ms,2;0/1=8mbit", "3.2mbit,20ms,2;0/1=8mbit", "3.2mbit,20ms,2;0/1=unlimited"];
+    assert_eq!(texts, [expected[0], expected[1], expected[2], expected[0]]);
+}
+
+#[test]
 fn texts_of_traces_go_back_and_forth() {
     for ranks_per_link in ["", ",4"] {
         let (network, _directory) = trace("0,32,1,\n2.4,,,\n", ranks_per_link);
