@@ -4,11 +4,13 @@
 #
 #   scripts/two-machines.sh RATE PROGRAM [FLAG...]        scripts/two-machines.sh 100mbit target/release/ag-news --steps 50
 #
+# RATE is a bandwidth, or trace:FILE as of --network (benches/traces.py writes some): the bandwidth follows the file in wall seconds
+# from the start of the programs on, and the file starts over at its end. Its latencies are not applied, and 0 takes the link down.
 # `briquette` (the launcher) is looked for beside PROGRAM, or is what LAUNCHER names. A machine has one rank, or RANKS_PER_MACHINE.
 # The first machine runs on core 0, the second one on core 1 where there is one. CORES_PER_RANK=2 gives each as many of its own,
 # where there are twice as many: one to compute on and one to exchange on meanwhile (RAYON_NUM_THREADS=1 keeps computing on one).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 rate=$1 program=$2
 shift 2
 launcher=${LAUNCHER:-$(dirname "$program")/briquette}
@@ -20,7 +22,9 @@ done
 
 a=briquette-a-$$ b=briquette-b-$$
 work=$(mktemp -d)
+follower=
 cleanup() {
+    [ -z "$follower" ] || kill "$follower" 2> /dev/null || true
     ip netns del $a 2> /dev/null || true
     ip netns del $b 2> /dev/null || true
     rm -rf "$work"
@@ -39,11 +43,42 @@ for end in "$a v0" "$b v1"; do
     read -r space device <<< "$end"
     ip -n "$space" link set lo up
     ip -n "$space" link set "$device" up
+done
+# shape RATE: of both ends, from now on.
+shape() {
     # A bucket so small that short messages take their time too; gigabits are reached from 256 kB on, and a megabyte would let the
     # gradients of a ResNet-20 pass at once. And a queue that drops nothing.
-    case $rate in *gbit) burst=256kb ;; *) burst=32kbit ;; esac
-    or_skip tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst $burst latency 400ms
-done
+    local burst=32kbit state=up
+    case $1 in *gbit | [0-9][0-9][0-9][0-9]*mbit) burst=256kb ;; 0mbit | 0.0mbit) state=down ;; esac
+    for end in "$a v0" "$b v1"; do
+        read -r space device <<< "$end"
+        ip -n "$space" link set "$device" $state
+        [ $state = down ] || tc -n "$space" qdisc replace dev "$device" root tbf rate "$1" burst $burst latency 400ms || return 1
+    done
+}
+# follow FILE: shapes both ends as the trace says, until it is ended.
+follow() {
+    local begin=$EPOCHREALTIME due=0 length second mbit
+    while :; do
+        while IFS=, read -r second mbit _; do
+            length=$second
+            sleep "$(awk -v now="$EPOCHREALTIME" -v begin="$begin" -v at="$due" -v second="$second" \
+                'BEGIN { left = begin + at + second - now; print left > 0 ? left : 0 }')"
+            [ -z "$mbit" ] || shape "${mbit}mbit"
+        done < <(grep -v '^#' "$1" | tail -n +2)
+        due=$(awk -v due="$due" -v round="$length" 'BEGIN { print due + round }')
+        echo "two-machines.sh: the trace starts over" >&2
+    done
+}
+case $rate in
+    trace:*)
+        trace=${rate#trace:}
+        grep -v '^#' "$trace" | head -1 | grep -qx 'seconds,mbit,ms' \
+            || { echo "error: $trace has not the columns seconds,mbit,ms (a path between two machines has no name)"; exit 2; }
+        or_skip shape "$(grep -v '^#' "$trace" | sed -n 2p | cut -d, -f2)mbit"
+        ;;
+    *) or_skip shape "$rate" ;;
+esac
 
 (umask 077; "$launcher" token > "$work/token")
 # nproc would obey this variable, which programs are given.
@@ -57,6 +92,11 @@ start() {
     ip netns exec "$1" taskset -c $first-$((first + each - 1)) "$launcher" launch --nodes 10.77.0.1,10.77.0.2 --node-rank "$2" --ranks "$ranks" \
         --port 29500 --token-file "$work/token" -- "$program" "${@:3}"
 }
+case $rate in trace:*)
+    follow "${rate#trace:}" &
+    follower=$!
+    ;;
+esac
 start $b 1 "$@" &
 other=$!
 status=0

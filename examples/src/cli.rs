@@ -335,7 +335,10 @@ fn report(settings: &Settings, summary: &Summary, control: &Control) {
     control.say(format_args!("wall time         {:.1} s", summary.wall_seconds));
     if let Some(seconds) = summary.simulated_seconds {
         let Settings { network, clock, .. } = settings;
-        control.say(format_args!("simulated time    {seconds:.1} s on {network} with clock {clock}"));
+        let length = settings.network().ok().and_then(|network| network.repeats_after());
+        let again = length.filter(|length| seconds > *length).map(|length| format!(", which starts over every {length} s"));
+        let again = again.unwrap_or_default();
+        control.say(format_args!("simulated time    {seconds:.1} s on {network}{again}, with clock {clock}"));
     }
     let out = settings.out.display();
     if summary.interrupted {

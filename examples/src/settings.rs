@@ -138,7 +138,8 @@ flags! {
     /// Seed of weights, data order, augmentation and compressors
     seed: u64 = 1,
     /// The links that are simulated: unlimited, or bandwidth,latency[,ranks-per-link] such as 100mbit,1ms; other paths behind it,
-    /// as in 10gbit,20us;0-3/4-7=100mbit,30ms
+    /// as in 10gbit,20us;0-3/4-7=100mbit,30ms; or trace:FILE, links that change over time, a CSV with seconds,mbit,ms[,path], which
+    /// starts over at its last row (benches/traces.py writes some)
     network: String = "unlimited".into(),
     /// Compute time as seen by controllers and simulated time: wall, or fixed:50ms a step, which makes a run
     /// reproducible (fixed:500ms,50ms where rank 0 is slower than the others; fixed:50ms;lognormal=0.3;slow=0.03x10

@@ -7,6 +7,10 @@ use crate::state::State;
 
 /// Number of samples in a median.
 const RECENT: usize = 5;
+/// Number of exchanges that show a change of the link.
+const SUDDEN: usize = 2;
+/// Factor between the bytes of two exchanges from which a line is drawn through both.
+const FAR: f64 = 1.5;
 
 /// The cost of a rung.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -42,6 +46,8 @@ pub(super) struct Costs {
     latency: f64,
     per_byte: f64,
     compute: f64,
+    /// Bytes and seconds of the exchange after which the line was changed last, until a rung has settled.
+    anchor: Option<(f64, f64)>,
     /// The last samples at the present rung, oldest first.
     recent: Vec<Sample>,
     /// Number of steps at the present rung, measured or not.
@@ -54,7 +60,7 @@ impl Costs {
         let ratios: Vec<f64> = rungs.iter().map(|rung| rung.get()).collect();
         let (rungs, recent) = (vec![None; ratios.len()], Vec::new());
         let (latency, per_byte, compute, dense_bytes, tried, at) = Default::default();
-        Costs { ratios, world, dense_bytes, rungs, latency, per_byte, compute, recent, tried, at }
+        Costs { ratios, world, dense_bytes, rungs, latency, per_byte, compute, anchor: None, recent, tried, at }
     }
 
     /// Returns whether the world has one rank, which exchanges nothing.
@@ -108,6 +114,11 @@ impl Costs {
         }
         self.recent.push(Sample { compute, compress, exchange, bytes: last.traffic.sent as f64 });
         self.compute = self.median(|sample| sample.compute);
+        self.measure();
+    }
+
+    /// Sets the cost of the present rung from the recent samples.
+    fn measure(&mut self) {
         let (compress, exchange) = (self.median(|s| s.compress), self.median(|s| s.exchange));
         let (bytes, expected) = (self.median(|s| s.bytes), self.rungs[self.at].and_then(|cost| cost.expected));
         self.rungs[self.at] = Some(Cost { bytes, compress, exchange, expected });
@@ -177,19 +188,51 @@ impl Costs {
         self.rungs[rung].iter_mut().for_each(|cost| cost.expected = Some(cost.exchange));
     }
 
-    /// Discards the measurements before a new timing.
-    pub(super) fn forget(&mut self) {
-        self.rungs.fill(None);
-        self.restart();
+    /// Follows a change of the link, which the last exchanges at the present rung have shown: fits the line of the link through them, and
+    /// scales the measurements of all rungs from the line before to this one. Returns the expected seconds and those of these exchanges.
+    pub(super) fn follow(&mut self) -> Option<[f64; 2]> {
+        let before = (self.latency, self.per_byte);
+        self.recent.drain(..self.recent.len().saturating_sub(SUDDEN));
+        self.measure();
+        let Cost { bytes, exchange, expected, .. } = self.rungs[self.at]?;
+        let line = |(latency, per_byte): (f64, f64), bytes: f64| latency + per_byte * bytes;
+        // A rung that was sent since the change gives a second point. Without it, the bandwidth has changed, if it alone can explain the
+        // seconds, and otherwise both.
+        let far = self.anchor.filter(|(other, _)| *other > FAR * bytes || bytes > FAR * *other);
+        let through = far.map(|(other, seconds)| (exchange - seconds) / (bytes - other)).filter(|slope| *slope >= 0.0);
+        let scale = exchange / line(before, bytes);
+        (self.latency, self.per_byte) = match through {
+            Some(slope) if exchange >= slope * bytes => (exchange - slope * bytes, slope),
+            _ if exchange > before.0 && bytes > 0.0 => (before.0, (exchange - before.0) / bytes),
+            _ if scale.is_finite() => (scale * before.0, scale * before.1),
+            _ => (exchange, 0.0),
+        };
+        let after = (self.latency, self.per_byte);
+        for (rung, cost) in self.rungs.iter_mut().enumerate() {
+            let Some(known) = cost else { continue };
+            let scale = if rung == self.at { 1.0 } else { line(after, known.bytes) / line(before, known.bytes) };
+            known.exchange *= scale;
+            known.expected = Some(known.exchange);
+            *cost = cost.filter(|cost| cost.exchange.is_finite());
+        }
+        self.anchor = Some((bytes, exchange));
+        Some([expected?, exchange])
     }
 
-    /// Returns whether the exchange time at the present rung differs from its expected time by more than the factor `most`, and by
-    /// more than this share of the step.
+    /// Reports that the present rung takes the expected time.
+    pub(super) fn settle(&mut self) {
+        self.anchor = None;
+    }
+
+    /// Returns whether the last two exchange times at the present rung both exceed its expected time, or both fall below it, by more than
+    /// the factor `most` and by more than this share of the step.
     pub(super) fn surprise(&self, most: f64, share: f64) -> bool {
-        let Some(cost) = self.rungs[self.at] else { return false };
-        let Some(expected) = cost.expected else { return false };
-        let matters = (cost.exchange - expected).abs() > share * self.step(self.at);
-        matters && (cost.exchange > most * expected || cost.exchange * most < expected)
+        let Some(expected) = self.rungs[self.at].and_then(|cost| cost.expected) else { return false };
+        let margin = share * self.step(self.at);
+        let last = || self.recent[self.recent.len().saturating_sub(SUDDEN)..].iter().map(|sample| sample.exchange);
+        let is_longer = |seconds: f64| seconds > most * expected && seconds - expected > margin;
+        let is_shorter = |seconds: f64| seconds * most < expected && expected - seconds > margin;
+        !self.recent.is_empty() && (last().all(is_longer) || last().all(is_shorter))
     }
 
     pub(super) fn save(&self, state: &mut State) {
@@ -199,6 +242,7 @@ impl Costs {
         state.put("costs", costs);
         state.put("recent", recent.collect::<Vec<f64>>());
         state.put("link", vec![self.latency, self.per_byte, self.compute, self.dense_bytes]);
+        state.put("anchor", self.anchor.map_or(Vec::new(), |(bytes, seconds)| vec![bytes, seconds]));
         state.put("at", self.at as u64);
         state.put("tried", self.tried);
     }
@@ -218,6 +262,11 @@ impl Costs {
         if at >= self.rungs.len() {
             return wrong("at", format!("below {} ratios", self.rungs.len()), at);
         }
+        let anchor = match state.f64s("anchor")? {
+            [] => None,
+            &[bytes, seconds] => Some((bytes, seconds)),
+            other => return wrong("anchor", "0 or 2 numbers".into(), other.len()),
+        };
         let cost = |[known, bytes, compress, exchange, expected]: &[f64; 5]| {
             let expected = Some(*expected).filter(|expected| *expected >= 0.0);
             (*known != 0.0).then_some(Cost { bytes: *bytes, compress: *compress, exchange: *exchange, expected })
@@ -226,7 +275,7 @@ impl Costs {
         let sample = |&[compute, compress, exchange, bytes]: &[f64; 4]| Sample { compute, compress, exchange, bytes };
         self.recent = recent.as_chunks::<4>().0.iter().map(sample).collect();
         (self.latency, self.per_byte, self.compute, self.dense_bytes) = (latency, per_byte, compute, dense_bytes);
-        (self.at, self.tried) = (at, tried);
+        (self.at, self.tried, self.anchor) = (at, tried, anchor);
         Ok(())
     }
 }

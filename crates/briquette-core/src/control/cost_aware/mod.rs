@@ -22,8 +22,11 @@
 //!   `(1 + tolerance)·fastest`. Between two timings of all rungs, a lower ratio replaces the current one only if it is within half
 //!   of the tolerance. This keeps noise from making the rungs alternate;
 //! - if the limit rises to a rung that was never timed, this rung is timed;
-//! - every `look` steps the next lower rung is timed for `samples` steps. If the exchange time of that rung, or of the rung sent,
-//!   has changed by a quarter, and the difference exceeds `tolerance` of the step, the link has changed, and all rungs are timed again.
+//! - every `look` steps the next lower rung is timed for `samples` steps;
+//! - if two exchanges in a row, at that rung or at the rung sent, differ from its expected time by a quarter, and by more than `tolerance` of
+//!   the step, the link has changed. The line `α + β·b` is fitted to these exchanges: by the bandwidth alone, or through the exchange at
+//!   another rung that has already shown the change. The times of all other rungs change in proportion to the line. So the next choice
+//!   follows at once, and no ratio is timed for it. Seconds that the new rung takes correct the line again.
 //!
 //! | symbol | here |
 //! |---|---|
@@ -115,6 +118,8 @@ pub struct CostAware<K> {
     passed_over: Vec<bool>,
     /// The ratio that was sent instead of a rung, and the number of steps during which no higher ratio is tried.
     overruled: Option<(CompressionRatio, u64)>,
+    /// A change of the link that no decision has stated yet.
+    change: Option<String>,
 }
 
 impl<K: Controller> CostAware<K> {
@@ -136,7 +141,7 @@ impl<K: Controller> CostAware<K> {
         let costs = Costs::new(&rungs, world);
         let to_time = (0..rungs.len()).collect();
         let (chosen, until_look) = (rungs.len() - 1, settings.look);
-        let (sent, overruled, passed_over) = (None, None, vec![false; rungs.len()]);
+        let (sent, overruled, change, passed_over) = (None, None, None, vec![false; rungs.len()]);
         Ok(CostAware {
             settings,
             limit,
@@ -150,6 +155,7 @@ impl<K: Controller> CostAware<K> {
             has_started: false,
             passed_over,
             overruled,
+            change,
         })
     }
 
@@ -180,7 +186,7 @@ impl<K: Controller> CostAware<K> {
                 self.costs.draw_line();
                 self.costs.believe(rung);
             } else if is_timed && self.is_surprised() {
-                self.time_all();
+                self.follow();
             }
         }
         self.has_started = true;
@@ -192,12 +198,12 @@ impl<K: Controller> CostAware<K> {
         self.costs.surprise(SURPRISE, self.settings.tolerance.max(LOOKING))
     }
 
-    /// Starts the timing of all rungs again after a change of the link.
-    fn time_all(&mut self) {
-        self.costs.forget();
-        // The highest ratio is popped first.
-        self.to_time = (0..self.rungs.len()).collect();
-        (self.has_started, self.is_chosen, self.until_look) = (false, false, self.settings.look);
+    /// Follows a change of the link.
+    fn follow(&mut self) {
+        self.change = self.costs.follow().map(|[expected, got]| {
+            format!("the link has changed: an exchange takes {:.1} ms, not {:.1}", 1e3 * got, 1e3 * expected)
+        });
+        (self.is_chosen, self.until_look) = (false, self.settings.look);
     }
 
     /// Returns the knee among the allowed rungs.
@@ -223,8 +229,11 @@ impl<K: Controller> CostAware<K> {
             self.costs.believe(self.chosen);
         }
         self.until_look = self.until_look.saturating_sub(1);
-        if is_known && self.is_surprised() {
-            return self.time_all();
+        if self.costs.samples() >= self.settings.samples && self.is_surprised() {
+            return self.follow();
+        }
+        if is_known {
+            self.costs.settle();
         }
         if let Some(below) = self.chosen.checked_sub(1).filter(|_| self.until_look == 0) {
             let more = self.costs.step(below) / self.costs.step(self.chosen) - 1.0;
@@ -298,7 +307,8 @@ impl<K: Controller> Controller for CostAware<K> {
             self.limit.overruled(Ratios::All(self.rungs[rung]));
         }
         let own = if self.has_started { self.reason(before, limit) } else { None };
-        let reason = [own, why].into_iter().flatten().reduce(|own, why| format!("{own}; {why}"));
+        let parts = [self.change.take(), own, why].into_iter().flatten();
+        let reason = parts.reduce(|before, next| format!("{before}; {next}"));
         Decision::all(self.rungs[rung], reason)
     }
 
@@ -377,7 +387,7 @@ impl<K: Controller> Stateful for CostAware<K> {
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
         (self.until_look, self.has_started, self.is_chosen) = (until_look, has_started, is_chosen);
-        (self.passed_over, self.overruled) = (passed_over, overruled);
+        (self.passed_over, self.overruled, self.change) = (passed_over, overruled, None);
         Ok(())
     }
 }

@@ -179,6 +179,53 @@ fn a_bandwidth_that_changes_is_followed_within_50_steps() {
     }
 }
 
+/// Two exchanges show the change. The ratio after them is that of the knee, or becomes it with the next two exchanges.
+#[test]
+fn a_tenfold_change_is_noticed_by_two_exchanges_and_followed_within_ten_steps() {
+    let mut most = 0;
+    for (before, after) in [(1e8, 1e9), (1e9, 1e8), (1e7, 1e8), (1e8, 1e7), (1e9, 1e7), (1e7, 1e9), (1e10, 1e8)] {
+        for change in 60..90 {
+            let machine =
+                |bits_a_second| Machine { values: 1_300_000.0, compute: 0.05, bits_a_second, latency: 1e-3, ..MACHINE };
+            let at = |step: u64| machine(if step < change { before } else { after });
+            let (sent, _) = run(&mut controller(100.0), change + 40, at);
+            let (sent, best) = (&sent[change as usize..], machine(after).best());
+            let settled = (0..sent.len()).find(|first| {
+                sent[*first..].iter().filter(|rung| machine(after).step(**rung) > 1.031 * best).count() <= 2
+            });
+            most = most.max(settled.unwrap());
+            assert!(settled.unwrap() <= 10, "{before} to {after} bit/s at step {change}: {sent:?}");
+        }
+    }
+    // A look at the next lower ratio may be under way.
+    assert!((2..=10).contains(&most), "{most}");
+}
+
+/// A single long exchange is no change of the link.
+#[test]
+fn one_long_exchange_changes_nothing() {
+    let slow = Machine { bits_a_second: MACHINE.bits_a_second / 20.0, ..MACHINE };
+    let (sent, _) = run(&mut controller(100.0), 120, |step| if step % 10 == 5 && step > 30 { slow } else { MACHINE });
+    let (steady, _) = run(&mut controller(100.0), 120, |_| MACHINE);
+    assert_eq!(sent, steady);
+}
+
+#[test]
+fn a_change_of_the_link_is_a_reason() {
+    let (mut controller, layout, mut previous, mut reasons) =
+        (controller(20.0), Layout::flat(78_000), None, Vec::new());
+    for step in 0..40 {
+        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
+        let decision = controller.decide(&Agreed::new(&agreed_step, layout.slots()));
+        reasons.extend(decision.reason.clone().filter(|_| step > 30));
+        let bits_a_second = if step < 30 { 1e7 } else { 1e8 };
+        previous = Some(Machine { bits_a_second, ..MACHINE }.last(decision.ratio().unwrap().get()));
+    }
+    assert!(reasons[0].starts_with("the link has changed: an exchange takes "), "{reasons:?}");
+    assert!(reasons[0].contains("; predicted step "), "{reasons:?}");
+}
+
 /// Holds for any step of the change, including directly after a return to the rung that is sent.
 #[test]
 fn a_slower_link_is_not_answered_by_a_lower_rung_that_was_timed_before() {
