@@ -46,7 +46,7 @@ pub(super) struct Costs {
     latency: f64,
     per_byte: f64,
     compute: f64,
-    /// Bytes and seconds of the exchange after which the line was changed last, until a rung has settled.
+    /// Bytes and seconds of the exchange that changed the line last, until the ratio has settled on it.
     anchor: Option<(f64, f64)>,
     /// The last samples at the present rung, oldest first.
     recent: Vec<Sample>,
@@ -135,7 +135,7 @@ impl Costs {
 
     /// Returns the predicted seconds of the exchange at `rung`: the last measurement. A rung that was never sent is predicted from
     /// its minimum number of bytes.
-    fn exchange(&self, rung: usize) -> f64 {
+    pub(super) fn exchange(&self, rung: usize) -> f64 {
         match &self.rungs[rung] {
             Some(cost) => cost.exchange,
             None => self.line(self.dense_bytes / self.ratios[rung]),
@@ -219,9 +219,14 @@ impl Costs {
         Some([expected?, exchange])
     }
 
-    /// Reports that the present rung takes the expected time.
+    /// Reports that the ratio has settled after a change of the link.
     pub(super) fn settle(&mut self) {
         self.anchor = None;
+    }
+
+    /// Returns whether the link has changed, and the ratio has not settled since.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.anchor.is_some()
     }
 
     /// Returns whether the last two exchange times at the present rung both exceed its expected time, or both fall below it, by more than

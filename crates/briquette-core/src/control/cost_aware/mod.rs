@@ -26,7 +26,8 @@
 //! - if two exchanges in a row, at that rung or at the rung sent, differ from its expected time by a quarter, and by more than `tolerance` of
 //!   the step, the link has changed. The line `α + β·b` is fitted to these exchanges: by the bandwidth alone, or through the exchange at
 //!   another rung that has already shown the change. The times of all other rungs change in proportion to the line. So the next choice
-//!   follows at once, and no ratio is timed for it. Seconds that the new rung takes correct the line again.
+//!   follows at once, and no ratio is timed for it. Seconds that the new rung takes correct the line again. Then the next lower rung is
+//!   timed, unless half of its predicted exchange would be too long.
 //!
 //! | symbol | here |
 //! |---|---|
@@ -187,6 +188,10 @@ impl<K: Controller> CostAware<K> {
                 self.costs.believe(rung);
             } else if is_timed && self.is_surprised() {
                 self.follow();
+            } else if is_timed && self.costs.is_unsettled() {
+                // A second point of the new line, though it is no surprise.
+                self.costs.follow();
+                self.costs.settle();
             }
         }
         self.has_started = true;
@@ -204,6 +209,12 @@ impl<K: Controller> CostAware<K> {
             format!("the link has changed: an exchange takes {:.1} ms, not {:.1}", 1e3 * got, 1e3 * expected)
         });
         (self.is_chosen, self.until_look) = (false, self.settings.look);
+    }
+
+    /// Returns whether a rung may be within the tolerance of the present one although its prediction is not: its exchange may take half of that.
+    fn is_promising(&self, rung: usize) -> bool {
+        let least = self.costs.step(rung) - self.costs.exchange(rung) / 2.0;
+        least <= (1.0 + self.settings.tolerance) * self.costs.step(self.chosen)
     }
 
     /// Returns the knee among the allowed rungs.
@@ -232,10 +243,13 @@ impl<K: Controller> CostAware<K> {
         if self.costs.samples() >= self.settings.samples && self.is_surprised() {
             return self.follow();
         }
-        if is_known {
-            self.costs.settle();
-        }
-        if let Some(below) = self.chosen.checked_sub(1).filter(|_| self.until_look == 0) {
+        let below = self.chosen.checked_sub(1);
+        if self.costs.is_unsettled() && self.costs.samples() >= self.settings.samples {
+            match below.filter(|below| self.is_promising(*below)) {
+                Some(below) => self.to_time.push(below),
+                None => self.costs.settle(),
+            }
+        } else if let Some(below) = below.filter(|_| self.until_look == 0) {
             let more = self.costs.step(below) / self.costs.step(self.chosen) - 1.0;
             let pause = self.settings.samples as f64 * more / LOOKING;
             self.until_look = self.settings.look.max(if pause.is_finite() { pause as u64 } else { 0 });
@@ -296,7 +310,7 @@ impl<K: Controller> Controller for CostAware<K> {
         // ruled out.
         let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
         if timing.is_none() && (is_open || is_settled) {
-            (self.chosen, self.is_chosen) = (self.knee(allowed), true);
+            (self.chosen, self.is_chosen) = (self.knee(allowed), !self.costs.is_unsettled());
         }
         let rung = timing.unwrap_or(self.chosen);
         if self.sent != Some(rung) {
