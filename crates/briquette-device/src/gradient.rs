@@ -1,26 +1,25 @@
 //! Gradients of a rank on its device, for the exchanges of `briquette-core`.
 
+mod messages;
+
 use std::ops::Range;
 
-use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
+use briquette_core::compress::Compressor;
 use briquette_core::error::DeviceError as Failure;
 use briquette_core::reduce::{
     DeviceMemory, DeviceVector, LowRankPlan, NextVelocity, OnDevice, SentStatistics, Velocity,
 };
-use briquette_core::{CompressionRatio, Key, Message, Slot};
+use briquette_core::{Key, Message, Slot};
 
-use crate::encode::{self, Norm};
 use crate::error::DeviceError;
+use crate::feed;
 use crate::low_rank::LowRank;
 use crate::memory::{Memory, values};
 use crate::message::DeviceMessage;
+use crate::pack::{pack, unpack};
 use crate::run::{Run, Vector};
 use crate::sent::{Slots, sent};
 use crate::sums::{Groups, Sums, Terms, first_not_finite, sums};
-use crate::{Encoded, feed};
-
-/// Values that a hard threshold is expected to keep at most, as a share: more cost a second copy.
-const EXPECTED_SHARE: usize = 20;
 
 /// A gradient in the memory of a device, with its average. Made of the tensors of a backward pass, which are read and never written.
 #[derive(Debug)]
@@ -29,6 +28,7 @@ pub struct Gradient {
     /// The gradient, the sum with the residual, or what encoding has left of either.
     values: Vector,
     average: Vector,
+    len: usize,
     /// Messages that were encoded here.
     own: Vec<(Range<usize>, DeviceMessage)>,
     /// Low-rank factors `P` and `Q` of the values.
@@ -45,7 +45,12 @@ impl Gradient {
         for (start, tensor) in tensors {
             feed::copy_to(run, &tensor, 0..tensor.len(), &values, start);
         }
-        Gradient { run: run.clone(), values, average: run.empty(len), own: Vec::new(), factors: None }
+        Gradient::of(run, values)
+    }
+
+    fn of(run: &Run, values: Vector) -> Gradient {
+        let (len, average) = (values.len(), run.empty(values.len()));
+        Gradient { run: run.clone(), values, average, len, own: Vec::new(), factors: None }
     }
 
     /// Returns the index of the first value that is not finite.
@@ -78,50 +83,6 @@ impl Gradient {
     fn failed(&self, operation: &'static str) -> impl Fn(DeviceError) -> Failure + use<> {
         let device = self.run.client().name();
         move |error| Failure::new(device, operation, error.to_string())
-    }
-
-    fn queue(&self, encoding: Encoding, x: &Vector, key: Key) -> Result<Option<Encoded>, DeviceError> {
-        let run = &self.run;
-        Ok(Some(match encoding {
-            Encoding::TopK { ratio, .. } => encode::top_k(run, x, ratio.keep(x.len())),
-            Encoding::HardThreshold { threshold } => {
-                encode::hard_threshold(run, x, threshold, x.len().div_ceil(EXPECTED_SHARE))
-            }
-            Encoding::ThresholdTopK { ratio, sample } => {
-                encode::threshold_top_k(run, x, ratio.keep(x.len()), sample, key)?
-            }
-            Encoding::RandomK { ratio, scaled } => {
-                let random_k = RandomK::ratio(ratio);
-                encode::random_k(run, x, if scaled { random_k.scaled() } else { random_k }, key)
-            }
-            Encoding::MinMax { block } => encode::min_max(run, x, block),
-            Encoding::Half { kind } => encode::half(run, x, kind),
-            Encoding::Natural => encode::natural(run, x, key),
-            Encoding::Qsgd { levels, bucket, euclidean } => {
-                let norm = if euclidean { Norm::L2 } else { Norm::Max };
-                encode::qsgd(run, x, (levels, bucket), norm, key)?
-            }
-            Encoding::TernGrad { clip } => encode::tern_grad(run, x, clip, key)?,
-            Encoding::ScaledSign { bucket } => encode::scaled_sign(run, x, bucket),
-            Encoding::PlainSign { random_zeros } => encode::plain_sign(run, x, random_zeros.then_some(key)),
-            _ => return Ok(None),
-        }))
-    }
-
-    fn read(
-        &self,
-        encoding: Encoding,
-        encoded: Encoded,
-        key: Key,
-        out: &mut Message,
-    ) -> Result<DeviceMessage, DeviceError> {
-        match encoding {
-            Encoding::TopK { values, .. } if values != briquette_core::compress::ValueKind::F32 => {
-                let mut short = TopK::ratio(CompressionRatio::DENSE).with_values(values);
-                encoded.read_coded(&self.run, &mut short, key, out)
-            }
-            _ => encoded.read(&self.run, out),
-        }
     }
 
     fn message(&self, range: &Range<usize>, message: &Message) -> Result<DeviceMessage, DeviceError> {
@@ -162,7 +123,7 @@ impl Gradient {
 
 impl DeviceVector for Gradient {
     fn len(&self) -> usize {
-        self.average.len()
+        self.len
     }
 
     fn fetch(&mut self, range: Range<usize>, out: &mut [f32]) -> OnDevice<()> {
@@ -331,6 +292,25 @@ impl DeviceVector for Gradient {
         Ok(first_not_finite(run, &self.values).map_err(&failed)?.is_none())
     }
 
+    fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {
+        Ok(Box::new(Gradient::of(&self.run, pack(&self.run, &self.values, ranges))))
+    }
+
+    fn unpack(&mut self, ranges: &[Range<usize>], from: Option<&dyn DeviceMemory>) -> OnDevice<()> {
+        unpack(&self.run, from.map(values), ranges, &self.values);
+        Ok(())
+    }
+
+    fn take_average(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        let average = std::mem::replace(&mut self.average, self.run.empty(0));
+        Ok(Memory::boxed(&self.run, average))
+    }
+
+    fn unpack_average(&mut self, ranges: &[Range<usize>], average: &dyn DeviceMemory) -> OnDevice<()> {
+        unpack(&self.run, Some(values(average)), ranges, &self.average);
+        Ok(())
+    }
+
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
         let values = std::mem::replace(&mut self.values, self.run.empty(0));
         Ok(Memory::boxed(&self.run, values))
@@ -357,29 +337,5 @@ impl Gradient {
 
     fn factors(&self) -> &[Vector; 2] {
         self.factors.as_ref().expect("a right factor comes before products")
-    }
-
-    /// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does.
-    fn sparse_statistics(
-        &self,
-        x: &Vector,
-        message: &Message,
-        indices: &[u32],
-        slots: &[Slot],
-    ) -> Result<Vec<(f64, usize)>, DeviceError> {
-        let before = self.run.read(&encode::gather(&self.run, x, indices))?;
-        let sent = crate::sparse::kept_values(message)?;
-        let start = slots.first().map_or(0, |slot| slot.range().start);
-        let mut from = 0;
-        let slot = |slot: &Slot| {
-            let to = from + indices[from..].partition_point(|&index| (index as usize) < slot.range().end - start);
-            let pairs = before[from..to].iter().zip(&sent[from..to]);
-            from = to;
-            pairs.fold((0.0, 0), |(energy, values), (before, sent)| {
-                let (before, value) = (f64::from(*before), f64::from(*sent));
-                (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
-            })
-        };
-        Ok(slots.iter().map(slot).collect())
     }
 }

@@ -71,6 +71,7 @@ mod memory;
 mod message;
 mod min_max;
 mod natural;
+mod pack;
 #[cfg(all(test, feature = "ptx"))]
 mod ptx;
 mod random;
@@ -92,6 +93,7 @@ pub use feed::{accumulate, clear_range, copy_to, feed, scale, take_momentum};
 pub use gradient::Gradient;
 pub use low_rank::LowRank;
 pub use message::DeviceMessage;
+pub use pack::{pack, unpack};
 pub use run::{Run, Vector, Work};
 pub use sent::{Sent, Slots, sent};
 pub use sums::{Groups, Sums, Terms, first_not_finite, sums};

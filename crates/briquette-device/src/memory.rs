@@ -1,4 +1,4 @@
-//! Residuals and velocities in the memory of a device, between the exchanges of `briquette-core`.
+//! Residuals, velocities and packed values in the memory of a device, during and between the exchanges of `briquette-core`.
 
 use std::any::Any;
 use std::ops::Range;
@@ -6,9 +6,10 @@ use std::ops::Range;
 use briquette_core::reduce::DeviceMemory;
 
 use crate::feed;
+use crate::pack::{pack, unpack};
 use crate::run::{Run, Vector};
 
-/// A residual or a velocity in the memory of a device.
+/// Values in the memory of a device.
 #[derive(Debug)]
 pub(crate) struct Memory {
     run: Run,
@@ -35,6 +36,14 @@ impl DeviceMemory for Memory {
         }
     }
 
+    fn pack(&self, ranges: &[Range<usize>]) -> Box<dyn DeviceMemory> {
+        Memory::boxed(&self.run, pack(&self.run, &self.values, ranges))
+    }
+
+    fn unpack(&mut self, ranges: &[Range<usize>], from: &dyn DeviceMemory) {
+        unpack(&self.run, Some(values(from)), ranges, &self.values);
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -44,7 +53,7 @@ impl DeviceMemory for Memory {
     }
 }
 
-/// Returns the values of a residual or velocity of this device.
+/// Returns the values of memory of this device.
 pub(crate) fn values(memory: &dyn DeviceMemory) -> &Vector {
     let memory: &Memory = memory.as_any().downcast_ref().expect("a residual of this device");
     &memory.values

@@ -12,7 +12,9 @@ use cubecl_llvm::nvptx::ptx_version::PtxVersion;
 use cubecl_llvm::{LlvmTarget, PlironArtifact, PlironCompiler, PlironOptions};
 
 use crate::add::{ADD, MASK, SUBTRACT};
-use crate::{add, collect, dither, encode, feed, half, low_rank, min_max, natural, random, select, sent, sign, sums};
+use crate::{
+    add, collect, dither, encode, feed, half, low_rank, min_max, natural, pack, random, select, sent, sign, sums,
+};
 
 fn properties() -> Arc<DeviceProperties> {
     let hardware = HardwareProperties {
@@ -113,6 +115,8 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         min_max::encode::Encode(256, b(), b(), b(), b(), (), (), true);
         min_max::encode::Encode(256, b(), b(), b(), b(), (), (), false);
         natural::encode::Encode(256, b(), b(), b(), (), ());
+        pack::moved::Moved(256, b(), b(), b(), true, 256);
+        pack::moved::Moved(256, b(), b(), b(), false, 256);
         random::words::Words(256, b(), (), ());
         select::histogram::Histogram(256, b(), b(), b(), 20, 11, 256);
         select::find::Find(256, b(), b(), 11, false, 256);

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::DeviceError;
 use crate::math::{LowRankPlan, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
@@ -24,26 +25,61 @@ pub enum Kernels {
 pub struct HostDevice {
     values: Vec<f32>,
     average: Vec<f32>,
+    len: usize,
     /// The low-rank factors of the values.
     factors: [Vec<f32>; 2],
     kernels: Kernels,
-    /// Bytes from the device to the host.
-    pub down: usize,
-    /// Bytes from the host to the device.
-    pub up: usize,
-    /// Number of operations that succeed before all fail, if any fails.
-    pub fails_after: Option<usize>,
+    /// Shared by the vectors that were packed from this one.
+    bus: Arc<Mutex<Bus>>,
 }
 
-/// A residual on this device.
+/// The bytes so far, and the number of operations that succeed before one fails.
+#[derive(Debug, Default)]
+struct Bus {
+    down: usize,
+    up: usize,
+    left: Option<usize>,
+    /// Set if only one operation fails.
+    is_once: bool,
+}
+
+/// Values on this device.
 #[derive(Debug)]
 struct Memory(Vec<f32>);
 
 impl HostDevice {
     /// Creates a vector of these values.
     pub fn new(values: Vec<f32>, kernels: Kernels) -> Self {
-        let average = vec![f32::NAN; values.len()];
-        HostDevice { values, average, factors: Default::default(), kernels, down: 0, up: 0, fails_after: None }
+        HostDevice::on(values, kernels, Arc::default())
+    }
+
+    fn on(values: Vec<f32>, kernels: Kernels, bus: Arc<Mutex<Bus>>) -> Self {
+        let (len, average) = (values.len(), vec![f32::NAN; values.len()]);
+        HostDevice { values, average, len, factors: Default::default(), kernels, bus }
+    }
+
+    /// Sets the number of operations that succeed before all fail. Operations on packed vectors count as well.
+    pub fn fail_after(&mut self, operations: usize) {
+        self.bus().left = Some(operations);
+    }
+
+    /// Sets the number of operations that succeed before one fails.
+    pub fn fail_once_after(&mut self, operations: usize) {
+        (self.bus().left, self.bus().is_once) = (Some(operations), true);
+    }
+
+    /// Returns the bytes from the device to the host.
+    pub fn down(&self) -> usize {
+        self.bus().down
+    }
+
+    /// Returns the bytes from the host to the device.
+    pub fn up(&self) -> usize {
+        self.bus().up
+    }
+
+    fn bus(&self) -> MutexGuard<'_, Bus> {
+        self.bus.lock().expect("nothing panics with this lock")
     }
 
     /// Returns the average.
@@ -52,25 +88,21 @@ impl HostDevice {
     }
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
-        match &mut self.fails_after {
-            Some(0) => Err(DeviceError::new("host twin", operation, "the device is lost")),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        let mut bus = self.bus();
+        let fails = bus.left == Some(0);
+        bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
+        if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }
     }
 }
 
 impl DeviceVector for HostDevice {
     fn len(&self) -> usize {
-        self.average.len()
+        self.len
     }
 
     fn fetch(&mut self, range: Range<usize>, out: &mut [f32]) -> OnDevice<()> {
         self.run("fetch")?;
-        self.down += 4 * range.len();
+        self.bus().down += 4 * range.len();
         out.copy_from_slice(&self.values[range]);
         Ok(())
     }
@@ -83,13 +115,13 @@ impl DeviceVector for HostDevice {
 
     fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
         self.run("energies")?;
-        self.down += 8 * slots.len();
+        self.bus().down += 8 * slots.len();
         Ok(slots.iter().map(|slot| norm2(&self.values[slot.range()])).collect())
     }
 
     fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
         self.run("add_residual")?;
-        self.down += 16 * slots.len();
+        self.bus().down += 16 * slots.len();
         let zeros = vec![0.0; self.values.len()];
         let residual = residual.map_or(&zeros, |residual| &memory(residual).0);
         let mut sum = vec![0.0; self.values.len()];
@@ -107,7 +139,7 @@ impl DeviceVector for HostDevice {
 
     fn total(&mut self) -> OnDevice<f64> {
         self.run("total")?;
-        self.down += 8;
+        self.bus().down += 8;
         Ok(total(&self.values))
     }
 
@@ -118,7 +150,7 @@ impl DeviceVector for HostDevice {
         slots: &[Slot],
     ) -> OnDevice<NextVelocity> {
         self.run("accumulate")?;
-        self.down += 16 * slots.len();
+        self.bus().down += 16 * slots.len();
         let zeros = vec![0.0; self.values.len()];
         let now = now.map(|now| now.map_or(&zeros, |now| &memory(now).0));
         // What a slot without a gradient has here is never used.
@@ -166,7 +198,7 @@ impl DeviceVector for HostDevice {
             return Ok(false);
         }
         compressor.compress_into(&self.values[range], key, out);
-        self.down += out.encoded_len();
+        self.bus().down += out.encoded_len();
         Ok(true)
     }
 
@@ -183,16 +215,19 @@ impl DeviceVector for HostDevice {
         }
         let average = &mut self.average[range];
         average.fill(0.0);
+        let mut up = 0;
         for (rank, message) in messages.iter().enumerate() {
-            self.up += if rank == own { 0 } else { message.encoded_len() };
+            up += if rank == own { 0 } else { message.encoded_len() };
             message.add_to(weight, average).expect("a message that the host has checked");
         }
-        Ok(Some(all_finite(average)))
+        let finite = all_finite(average);
+        self.bus().up += up;
+        Ok(Some(finite))
     }
 
     fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()> {
         self.run("put_average")?;
-        self.up += 4 * values.len();
+        self.bus().up += 4 * values.len();
         self.average[start..start + values.len()].copy_from_slice(values);
         Ok(())
     }
@@ -215,32 +250,57 @@ impl DeviceVector for HostDevice {
             return Ok(false);
         }
         plan.project_left(&self.values, q, out, &mut Vec::new());
-        self.up += 4 * q.len();
-        self.down += 4 * out.len();
+        self.bus().up += 4 * q.len();
+        self.bus().down += 4 * out.len();
         Ok(true)
     }
 
     fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
         self.run("right_factor")?;
         plan.project_right(&self.values, p, out, &mut Vec::new());
-        self.up += 4 * p.len();
-        self.down += 4 * out.len();
+        self.bus().up += 4 * p.len();
+        self.bus().down += 4 * out.len();
         self.factors = [p.to_vec(), out.to_vec()];
         Ok(())
     }
 
     fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
         self.run("put_product")?;
-        self.up += 4 * (q.len() + dense.len());
+        self.bus().up += 4 * (q.len() + dense.len());
         plan.put_product((&self.factors[0], q), dense, &mut self.average, &mut Vec::new());
         Ok(self.average.iter().position(|value| !value.is_finite()))
     }
 
     fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool> {
         self.run("subtract_product")?;
-        self.down += 16 * slots.len();
+        self.bus().down += 16 * slots.len();
         let [p, q] = &self.factors;
         Ok(plan.subtract_product((p, q), &mut self.values, kept, (&mut Vec::new(), &mut Vec::new())))
+    }
+
+    fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {
+        self.run("pack")?;
+        Ok(Box::new(HostDevice::on(packed(&self.values, ranges), self.kernels, self.bus.clone())))
+    }
+
+    fn unpack(&mut self, ranges: &[Range<usize>], values: Option<&dyn DeviceMemory>) -> OnDevice<()> {
+        self.run("unpack")?;
+        match values {
+            Some(values) => unpack(&mut self.values, ranges, memory(values)),
+            None => ranges.iter().for_each(|range| self.values[range.clone()].fill(0.0)),
+        }
+        Ok(())
+    }
+
+    fn take_average(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.run("take_average")?;
+        Ok(Box::new(Memory(std::mem::take(&mut self.average))))
+    }
+
+    fn unpack_average(&mut self, ranges: &[Range<usize>], average: &dyn DeviceMemory) -> OnDevice<()> {
+        self.run("unpack_average")?;
+        unpack(&mut self.average, ranges, memory(average));
+        Ok(())
     }
 
     fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
@@ -250,7 +310,7 @@ impl DeviceVector for HostDevice {
 
     fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
         self.run("upload")?;
-        self.up += 4 * values.len();
+        self.bus().up += 4 * values.len();
         Ok(Box::new(Memory(values.to_vec())))
     }
 }
@@ -269,6 +329,14 @@ impl DeviceMemory for Memory {
         }
     }
 
+    fn pack(&self, ranges: &[Range<usize>]) -> Box<dyn DeviceMemory> {
+        Box::new(Memory(packed(&self.0, ranges)))
+    }
+
+    fn unpack(&mut self, ranges: &[Range<usize>], values: &dyn DeviceMemory) {
+        unpack(&mut self.0, ranges, memory(values));
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -276,6 +344,19 @@ impl DeviceMemory for Memory {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+fn packed(values: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {
+    ranges.iter().flat_map(|range| &values[range.clone()]).copied().collect()
+}
+
+fn unpack(values: &mut [f32], ranges: &[Range<usize>], packed: &Memory) {
+    let mut start = 0;
+    for range in ranges {
+        values[range.clone()].copy_from_slice(&packed.0[start..start + range.len()]);
+        start += range.len();
+    }
+    assert_eq!(start, packed.0.len(), "packed values have the length of their ranges");
 }
 
 fn memory(memory: &dyn DeviceMemory) -> &Memory {

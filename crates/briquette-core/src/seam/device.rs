@@ -12,9 +12,10 @@
 //! | momentum correction, inner momentum | the reducer inside subtracts its contribution |
 //! | norms, sums and energies of slots for a controller | always; for *gains*, the values are copied |
 //! | PowerSGD | the device has kernels for its products; the host orthonormalizes the factors |
+//! | slots with separate reducers (rules, `dense_below`) | always: each group is packed into a separate device vector, to which this table applies |
 //! | everything else | never: the values are copied |
 //!
-//! [`DeviceMemory`] is a residual or a velocity that stays on the device between steps. A checkpoint fetches it, so a run continues on either side.
+//! [`DeviceMemory`] is a residual or a velocity that stays on the device between steps, or packed values. A checkpoint fetches it, so a run continues on either side.
 
 mod part;
 mod vector;
@@ -56,10 +57,13 @@ impl<'a> DeviceInput<'a> {
     /// # Errors
     /// [`DeviceError`] if the device fails, or has failed during the exchange.
     pub fn finish(&mut self, average: &[f32]) -> OnDevice<()> {
-        if let Some(failed) = self.failed.take() {
-            return Err(failed);
-        }
+        self.check()?;
         put_missing(self.vector, &mut self.averaged, average)
+    }
+
+    /// Returns the failure that was recorded, if there is one.
+    pub(crate) fn check(&mut self) -> OnDevice<()> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 }
 

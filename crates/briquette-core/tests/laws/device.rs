@@ -44,7 +44,7 @@ impl OnDevices {
         }
         let mut vector = HostDevice::new(own.clone(), self.kernels);
         let lost = self.lost.filter(|(at, _)| *at == step && comm.rank() == 1);
-        vector.fails_after = lost.map(|(_, operations)| operations);
+        lost.into_iter().for_each(|(_, operations)| vector.fail_after(operations));
         let mut average = Vec::new();
         let mut input = DeviceInput::new(&mut vector, cx.slots.len());
         strategy.during_backward(&mut input, &mut average, cx, comm)?;
@@ -96,6 +96,12 @@ fn velocities_have_the_bits_of_the_host_around_rules_and_ladders() {
         for reducer in [
             format!("reducer = 'gather:topk:4x'\n{rules}"),
             format!("reducer = 'gather:qsgd:4'\n{rules}"),
+            format!("reducer = 'ladder:topk:4x'\n{rules}"),
+            format!("reducer = 'power-sgd:1'\n{rules}"),
+            "reducer = 'dense'\nrules = [{ slots = '*weight', reducer = 'gather:topk:4x' }]".to_owned(),
+            "reducer = 'gather:topk:4x,per-slot=true'\ndense_below = 20".to_owned(),
+            "reducer = 'gather:topk:4x,per-slot=true'\ndense_below = 20\ncontroller = 'schedule:1x'".to_owned(),
+            format!("reducer = 'gather:topk:4x'\nbucket_values = 32\n{rules}"),
             "reducer = 'gather:topk:4x,per-slot=true'".to_owned(),
             "reducer = 'ladder:topk:4x'".to_owned(),
             "reducer = 'power-sgd:1'".to_owned(),
@@ -133,10 +139,12 @@ fn a_lost_device_is_named_and_leaves_no_trace() {
         "reducer=power-sgd:1 feedback=error",
         "reducer=gather:minmax feedback=none",
         "reducer=dense",
+        "reducer=gather:topk:4x,per-slot=true feedback=error dense_below=20",
+        "reducer=gather:topk:4x,per-slot=true feedback=momentum dense_below=20",
     ] {
         let config: Config = text.parse().unwrap();
         let mut lost = 0;
-        for operations in 0..8 {
+        for operations in 0..20 {
             let on_devices = OnDevices { lost: Some((2, operations)), ..OnDevices::new(&config, Kernels::All) };
             let setup = Setup::short(&on_devices, 2);
             let outcomes = each_rank(Local::world(2), |mut comm, rank| {
@@ -175,6 +183,31 @@ fn a_copy_is_read_again_when_the_vector_has_changed() {
     assert_eq!(input.wait(0..2, &mut comm), [11.0, 22.0]);
 }
 
+#[test]
+fn ranges_of_a_part_are_packed_and_copied_back_to_their_places() {
+    let mut vector = HostDevice::new((0..8).map(|i| i as f32).collect(), Kernels::All);
+    let (mut input, mut comm) = (DeviceInput::new(&mut vector, 1), Local::world(1).remove(0));
+    input.wait(0..8, &mut comm);
+    let mut part = input.device().unwrap().part(2..8);
+    let mut packed = part.pack(&[3..5, 0..1, 2..2]).unwrap();
+    let mut values = [0.0; 3];
+    packed.fetch(0..3, &mut values).unwrap();
+    assert_eq!((packed.len(), values), (3, [5.0, 6.0, 2.0]));
+    let left = part.upload(&[10.0, 20.0]).unwrap();
+    part.unpack(&[1..2, 5..6], Some(&*left)).unwrap();
+    part.unpack(&[3..5], None).unwrap();
+    packed.put_average(0, &[-1.0, -2.0, -3.0]).unwrap();
+    part.unpack_average(&[3..5, 0..1, 2..2], &*packed.take_average().unwrap()).unwrap();
+    let mut velocity = part.upload(&[0.5; 8]).unwrap();
+    let mut masked = part.pack_velocity(&[0..1, 4..6], &*velocity);
+    masked.restore(None, &[1..3]);
+    part.unpack_velocity(&[0..1, 4..6], &*masked, &mut *velocity);
+    assert_eq!(velocity.fetch(), [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 0.0]);
+    assert_eq!(input.wait(0..8, &mut comm), [0.0, 1.0, 2.0, 10.0, 4.0, 0.0, 0.0, 20.0], "read again");
+    input.finish(&[7.0; 8]).unwrap();
+    assert_eq!(vector.into_average(), [7.0, 7.0, -3.0, 7.0, 7.0, -1.0, -2.0, 7.0]);
+}
+
 /// The first value is averaged on the device, the second on the host.
 #[test]
 fn momentum_is_subtracted_from_the_whole_average() {
@@ -189,7 +222,7 @@ fn momentum_is_subtracted_from_the_whole_average() {
     assert_eq!((next.fetch(), bad), (vec![1.0, 2.0], None));
     assert_eq!(input.wait(0..2, &mut comm), [1.0, 2.0], "the vector is as before");
     input.finish(&[f32::NAN; 2]).unwrap();
-    assert_eq!((vector.down, vector.up), (8, 8 + 4), "the velocity and the second value");
+    assert_eq!((vector.down(), vector.up()), (8, 8 + 4), "the velocity and the second value");
     assert_eq!(vector.into_average(), [1.0 - 5.0, 2.0 - 10.0]);
 }
 
@@ -200,15 +233,35 @@ fn a_value_is_fetched_once() {
     for range in [2..3, 0..1, 0..4, 1..4] {
         assert_eq!(input.wait(range.clone(), &mut comm), &[1.0, 2.0, 3.0, 4.0][range]);
     }
-    assert_eq!(vector.down, 16);
+    assert_eq!(vector.down(), 16);
+}
+
+/// Bytes down and up in a step after the first, as shares of the gradient, of rank 0 of two.
+fn moved(config: &Config, kernels: Kernels) -> [f64; 2] {
+    let layout = laws::long();
+    let moved = each_rank(Local::world(2), |mut comm, rank| {
+        let mut strategy = config.build(&layout, 2).unwrap();
+        let mut moved = [0, 0];
+        for step in 0..3 {
+            let agreed_step = briquette_core::reduce::AgreedStep { step, ..Default::default() };
+            let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
+            let mut vector = HostDevice::new(laws::gradient(&layout, rank, step), kernels);
+            let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, cx.slots.len()));
+            strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
+            input.finish(&average).unwrap();
+            strategy.commit();
+            assert_eq!(vector.len(), layout.len());
+            moved = [vector.down(), vector.up()];
+        }
+        moved.map(|bytes| bytes as f64 / (4 * layout.len()) as f64)
+    });
+    moved[0]
 }
 
 /// Bytes across the bus in a step of top-k 1 %, after the first: the message down, the other rank's message up.
 #[test]
 fn only_messages_cross_the_bus() {
     briquette_zoo::install();
-    let layout = laws::long();
-    let dense = 4 * layout.len();
     for (text, kernels, down, up) in [
         ("reducer=gather:topk:100x feedback=error", Kernels::All, 0.01..0.02, 0.01..0.02),
         ("reducer=gather:topk:100x feedback=none", Kernels::All, 0.01..0.02, 0.01..0.02),
@@ -235,26 +288,51 @@ fn only_messages_cross_the_bus() {
         ("reducer=gather:topk:100x feedback=inner-momentum", Kernels::Encoders, 0.01..0.02, 1.0..1.01),
         ("reducer=gather:topk:100x feedback=error", Kernels::None, 1.0..1.01, 1.0..2.01),
         ("reducer=dense", Kernels::All, 1.0..1.01, 1.0..1.01),
+        // 6 % of the values are in slots below 1024 values, which are sent dense; of the others, only messages are read.
+        ("reducer=gather:topk:100x,per-slot=true feedback=error", Kernels::All, 0.06..0.08, 0.06..0.08),
+        ("reducer=gather:topk:100x,per-slot=true feedback=none", Kernels::All, 0.06..0.08, 0.06..0.08),
+        ("reducer=gather:topk:100x,per-slot=true feedback=momentum", Kernels::All, 0.06..0.08, 0.06..0.08),
+        ("reducer=gather:topk:100x,per-slot=true feedback=inner-momentum", Kernels::All, 0.06..0.08, 0.06..0.08),
+        (
+            "reducer=gather:topk:10x,per-slot=true feedback=error controller=accordion:10x,interval=3,window=1,per_slot=true",
+            Kernels::All,
+            0.1..0.2,
+            0.1..0.2,
+        ),
     ] {
-        let config: Config = text.parse().unwrap();
-        let moved = each_rank(Local::world(2), |mut comm, rank| {
-            let mut strategy = config.build(&layout, 2).unwrap();
-            let mut moved = [0, 0];
-            for step in 0..3 {
-                let agreed_step = briquette_core::reduce::AgreedStep { step, ..Default::default() };
-                let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
-                let mut vector = HostDevice::new(laws::gradient(&layout, rank, step), kernels);
-                let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, cx.slots.len()));
-                strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
-                input.finish(&average).unwrap();
-                strategy.commit();
-                assert_eq!(vector.len(), layout.len());
-                moved = [vector.down, vector.up];
-            }
-            moved.map(|bytes| bytes as f64 / dense as f64)
-        });
-        let [got_down, got_up] = moved[0];
+        let [got_down, got_up] = moved(&text.parse().unwrap(), kernels);
         println!("{text}, {kernels:?}: {got_down:.4} down, {got_up:.4} up");
         assert!(down.contains(&got_down) && up.contains(&got_up), "{text}, {kernels:?}: {got_down} down, {got_up} up");
+    }
+}
+
+/// A rule for 18 % of the values.
+#[test]
+fn only_messages_and_dense_slots_cross_the_bus_around_rules() {
+    briquette_zoo::install();
+    let with = |main: &str, rule: &str, feedback: &str| -> Config {
+        let rules = format!("rules = [{{ slots = '*bias', reducer = '{rule}' }}]");
+        toml::from_str(&format!("feedback = '{feedback}'\nreducer = '{main}'\n{rules}")).unwrap()
+    };
+    for (main, rule, down, up) in [
+        ("gather:topk:100x", "dense", 0.18..0.2, 0.18..0.2),
+        ("gather:topk:100x", "gather:sign", 0.015..0.03, 0.015..0.03),
+        ("gather:minmax", "gather:topk:100x", 0.2..0.23, 0.2..0.23),
+        // The matrices are 82 % of the values.
+        ("power-sgd:1", "dense", 0.2..0.22, 0.2..0.24),
+        ("dense", "gather:topk:100x", 0.81..0.83, 0.81..0.83),
+        ("gather:topk:100x", "gather:qsgd:4", 0.03..0.06, 0.03..0.06),
+    ] {
+        for feedback in ["error", "none", "momentum", "inner-momentum"] {
+            if feedback == "none" && main == "power-sgd:1" {
+                continue;
+            }
+            let [got_down, got_up] = moved(&with(main, rule, feedback), Kernels::All);
+            println!("{main} and {rule}, {feedback}: {got_down:.4} down, {got_up:.4} up");
+            assert!(
+                down.contains(&got_down) && up.contains(&got_up),
+                "{main} and {rule}, {feedback}: {got_down} down, {got_up} up"
+            );
+        }
     }
 }

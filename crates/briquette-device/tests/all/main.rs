@@ -1,6 +1,7 @@
 //! Host and device: what kernels make has the bits of `briquette-core`, on every runtime of this build.
 
 mod devices;
+mod packed;
 mod twins;
 mod vectors;
 mod worlds;

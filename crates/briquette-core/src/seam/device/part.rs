@@ -187,11 +187,55 @@ impl DevicePart<'_> {
     }
 
     /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish).
-    fn or_fail(&mut self, finite: OnDevice<bool>) -> bool {
+    pub(crate) fn or_fail(&mut self, finite: OnDevice<bool>) -> bool {
         finite.unwrap_or_else(|error| {
             self.input.failed.get_or_insert(error);
             true
         })
+    }
+
+    /// As [`DeviceVector::pack`], for ranges of this part.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {
+        self.input.vector.pack(&self.in_vector(ranges))
+    }
+
+    /// As [`DeviceVector::unpack`], for ranges of this part.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn unpack(&mut self, ranges: &[Range<usize>], values: Option<&dyn DeviceMemory>) -> OnDevice<()> {
+        self.input.fetched.clear();
+        self.input.vector.unpack(&self.in_vector(ranges), values)
+    }
+
+    /// As [`DeviceVector::unpack_average`], for ranges of this part.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn unpack_average(&mut self, ranges: &[Range<usize>], average: &dyn DeviceMemory) -> OnDevice<()> {
+        let ranges = self.in_vector(ranges);
+        self.input.vector.unpack_average(&ranges, average)?;
+        self.input.averaged.extend(ranges);
+        Ok(())
+    }
+
+    /// As [`DeviceMemory::pack`], for ranges of this part of a velocity of the whole vector.
+    pub fn pack_velocity(&self, ranges: &[Range<usize>], velocity: &dyn DeviceMemory) -> Box<dyn DeviceMemory> {
+        velocity.pack(&self.in_vector(ranges))
+    }
+
+    /// As [`DeviceMemory::unpack`], for ranges of this part of a velocity of the whole vector.
+    pub fn unpack_velocity(&self, ranges: &[Range<usize>], values: &dyn DeviceMemory, velocity: &mut dyn DeviceMemory) {
+        velocity.unpack(&self.in_vector(ranges), values);
+    }
+
+    /// Returns the positions in the vector of ranges of this part.
+    fn in_vector(&self, ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+        let start = self.range.start;
+        ranges.iter().map(|range| start + range.start..start + range.end).collect()
     }
 
     /// As [`DeviceVector::take`].

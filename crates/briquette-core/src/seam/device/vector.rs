@@ -160,6 +160,30 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool>;
 
+    /// Returns a new vector on the same device, which holds the values of these ranges, one after another, and has room for their average.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>>;
+
+    /// Copies packed values to these ranges, or sets the ranges to 0 if there are none.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn unpack(&mut self, ranges: &[Range<usize>], values: Option<&dyn DeviceMemory>) -> OnDevice<()>;
+
+    /// Takes the average. The vector has none afterwards.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn take_average(&mut self) -> OnDevice<Box<dyn DeviceMemory>>;
+
+    /// Copies a packed average to these ranges of the average.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn unpack_average(&mut self, ranges: &[Range<usize>], average: &dyn DeviceMemory) -> OnDevice<()>;
+
     /// Takes the values as a residual. The vector has none afterwards.
     ///
     /// # Errors
@@ -173,13 +197,19 @@ pub trait DeviceVector: Send {
     fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>>;
 }
 
-/// A residual or a velocity in the memory of a device.
+/// Values in the memory of a device: a residual, a velocity, or packed values.
 pub trait DeviceMemory: Send + fmt::Debug {
     /// Copies the values to the host.
     fn fetch(&self) -> Vec<f32>;
 
     /// Copies these ranges from other memory of the same device and length, or sets them to 0 if there is none.
     fn restore(&mut self, from: Option<&dyn DeviceMemory>, ranges: &[Range<usize>]);
+
+    /// Returns new memory on the same device, which holds the values of these ranges, one after another.
+    fn pack(&self, ranges: &[Range<usize>]) -> Box<dyn DeviceMemory>;
+
+    /// Copies packed values to these ranges.
+    fn unpack(&mut self, ranges: &[Range<usize>], values: &dyn DeviceMemory);
 
     /// Returns itself, for its device to find the memory behind it.
     fn as_any(&self) -> &dyn Any;
