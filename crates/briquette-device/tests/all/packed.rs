@@ -11,6 +11,7 @@ use briquette_device::{Gradient, Run, pack, unpack};
 use crate::devices::{normal, runs, same};
 
 /// Ranges of vectors: none, empty ones, one slot, neighbors, any order, many slots, and borders next to those of tiles.
+#[allow(clippy::single_range_in_vec_init)] // one range is one slot
 fn cases() -> Vec<(usize, Vec<Range<usize>>)> {
     let many = |len: usize, stride: usize, slot: usize| {
         (len, (0..len / stride).map(|index| index * stride + 1..index * stride + 1 + slot).collect())
