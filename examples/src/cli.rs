@@ -336,7 +336,8 @@ fn report(settings: &Settings, summary: &Summary, control: &Control) {
     if let Some(seconds) = summary.simulated_seconds {
         let Settings { network, clock, .. } = settings;
         let length = settings.network().ok().and_then(|network| network.repeats_after());
-        let again = length.filter(|length| seconds > *length).map(|length| format!(", which starts over every {length} s"));
+        let again =
+            length.filter(|length| seconds > *length).map(|length| format!(", which starts over every {length} s"));
         let again = again.unwrap_or_default();
         control.say(format_args!("simulated time    {seconds:.1} s on {network}{again}, with clock {clock}"));
     }
