@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use briquette_core::compress::{Compressor, min_max::MinMax, top_k::TopK};
 use briquette_core::laws::{HostDevice, Kernels};
-use briquette_core::reduce::{DeviceMemory, DeviceVector, SentStatistics};
+use briquette_core::reduce::{DeviceVector, SentStatistics};
 use briquette_core::{Key, Layout, Message};
-use briquette_device::{Gradient, Run, pack, unpack};
+use briquette_device::{Gradient, pack, unpack};
 
 use crate::devices::{normal, runs, same};
 
