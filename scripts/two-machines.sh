@@ -58,12 +58,15 @@ shape() {
 }
 # follow FILE: shapes both ends as the trace says, until it is ended.
 follow() {
-    local begin=$EPOCHREALTIME due=0 length second mbit
+    local begin=$EPOCHREALTIME due=0 length left never second mbit
+    exec {never}<> <(:)
     while :; do
         while IFS=, read -r second mbit _; do
             length=$second
-            sleep "$(awk -v now="$EPOCHREALTIME" -v begin="$begin" -v at="$due" -v second="$second" \
-                'BEGIN { left = begin + at + second - now; print left > 0 ? left : 0 }')"
+            left=$(awk -v now="$EPOCHREALTIME" -v begin="$begin" -v at="$due" -v second="$second" \
+                'BEGIN { left = begin + at + second - now; print left > 0 ? left : 0 }')
+            # Waits as sleep does, without a process that would outlive this one.
+            read -rt "$left" -u "$never" || true
             [ -z "$mbit" ] || shape "${mbit}mbit"
         done < <(grep -v '^#' "$1" | tail -n +2)
         due=$(awk -v due="$due" -v round="$length" 'BEGIN { print due + round }')

@@ -14,7 +14,7 @@ const TRAINER: &str = env!("CARGO_BIN_EXE_cifar");
 const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden_errors.txt");
 
 /// Mistakes on one machine.
-const ALONE: [&str; 36] = [
+const ALONE: [&str; 37] = [
     // Words that are not known.
     "cifar --rank 3",
     "cifar --ranks two",
@@ -27,6 +27,7 @@ const ALONE: [&str; 36] = [
     "cifar --dataset generated --backend abacus",
     "cifar --dataset generated --device 7",
     "cifar --dataset generated --network fast",
+    "cifar --dataset generated --network trace:absent.csv",
     "cifar --dataset generated --compressor topk:2",
     "cifar --dataset generated --rules fc",
     // Numbers that cannot be.

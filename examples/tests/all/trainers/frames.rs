@@ -32,6 +32,20 @@ fn recorded_frames_replay_to_the_seconds_of_a_run_on_another_network() {
 }
 
 #[test]
+fn a_trace_that_ends_before_the_run_starts_over_and_the_run_says_so() {
+    let runs = Runs::default();
+    // Six steps of 50 ms, of which the third one begins on a link that is 1000 times slower.
+    std::fs::write(runs.path("link.csv"), "seconds,mbit,ms\n0,1000,0\n0.11,1,0\n0.2,,\n").unwrap();
+    let small = SMALL.replace("100mbit,1ms", "trace:link.csv");
+    let ended = runs.run(CIFAR, &format!("{small} --compressor topk:100x --feedback error --out run")).succeeds();
+    assert!(ended.stdout.contains("s on trace:link.csv, which starts over every 0.2 s"), "{}", ended.stdout);
+    let ends: Vec<f64> = runs.metrics("run").iter().map(|step| step.simulated_seconds.unwrap()).collect();
+    let steps: Vec<f64> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // The second step is on the fast link and the third on the slow one; in the second round it is fast again.
+    assert!(steps[0] < 0.055 && steps[1] > 0.06 && steps[2..].iter().any(|step| *step < 0.055), "{ends:?}");
+}
+
+#[test]
 fn seconds_of_compressing_are_replayed_too() {
     let runs = Runs::default();
     std::fs::write(runs.path("codecs.csv"), "reducer,ratio,values,seconds\ngather:topk:10x,10,77850,0.01\n").unwrap();

@@ -162,6 +162,27 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
     assert_eq!(runs.summary("threads"), runs.summary("machines"));
 }
 
+/// The link between the machines changes its bandwidth, and is down for half a second: the bits are those of threads.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_machines_on_a_link_trace_train_to_the_bits_of_threads() {
+    launcher();
+    let runs = Runs::default();
+    std::fs::write(runs.path("link.csv"), "# A remark.\nseconds,mbit,ms\n0,100,0\n1,10,0\n2,0,0\n2.5,1000,0\n3,,\n")
+        .unwrap();
+    let flags = format!("{} --compressor topk:0.05 --feedback error", processes(2, 6));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
+    let ended = runs.run("bash", &format!("{script} trace:link.csv {CIFAR} {flags} --out machines"));
+    if ended.code == Some(77) {
+        return println!("{}", ended.stdout);
+    }
+    ended.succeeds();
+    runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
+    assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text("machines", "metrics.jsonl"));
+    let refused = runs.run("bash", &format!("{script} trace:machines/metrics.jsonl {CIFAR} {flags} --out other"));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
 /// Two ranks on each machine: if the machines exchange one message each, the link carries a quarter of the bytes that
 /// it carries if all ranks send theirs.
 #[cfg(target_os = "linux")]
