@@ -24,7 +24,10 @@ a=briquette-a-$$ b=briquette-b-$$
 work=$(mktemp -d)
 follower=
 cleanup() {
-    [ -z "$follower" ] || kill "$follower" 2> /dev/null || true
+    if [ -n "$follower" ]; then
+        kill "$follower" 2> /dev/null || true
+        wait "$follower" 2> /dev/null || true
+    fi
     ip netns del $a 2> /dev/null || true
     ip netns del $b 2> /dev/null || true
     rm -rf "$work"
@@ -58,6 +61,8 @@ shape() {
 }
 # follow FILE: shapes both ends as the trace says, until it is ended.
 follow() {
+    # A command that is running ends first: it may use the devices.
+    trap exit TERM
     local begin=$EPOCHREALTIME due=0 length left never second mbit
     exec {never}<> <(:)
     while :; do
