@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # What a new algorithm costs: one new file and at most two edits of one line, all of them in core. Adds one of each family
 # (scripts/dummies) to a copy of the sources, counts what git says has changed, and runs the laws, which must find them.
+#
+#   scripts/count-edits.sh [--counts]        --counts: builds nothing and runs no laws
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/briquette/target}/count-edits"
@@ -54,6 +56,7 @@ add aggregator aggregate OtherMean config/lists.rs 'fn aggregators('
 add strategy sync OtherEveryStep config/lists.rs 'fn strategies('
 add policy server OtherAsync config/lists.rs 'fn servers('
 
+[ "${1:-}" != --counts ] || exit 0
 # Of each: a text, a table, help, a representative; then the laws.
 cargo test --quiet -p briquette-core --lib -- config:: settings:: server::
 cargo test --quiet -p briquette-core --test laws

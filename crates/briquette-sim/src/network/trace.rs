@@ -6,8 +6,9 @@ use std::time::Duration;
 use briquette_core::error::ConfigError;
 use serde::Deserialize;
 
+use super::Path;
 use super::course::{Course, Speed};
-use super::{Path, parse_ends};
+use super::text::parse_ends;
 
 /// A row of the file.
 #[derive(Debug, Deserialize)]

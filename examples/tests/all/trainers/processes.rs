@@ -143,15 +143,13 @@ fn a_launched_run_leaves_another_run_in_its_directory_alone_and_is_not_tried_aga
     assert_eq!(runs.contents("run"), before);
 }
 
-/// Uses network namespaces, if this machine supports them.
+/// Trains on two machines, which are network namespaces, at a rate or on a link trace, and checks the bits against threads.
 #[cfg(target_os = "linux")]
-#[test]
-fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
+fn machines_train_to_the_bits_of_threads(runs: &Runs, rate: &str) {
     launcher();
-    let runs = Runs::default();
     let flags = format!("{} --compressor topk:0.05 --feedback error", processes(2, 6));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
-    let ended = runs.run("bash", &format!("{script} 100mbit {CIFAR} {flags} --out machines"));
+    let ended = runs.run("bash", &format!("{script} {rate} {CIFAR} {flags} --out machines"));
     // No namespaces, or no tools for them.
     if ended.code == Some(77) {
         return println!("{}", ended.stdout);
@@ -162,25 +160,23 @@ fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
     assert_eq!(runs.summary("threads"), runs.summary("machines"));
 }
 
-/// The link between the machines changes its bandwidth, and is down for half a second: the bits are those of threads.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_machines_at_a_hundred_megabits_train_to_the_bits_of_threads() {
+    machines_train_to_the_bits_of_threads(&Runs::default(), "100mbit");
+}
+
+/// The link between the machines changes its bandwidth, and is down for half a second of every two.
 #[cfg(target_os = "linux")]
 #[test]
 fn two_machines_on_a_link_trace_train_to_the_bits_of_threads() {
-    launcher();
-    let runs = Runs::default();
-    std::fs::write(runs.path("link.csv"), "# A remark.\nseconds,mbit,ms\n0,100,0\n1,10,0\n2,0,0\n2.5,1000,0\n3,,\n")
-        .unwrap();
-    let flags = format!("{} --compressor topk:0.05 --feedback error", processes(2, 6));
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh");
-    let ended = runs.run("bash", &format!("{script} trace:link.csv {CIFAR} {flags} --out machines"));
-    if ended.code == Some(77) {
-        return println!("{}", ended.stdout);
-    }
-    ended.succeeds();
-    runs.run(CIFAR, &format!("{flags} --out threads")).succeeds();
-    assert_eq!(runs.text("threads", "metrics.jsonl"), runs.text("machines", "metrics.jsonl"));
-    let refused = runs.run("bash", &format!("{script} trace:machines/metrics.jsonl {CIFAR} {flags} --out other"));
-    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let (runs, script) = (Runs::default(), concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/two-machines.sh"));
+    let rows = "# A remark.\nseconds,mbit,ms\n0,100,0\n0.5,10,0\n1,0,0\n1.5,1000,0\n2,,\n";
+    std::fs::write(runs.path("link.csv"), rows).unwrap();
+    machines_train_to_the_bits_of_threads(&runs, "trace:link.csv");
+    std::fs::write(runs.path("paths.csv"), "seconds,mbit,ms,path\n0,100,0,\n3,,,\n").unwrap();
+    let refused = runs.run("bash", &format!("{script} trace:paths.csv {CIFAR}"));
+    assert!([Some(2), Some(77)].contains(&refused.code), "{}", refused.stderr);
 }
 
 /// Two ranks on each machine: if the machines exchange one message each, the link carries a quarter of the bytes that

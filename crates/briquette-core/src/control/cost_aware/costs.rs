@@ -190,7 +190,11 @@ impl Costs {
 
     /// Follows a change of the link, which the last exchanges at the present rung have shown: fits the line of the link through them, and
     /// scales the measurements of all rungs from the line before to this one. Returns the expected seconds and those of these exchanges.
+    /// Without a valid exchange at the present rung, nothing changes.
     pub(super) fn follow(&mut self) -> Option<[f64; 2]> {
+        if self.recent.is_empty() {
+            return None;
+        }
         let before = (self.latency, self.per_byte);
         self.recent.drain(..self.recent.len().saturating_sub(SUDDEN));
         self.measure();
@@ -267,7 +271,8 @@ impl Costs {
         if at >= self.rungs.len() {
             return wrong("at", format!("below {} ratios", self.rungs.len()), at);
         }
-        let anchor = match state.f64s("anchor")? {
+        // A state without this entry is from a version that timed all ratios again after a change.
+        let anchor = match if state.contains("anchor") { state.f64s("anchor")? } else { &[] } {
             [] => None,
             &[bytes, seconds] => Some((bytes, seconds)),
             other => return wrong("anchor", "0 or 2 numbers".into(), other.len()),

@@ -19,7 +19,7 @@
 //! more than twice that of the best is skipped. Then:
 //!
 //! - `fastest` is the smallest `step(l)`. The controller sends the rung with the lowest ratio whose `step(l)` is at most
-//!   `(1 + tolerance)·fastest`. Between two timings of all rungs, a lower ratio replaces the current one only if it is within half
+//!   `(1 + tolerance)·fastest`. While the link does not change, a lower ratio replaces the current one only if it is within half
 //!   of the tolerance. This keeps noise from making the rungs alternate;
 //! - if the limit rises to a rung that was never timed, this rung is timed;
 //! - every `look` steps the next lower rung is timed for `samples` steps;
@@ -36,8 +36,8 @@
 //!
 //! If an outer controller sends a lower ratio, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
 //!
-//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` determines how soon the controller reacts to a link
-//! that became *faster*. Each look costs `samples` steps at the next lower rung. The total cost is bounded: the interval between
+//! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` determines how soon a lower ratio is tried of which the
+//! line predicts too much. Each look costs `samples` steps at the next lower rung. The total cost is bounded: the interval between
 //! looks is long enough that their predicted cost stays below 1 % of it.
 //!
 //! **Invalid measurements.** Times that are negative or not finite (after a clock went backwards) do not count. The rung is then
@@ -70,16 +70,16 @@
 
 mod config;
 mod costs;
+mod state;
 #[cfg(test)]
 mod tests;
 
 pub use config::CostAwareConfig;
 
 use crate::CompressionRatio;
-use crate::error::{ConfigError, StateError};
+use crate::error::ConfigError;
 use crate::seam::{Agreed, AgreedStep, Controller, Decision, Needs, Ratios};
 use crate::settings::Described;
-use crate::state::{State, Stateful};
 use costs::Costs;
 
 /// Rungs of which those below the highest ratio are tried.
@@ -105,7 +105,7 @@ pub struct CostAware<K> {
     costs: Costs,
     /// The rung that is sent while no other rung is timed.
     chosen: usize,
-    /// Set if `chosen` was chosen after the last timing of all rungs.
+    /// Set if `chosen` was chosen after the initial timing, and after the last change of the link had settled.
     is_chosen: bool,
     /// The rung of the last decision.
     sent: Option<usize>,
@@ -224,7 +224,7 @@ impl<K: Controller> CostAware<K> {
         let tolerance = self.settings.tolerance;
         let least = |tolerance| (0..allowed).find(|rung| within(*rung, tolerance)).unwrap_or(0);
         // Avoids alternating between two rungs with the same time: a lower ratio must be within half of the tolerance. A rung
-        // that was chosen before the last timing of all rungs has no such advantage.
+        // that was chosen before the last change of the link has settled has no such advantage.
         match self.chosen {
             chosen if self.is_chosen && chosen < allowed && within(chosen, tolerance) => {
                 least(tolerance / 2.0).min(chosen)
@@ -233,7 +233,7 @@ impl<K: Controller> CostAware<K> {
         }
     }
 
-    /// Schedules due timings: all rungs if the cost of the current rung has changed, and now and then the next lower rung.
+    /// Follows a change of the link that the current rung shows, or schedules a timing of the next lower rung: after a change, and now and then.
     fn look(&mut self) {
         let is_known = self.costs.samples() >= self.settings.samples.max(3);
         if self.costs.is_new() && is_known {
@@ -355,53 +355,5 @@ impl<K: Controller> Controller for CostAware<K> {
             }
         };
         super::both(own, self.limit.describe())
-    }
-}
-
-/// By hand, because most entries are indices of rungs, which must be checked against the rungs of this controller.
-impl<K: Controller> Stateful for CostAware<K> {
-    fn save(&self, state: &mut State) {
-        self.costs.save(state);
-        state.put("chosen", self.chosen as u64);
-        let passed_over = (0..self.rungs.len()).filter(|rung| self.passed_over[*rung]);
-        state.put("passed_over", passed_over.map(|rung| rung as f64).collect::<Vec<f64>>());
-        state.put("until_look", self.until_look);
-        state.put("has_started", u64::from(self.has_started));
-        state.put("is_chosen", u64::from(self.is_chosen));
-        // Counted from 1. 0 stands for none.
-        state.put("sent", self.sent.map_or(0, |sent| sent as u64 + 1));
-        let overruled = self.overruled.map(|(ratio, left)| vec![ratio.get(), left as f64]);
-        state.put("overruled", overruled.unwrap_or_default());
-        state.put("to_time", self.to_time.iter().map(|rung| *rung as f64).collect::<Vec<f64>>());
-        state.put_part("limit", &self.limit);
-    }
-
-    fn load(&mut self, state: &State) -> Result<(), StateError> {
-        let rungs = self.rungs.len();
-        let valid = |name: &str, rung: u64| match usize::try_from(rung) {
-            Ok(rung) if rung < rungs => Ok(rung),
-            _ => Err(StateError::mismatch(name, &format!("below {rungs} ratios"), rung)),
-        };
-        let chosen = valid("chosen", state.u64("chosen")?)?;
-        let sent = state.u64("sent")?.checked_sub(1).map(|sent| valid("sent", sent)).transpose()?;
-        let to_time = state.f64s("to_time")?.iter().map(|rung| valid("to_time", *rung as u64));
-        let to_time = to_time.collect::<Result<_, _>>()?;
-        let (until_look, has_started) = (state.u64("until_look")?, state.u64("has_started")? != 0);
-        // A state without this entry is from a version that always kept its choice.
-        let is_chosen = if state.contains("is_chosen") { state.u64("is_chosen")? != 0 } else { has_started };
-        let overruled = match state.f64s("overruled")? {
-            &[ratio, left] => CompressionRatio::new(ratio).ok().map(|ratio| (ratio, left as u64)),
-            _ => None,
-        };
-        let mut passed_over = vec![false; rungs];
-        for rung in state.f64s("passed_over")? {
-            passed_over[valid("passed_over", *rung as u64)?] = true;
-        }
-        self.costs.load(state)?;
-        state.load_part("limit", &mut self.limit)?;
-        (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
-        (self.until_look, self.has_started, self.is_chosen) = (until_look, has_started, is_chosen);
-        (self.passed_over, self.overruled, self.change) = (passed_over, overruled, None);
-        Ok(())
     }
 }
