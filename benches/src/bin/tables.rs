@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, changing_links, dq_sgd, gravac, near_limit, never_slower, rates, signals, summary, unstable,
+    self, Model, Table, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals, summary,
+    unstable,
 };
 use clap::{Parser, ValueEnum};
 
@@ -69,13 +70,16 @@ enum Which {
     NearLimit,
     /// Static choices, `auto` and an oracle on link traces
     ChangingLinks,
+    /// `auto` with models, optimizers, batches and worlds on which its limits were not chosen
+    HeldOut,
     /// A large learning rate at 1000x, bare and guarded
     Unstable,
 }
 
 impl Which {
-    fn table(self) -> Table {
-        match self {
+    /// Returns its rows and models; `None` if it has [cases](held_out) of its own.
+    fn table(self) -> Option<Table> {
+        Some(match self {
             Which::Signals => signals::TABLE,
             Which::NeverSlower => never_slower::TABLE,
             Which::DqSgd => dq_sgd::TABLE,
@@ -83,7 +87,8 @@ impl Which {
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
-        }
+            Which::HeldOut => return None,
+        })
     }
 
     /// Returns the reference row of speed-ups.
@@ -95,7 +100,9 @@ impl Which {
 fn main() -> Result<()> {
     briquette::zoo::install();
     let cli = Cli::parse();
-    let table = cli.table.table();
+    let Some(table) = cli.table.table() else {
+        return held_out::run(&cli.out, &cli.seeds, &cli.data, cli.jobs, cli.report, &cli.csv);
+    };
     let models = if cli.models.is_empty() { Model::ALL.to_vec() } else { cli.models.clone() };
     let mut jobs = if cli.tune { rates::jobs(&table, &cli.out, &models) } else { Vec::new() };
     // Seed by seed, so that an early look compares all rows.

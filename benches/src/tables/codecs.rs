@@ -51,8 +51,15 @@ pub struct Seconds {
 /// # Errors
 /// If its flags are wrong.
 pub fn exchange(model: Model, row: &Row) -> Result<Exchange> {
-    let words = format!("cifar {} {}", model.flags(model.rate()), row.flags);
-    let options = Flags::try_parse_from(words.split_whitespace())?.options;
+    exchange_of(&format!("cifar {} {}", model.flags(model.rate()), row.flags))
+}
+
+/// Returns the exchange of a trainer's command.
+///
+/// # Errors
+/// If its flags are wrong.
+pub(super) fn exchange_of(command: &str) -> Result<Exchange> {
+    let options = Flags::try_parse_from(command.split_whitespace())?.options;
     Ok(options.resolve()?.config.exchange)
 }
 

@@ -7,6 +7,7 @@ pub mod changing_links;
 pub mod codecs;
 pub mod dq_sgd;
 pub mod gravac;
+pub mod held_out;
 pub mod near_limit;
 pub mod never_slower;
 pub mod rates;

@@ -133,12 +133,21 @@ impl Costs {
         self.rungs[rung].is_some()
     }
 
-    /// Returns the predicted seconds of the exchange at `rung`: the last measurement. A rung that was never sent is predicted from
-    /// its minimum number of bytes.
+    /// Returns the bytes of an exchange at `rung`. Those of a rung that was never sent are interpolated between dense and the nearest measured
+    /// rung: `dense / ratio^p`.
+    fn bytes(&self, rung: usize) -> f64 {
+        let known = |at: usize| self.rungs[at].map(|cost| (cost.bytes, self.ratios[at]));
+        let nearest = || (rung..self.rungs.len()).chain((1..rung).rev()).find_map(known);
+        let power = nearest().map_or(1.0, |(bytes, ratio)| (self.dense_bytes / bytes).ln() / ratio.ln());
+        let power = if power.is_finite() { power } else { 1.0 };
+        known(rung).map_or_else(|| self.dense_bytes / self.ratios[rung].powf(power), |(bytes, _)| bytes)
+    }
+
+    /// Returns the predicted seconds of the exchange at `rung`: the last measurement, or the line's.
     pub(super) fn exchange(&self, rung: usize) -> f64 {
         match &self.rungs[rung] {
             Some(cost) => cost.exchange,
-            None => self.line(self.dense_bytes / self.ratios[rung]),
+            None => self.line(self.bytes(rung)),
         }
     }
 
@@ -160,22 +169,18 @@ impl Costs {
         self.compress(rung) + self.exchange(rung)
     }
 
-    /// Returns whether a rung that was never sent is predicted to take more than `most` times as long as the best measured one.
-    pub(super) fn is_hopeless(&self, rung: usize, most: f64) -> bool {
-        let timed: Vec<f64> =
-            (0..self.rungs.len()).filter(|at| self.rungs[*at].is_some()).map(|at| self.step(at)).collect();
-        let best = timed.iter().copied().fold(f64::INFINITY, f64::min);
-        timed.len() > 1 && self.rungs[rung].is_none() && self.step(rung) > most * best
+    /// Returns the least seconds that a step at `rung` may take: half of the predicted exchange, and the compression if it was measured.
+    pub(super) fn least(&self, rung: usize) -> f64 {
+        let compress = if self.is_known(rung) { self.compress(rung) } else { 0.0 };
+        self.compute + compress + self.exchange(rung) / 2.0
     }
 
-    /// Fits the line of the link through the smallest and the largest timed exchange.
-    pub(super) fn draw_line(&mut self) {
-        let points = || self.rungs.iter().flatten().map(|cost| (cost.bytes, cost.exchange));
-        let by_bytes = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
-        let (Some(few), Some(many)) = (points().min_by(by_bytes), points().max_by(by_bytes)) else { return };
-        // Times that do not grow with the bytes are latency only. Neither value is negative.
-        let slope = if many.0 > few.0 { ((many.1 - few.1) / (many.0 - few.0)).max(0.0) } else { 0.0 };
-        (self.latency, self.per_byte) = ((few.1 - slope * few.0).max(0.0), slope);
+    /// Begins the line of the link with the present rung. Without another one, all of its exchange is taken for bandwidth.
+    pub(super) fn start(&mut self) {
+        let Some(Cost { bytes, exchange, .. }) = self.rungs[self.at] else { return };
+        (self.latency, self.per_byte) = (0.0, if bytes > 0.0 { exchange / bytes } else { 0.0 });
+        self.believe(self.at);
+        self.anchor = Some((bytes, exchange));
     }
 
     /// Returns whether the rung that is sent has no expected time yet.

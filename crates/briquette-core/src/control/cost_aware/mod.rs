@@ -14,9 +14,10 @@
 //! ```
 //!
 //! All times are those of the [last exchanges](crate::seam::LastExchange), on which all ranks agree. Each number is the median of
-//! the last five steps at the rung. First every rung is timed for `samples` steps, starting with the highest ratio. `α`, the link's
-//! latency, and `β`, its seconds per byte, follow from the smallest and the largest exchange so far. A rung whose predicted time is
-//! more than twice that of the best is skipped. Then:
+//! the last five steps at the rung. First the highest ratio within the limit is timed for `samples` steps, and all of its exchange is taken for
+//! `β`, the seconds per byte. If the next lower rung would be within the tolerance with half of its predicted exchange, it is timed too. The line through both
+//! exchanges has `α`, the link's latency, and `β`, and predicts the other rungs, without timing them. The bytes of a rung that was never sent are
+//! interpolated between those of dense and of the nearest rung that was, with a power of the ratio. Then:
 //!
 //! - `fastest` is the smallest `step(l)`. The controller sends the rung with the lowest ratio whose `step(l)` is at most
 //!   `(1 + tolerance)·fastest`. While the link does not change, a lower ratio replaces the current one only if it is within half
@@ -89,8 +90,6 @@ pub(super) fn rungs(max: CompressionRatio) -> Vec<CompressionRatio> {
     RUNGS.into_iter().map(CompressionRatio::constant).filter(|rung| *rung < max).chain([max]).collect()
 }
 
-/// Factor of the best step time above which a rung's predicted time excludes it from the initial timing.
-const HOPELESS: f64 = 2.0;
 /// Maximum share of the time spent on looks.
 const LOOKING: f64 = 0.01;
 /// Factor by which an exchange time must differ from its prediction to count as a change.
@@ -113,7 +112,7 @@ pub struct CostAware<K> {
     to_time: Vec<usize>,
     /// Number of steps until the next look at the next lower rung.
     until_look: u64,
-    /// Set if the initial timing of all rungs is complete.
+    /// Set if the initial timing is complete.
     has_started: bool,
     /// Rungs that were not timed at their turn because the limit excluded them.
     passed_over: Vec<bool>,
@@ -177,15 +176,16 @@ impl<K: Controller> CostAware<K> {
     fn next_to_time(&mut self, allowed: usize) -> Option<usize> {
         while let Some(rung) = self.to_time.last().copied() {
             let is_timed = self.sent == Some(rung) && self.costs.is_timed(self.settings.samples);
-            let is_hopeless = !self.has_started && self.costs.is_hopeless(rung, HOPELESS);
-            if rung < allowed && !is_timed && !is_hopeless {
+            if rung < allowed && !is_timed {
                 return Some(rung);
             }
             self.to_time.pop();
             self.passed_over[rung] = rung >= allowed;
             if !self.has_started {
-                self.costs.draw_line();
-                self.costs.believe(rung);
+                if rung < allowed {
+                    self.costs.start();
+                    self.to_time.clear();
+                }
             } else if is_timed && self.is_surprised() {
                 self.follow();
             } else if is_timed && self.costs.is_unsettled() {
@@ -211,9 +211,10 @@ impl<K: Controller> CostAware<K> {
         (self.is_chosen, self.until_look) = (false, self.settings.look);
     }
 
-    /// Returns whether a rung may be within the tolerance of the present one although its prediction is not: its exchange may take half of that.
+    /// Returns whether a rung may be within the tolerance of the present one although its prediction is not: its exchange may take half of that,
+    /// and its compression, if it was never sent, no time.
     fn is_promising(&self, rung: usize) -> bool {
-        let least = self.costs.step(rung) - self.costs.exchange(rung) / 2.0;
+        let least = self.costs.least(rung);
         least <= (1.0 + self.settings.tolerance) * self.costs.step(self.chosen)
     }
 

@@ -65,15 +65,25 @@ fn controller(limit: f64) -> CostAware<Schedule> {
 }
 
 /// By hand, in ms: 50 for compute, .39 to compress from 2x on; exchanges 43.4 (1x), 24.7 (2x), 15.4 (4x), 5.1 (10x), 3.1 (20x), 1.8
-/// (50x), 1.4 (100x). The fastest step is 51.8. Within 3 % of it are steps of at most 53.4: 20x takes 53.4(5), 50x 52.2.
+/// (50x), 1.4 (100x). The fastest step is 51.8. Within 3 % of it are steps of at most 53.4: 20x takes 53.4(5), 50x 52.2. With all of 1.4
+/// for bandwidth, 50x is predicted at about 2.7, half of which would be within 3 %: it is timed. The line through both has the latency of
+/// 1 ms, and predicts 20x beyond 3 %.
 #[test]
-fn golden_rungs_are_timed_downwards_and_the_knee_is_sent() {
+fn golden_two_rungs_are_timed_and_the_knee_is_sent() {
     let (sent, _) = run(&mut controller(100.0), 24, |_| MACHINE);
-    let timed = [100.0, 100.0, 50.0, 50.0, 20.0, 20.0, 10.0, 10.0, 4.0, 4.0, 2.0, 2.0, 1.0, 1.0];
-    assert_eq!(sent[..14], timed);
+    assert_eq!((&sent[..4], &sent[4..]), (&[100.0, 100.0, 50.0, 50.0][..], &[50.0; 20][..]));
     let fastest = MACHINE.best();
     let knee = RUNGS.into_iter().find(|rung| MACHINE.step(*rung) <= 1.03 * fastest).unwrap();
-    assert_eq!(sent[14..], [knee; 10], "{:?}", RUNGS.map(|rung| MACHINE.step(rung)));
+    assert_eq!(knee, 50.0, "{:?}", RUNGS.map(|rung| MACHINE.step(rung)));
+}
+
+/// At 10x an exchange takes 1.4 s, next to 50 ms of compute time. Half of what is predicted at 4x, 2.4 times as much, is longer. At 100x, half
+/// of the 50x is not.
+#[test]
+fn on_a_slow_link_at_most_the_next_rung_is_timed_at_the_start() {
+    let sent = |limit| run(&mut controller(limit), 24, |_| Machine { bits_a_second: 3e5, ..MACHINE }).0;
+    assert_eq!(sent(10.0), [10.0; 24]);
+    assert_eq!((&sent(100.0)[..4], &sent(100.0)[4..]), (&[100.0, 100.0, 50.0, 50.0][..], &[100.0; 20][..]));
 }
 
 /// Returns the lowest ratio within the tolerance of the fastest, by definition.
@@ -127,7 +137,7 @@ fn an_unlimited_network_gets_dense_and_a_slow_one_the_limit() {
     let slow = Machine { bits_a_second: 1e6, ..MACHINE };
     for (machine, expected) in [(fast, 1.0), (slow, 100.0)] {
         let (sent, _) = run(&mut controller(100.0), 60, |_| machine);
-        assert!(sent[15..27].iter().all(|rung| *rung == expected), "{sent:?}");
+        assert_eq!((&sent[..4], &sent[4..27]), (&[100.0, 100.0, 50.0, 50.0][..], &[expected; 23][..]), "{sent:?}");
     }
     let (sent, _) = run(&mut controller(30.0), 60, |_| slow);
     assert!(sent.iter().all(|rung| *rung <= 30.0) && sent[15..27] == [20.0; 12], "{sent:?}");
@@ -166,7 +176,7 @@ fn seconds_that_are_none_are_no_measurement() {
     sent.dedup();
     let mut once = expected.clone();
     once.dedup();
-    assert_eq!(sent[..8], once[..8]);
+    assert_eq!(sent[..once.len()], once);
     assert_eq!(broken.rungs[broken.chosen], whole.rungs[whole.chosen]);
 }
 
@@ -180,8 +190,8 @@ fn where_no_second_is_one_dense_is_sent() {
         previous = Some(LastExchange { exchange_seconds: f64::NAN, ..MACHINE.last(rung) });
         sent.push(rung);
     }
-    // Ten attempts at each of seven rungs.
-    assert_eq!(sent[70..], [1.0; 30], "{sent:?}");
+    // Ten attempts at the highest ratio.
+    assert_eq!((&sent[..10], &sent[10..]), (&[100.0; 10][..], &[1.0; 90][..]), "{sent:?}");
 }
 
 /// Compression takes half as long at 20x as at 10x, which is not known before 20x is sent: predicted from 10x, 20x would not pay.
@@ -208,10 +218,10 @@ fn a_rung_that_a_rising_limit_allows_is_timed() {
     // The limit rises while other rungs are timed.
     let found = sent(|step| if step < 12 { 10.0 } else { 20.0 }, |_| 1e9, 5);
     assert_eq!(found[60..64], [20.0; 4], "{found:?}");
-    // The link has changed under a lower limit. The earlier measurement of 20x has followed it; then 10x, the next lower one, is timed.
+    // The link has changed under a lower limit, and the earlier measurement of 20x has followed it.
     let limit = |step| if (30..60).contains(&step) { 4.0 } else { 20.0 };
-    let found = sent(limit, |step| if step < 35 { 1e9 } else { 5e8 }, 2);
-    assert_eq!((found[59], &found[60..66]), (2.0, &[20.0, 20.0, 20.0, 20.0, 10.0, 10.0][..]), "{found:?}");
+    let found = sent(limit, |step| if step < 35 { 1e9 } else { 1e8 }, 2);
+    assert_eq!((found[59], &found[60..66]), (4.0, &[20.0; 6][..]), "{found:?}");
 }
 
 /// Limits the ratio of a step.
@@ -282,7 +292,7 @@ fn reasons_say_what_was_predicted() {
         reasons.extend(decision.reason.clone());
         previous = Some(slow.last(decision.ratio().unwrap().get()));
     }
-    assert_eq!(reasons, ["predicted step 72.0 ms at 20x, 425.4 ms at 1x: sending 20x, the limit"]);
+    assert_eq!(reasons, ["predicted step 72.0 ms at 20x, 442.6 ms at 1x: sending 20x, the limit"]);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_ratio_that_cannot_be_timed_after_a_change_is_not_chosen() {
 #[test]
 fn a_state_continues_after_a_change_and_one_without_an_anchor_loads() {
     let machine = |step: u64| Machine { bits_a_second: if step < 40 { 1e9 } else { 1e7 }, ..MACHINE };
-    for saved in [39, 41, 42, 43, 44, 45, 47] {
+    for saved in [0, 1, 2, 3, 4, 39, 41, 42, 43, 44, 45, 47] {
         let (mut whole, mut loaded) = (controller(100.0), controller(100.0));
         let (layout, mut previous, mut ratios) = (Layout::flat(78_000), None, Vec::new());
         for step in 0..80 {
