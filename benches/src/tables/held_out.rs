@@ -238,7 +238,7 @@ mod tests {
         let runs = runs(Path::new("out"), &[1, 2]);
         assert_eq!(runs.len(), 2 * 8 * 6);
         for run in &runs {
-            let words = format!("{} {}", run.case.trainer, run.flags);
+            let words = format!("{} {} {}", run.case.trainer, run.case.flags, run.row.flags);
             super::super::codecs::exchange_of(&words).unwrap_or_else(|error| panic!("{words}: {error:#}"));
         }
         let mut directories: Vec<_> = runs.iter().map(|run| &run.directory).collect();

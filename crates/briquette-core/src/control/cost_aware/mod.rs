@@ -50,15 +50,15 @@
 //! ```
 //! use briquette_core::control::{Agreed, Controller, cost_aware::{CostAware, CostAwareConfig}, schedule::Schedule};
 //! use briquette_core::reduce::{AgreedStep, LastExchange};
-//! use briquette_core::{CompressionRatio, Traffic};
+//! use briquette_core::{CompressionRatio, Layout, Traffic};
 //! let max = CompressionRatio::new(100.0)?;
 //! let settings = CostAwareConfig { max, ..Default::default() };
 //! let mut controller = CostAware::new(settings, Schedule::constant(max), 4)?;
-//! let (mut ratio, mut previous) = (1.0, None);
+//! let (mut ratio, mut previous, layout) = (1.0, None, Layout::flat(41_667));
 //! for step in 0..30 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
-//!     ratio = controller.decide(&Agreed::new(&agreed_step, &[])).ratio().expect("one for all").get();
+//!     ratio = controller.decide(&Agreed::new(&agreed_step, layout.slots())).ratio().expect("one for all").get();
 //!     // 50 ms to compute; dense is 1 MB, and a megabyte takes 80 ms.
 //!     let sent = (1e6 / ratio) as u64;
 //!     let (compute_seconds, exchange_seconds) = (0.050, 80e-9 * sent as f64);
