@@ -55,7 +55,7 @@
 //! let settings = CostAwareConfig { max, ..Default::default() };
 //! let mut controller = CostAware::new(settings, Schedule::constant(max), 4)?;
 //! let (mut ratio, mut previous, layout) = (1.0, None, Layout::flat(41_667));
-//! for step in 0..30 {
+//! for step in 0..20 {
 //!     let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
 //!     controller.observe(&agreed_step);
 //!     ratio = controller.decide(&Agreed::new(&agreed_step, layout.slots())).ratio().expect("one for all").get();
