@@ -1,7 +1,7 @@
 //! Automatic controller: chooses the compression ratio, including no compression, from costs and the progress of the loss.
 //!
 //! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
-//! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** It spends steps (two to four at the start) on timing
+//! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** It spends steps (at most five at the start) on timing
 //! other ratios. If ratio and network are known and do not change, a constant [`Schedule`](crate::control::schedule::Schedule)
 //! saves them.
 //!

@@ -46,8 +46,8 @@ pub(super) struct Costs {
     latency: f64,
     per_byte: f64,
     compute: f64,
-    /// Bytes and seconds of the exchange that changed the line last, until the ratio has settled on it.
-    anchor: Option<(f64, f64)>,
+    /// The rung whose exchange began or changed the line last, until the ratio has settled on it.
+    anchor: Option<usize>,
     /// The last samples at the present rung, oldest first.
     recent: Vec<Sample>,
     /// Number of steps at the present rung, measured or not.
@@ -180,7 +180,7 @@ impl Costs {
         let Some(Cost { bytes, exchange, .. }) = self.rungs[self.at] else { return };
         (self.latency, self.per_byte) = (0.0, if bytes > 0.0 { exchange / bytes } else { 0.0 });
         self.believe(self.at);
-        self.anchor = Some((bytes, exchange));
+        self.anchor = Some(self.at);
     }
 
     /// Returns whether the rung that is sent has no expected time yet.
@@ -197,6 +197,17 @@ impl Costs {
     /// scales the measurements of all rungs from the line before to this one. Returns the expected seconds and those of these exchanges.
     /// Without a valid exchange at the present rung, nothing changes.
     pub(super) fn follow(&mut self) -> Option<[f64; 2]> {
+        self.fit(None)
+    }
+
+    /// Adds the present rung as a second point to a line that has just begun or changed. The first point is a measurement of this link and stays.
+    pub(super) fn refine(&mut self) {
+        self.fit(self.anchor);
+        self.settle();
+    }
+
+    /// Fits the line to the last exchanges at the present rung, and scales the measurements of all others but `kept`.
+    fn fit(&mut self, kept: Option<usize>) -> Option<[f64; 2]> {
         if self.recent.is_empty() {
             return None;
         }
@@ -207,8 +218,10 @@ impl Costs {
         let line = |(latency, per_byte): (f64, f64), bytes: f64| latency + per_byte * bytes;
         // A rung that was sent since the change gives a second point. Without it, the bandwidth has changed, if it alone can explain the
         // seconds, and otherwise both.
-        let far = self.anchor.filter(|(other, _)| *other > FAR * bytes || bytes > FAR * *other);
-        let through = far.map(|(other, seconds)| (exchange - seconds) / (bytes - other)).filter(|slope| *slope >= 0.0);
+        let anchor = self.anchor.and_then(|rung| self.rungs[rung]);
+        let far = anchor.filter(|other| other.bytes > FAR * bytes || bytes > FAR * other.bytes);
+        let slope = far.map(|other| (exchange - other.exchange) / (bytes - other.bytes));
+        let through = slope.filter(|slope| *slope >= 0.0);
         let scale = exchange / line(before, bytes);
         (self.latency, self.per_byte) = match through {
             Some(slope) if exchange >= slope * bytes => (exchange - slope * bytes, slope),
@@ -219,12 +232,13 @@ impl Costs {
         let after = (self.latency, self.per_byte);
         for (rung, cost) in self.rungs.iter_mut().enumerate() {
             let Some(known) = cost else { continue };
-            let scale = if rung == self.at { 1.0 } else { line(after, known.bytes) / line(before, known.bytes) };
-            known.exchange *= scale;
+            if rung != self.at && Some(rung) != kept {
+                known.exchange *= line(after, known.bytes) / line(before, known.bytes);
+            }
             known.expected = Some(known.exchange);
             *cost = cost.filter(|cost| cost.exchange.is_finite());
         }
-        self.anchor = Some((bytes, exchange));
+        self.anchor = Some(self.at);
         Some([expected?, exchange])
     }
 
@@ -256,7 +270,7 @@ impl Costs {
         state.put("costs", costs);
         state.put("recent", recent.collect::<Vec<f64>>());
         state.put("link", vec![self.latency, self.per_byte, self.compute, self.dense_bytes]);
-        state.put("anchor", self.anchor.map_or(Vec::new(), |(bytes, seconds)| vec![bytes, seconds]));
+        state.put("anchor", self.anchor.map_or(Vec::new(), |rung| vec![rung as f64]));
         state.put("at", self.at as u64);
         state.put("tried", self.tried);
     }
@@ -279,8 +293,8 @@ impl Costs {
         // A state without this entry is from a version that timed all ratios again after a change.
         let anchor = match if state.contains("anchor") { state.f64s("anchor")? } else { &[] } {
             [] => None,
-            &[bytes, seconds] => Some((bytes, seconds)),
-            other => return wrong("anchor", "0 or 2 numbers".into(), other.len()),
+            &[rung] if (rung as usize) < self.rungs.len() => Some(rung as usize),
+            other => return wrong("anchor", "no number, or the number of a ratio".into(), other.len()),
         };
         let cost = |[known, bytes, compress, exchange, expected]: &[f64; 5]| {
             let expected = Some(*expected).filter(|expected| *expected >= 0.0);

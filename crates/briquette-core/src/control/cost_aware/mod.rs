@@ -189,9 +189,7 @@ impl<K: Controller> CostAware<K> {
             } else if is_timed && self.is_surprised() {
                 self.follow();
             } else if is_timed && self.costs.is_unsettled() {
-                // A second point of the new line, though it is no surprise.
-                self.costs.follow();
-                self.costs.settle();
+                self.costs.refine();
             }
         }
         self.has_started = true;

@@ -86,6 +86,27 @@ fn on_a_slow_link_at_most_the_next_rung_is_timed_at_the_start() {
     assert_eq!((&sent(100.0)[..4], &sent(100.0)[4..]), (&[100.0, 100.0, 50.0, 50.0][..], &[100.0; 20][..]));
 }
 
+/// In a world of 16, the ring at 4x sends a third of the bytes of 10x and takes longer, because of its 30 rounds: no line has both. The
+/// measurement of 10x stays what it is.
+#[test]
+fn a_second_point_below_the_first_does_not_change_the_first() {
+    let (settings, layout) = (CostAwareConfig::default(), Layout::flat(78_000));
+    let mut controller = CostAware::new(settings, Schedule::constant(ratio(10.0)), 16).unwrap();
+    let (mut previous, mut sent) = (None, Vec::new());
+    for step in 0..24 {
+        let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+        controller.observe(&agreed_step);
+        let rung = controller.decide(&Agreed::new(&agreed_step, layout.slots())).ratio().unwrap().get();
+        let ring = 2.0 * 15.0 * 78_000.0 * 4.0 / rung;
+        let (bytes, exchange_seconds) =
+            if rung > 4.0 { (6.2e6, 0.016) } else { (ring, 0.030 + ring / 16.0 * 8.0 / 1e8) };
+        let traffic = Traffic { sent: bytes as u64, received: bytes as u64 };
+        previous = Some(LastExchange { compute_seconds: 0.05, exchange_seconds, traffic, ..LastExchange::default() });
+        sent.push(rung);
+    }
+    assert_eq!((&sent[..5], &sent[5..]), (&[10.0, 10.0, 10.0, 4.0, 4.0][..], &[10.0; 19][..]));
+}
+
 /// Returns the lowest ratio within the tolerance of the fastest, by definition.
 fn knee(machine: Machine, max: f64) -> f64 {
     let rungs = || RUNGS.into_iter().filter(move |rung| *rung <= max);
