@@ -27,67 +27,61 @@ struct Case {
     has_momentum: bool,
 }
 
+impl Case {
+    const fn texts(name: &'static str, flags: &'static str, has_momentum: bool) -> Case {
+        Case { name, data: "ag_news", trainer: "ag-news", flags, has_momentum }
+    }
+
+    const fn images(name: &'static str, flags: &'static str, has_momentum: bool) -> Case {
+        Case { name, data: "cifar10", trainer: "cifar", flags, has_momentum }
+    }
+}
+
 const CASES: [Case; 8] = [
-    Case {
-        name: "lstm, Adam, 4 ranks x 32",
-        data: "ag_news",
-        trainer: "ag-news",
-        flags: "--dataset ag-news --model lstm --optimizer adam --lr 0.002 --ranks 4 --batch 32 --epochs 2 --train-limit 16000",
-        has_momentum: false,
-    },
-    Case {
-        name: "lstm, Adam, 8 ranks x 16",
-        data: "ag_news",
-        trainer: "ag-news",
-        flags: "--dataset ag-news --model lstm --optimizer adam --lr 0.002 --ranks 8 --batch 16 --epochs 2 --train-limit 16000",
-        has_momentum: false,
-    },
-    Case {
-        name: "lstm, SGD with momentum, 4 ranks x 8",
-        data: "ag_news",
-        trainer: "ag-news",
-        flags: "--dataset ag-news --model lstm --optimizer sgd --lr 0.2 --ranks 4 --batch 8 --epochs 2 --train-limit 8000",
-        has_momentum: true,
-    },
-    Case {
-        name: "bilstm, Adam, 2 ranks x 8",
-        data: "ag_news",
-        trainer: "ag-news",
-        flags: "--dataset ag-news --model bilstm --optimizer adam --lr 0.001 --ranks 2 --batch 8 --epochs 1 --train-limit 6400",
-        has_momentum: false,
-    },
-    Case {
-        name: "resnet8, SGD without momentum, 4 ranks x 8",
-        data: "cifar10",
-        trainer: "cifar",
-        flags: "--dataset cifar10 --model resnet8 --optimizer sgd --momentum 0 --lr 0.5 --weight-decay 5e-4 --schedule one-cycle \
-                --augment flip --ranks 4 --batch 8 --epochs 1 --train-limit 12800",
-        has_momentum: false,
-    },
-    Case {
-        name: "resnet8, SGD with momentum, 16 ranks x 8",
-        data: "cifar10",
-        trainer: "cifar",
-        flags: "--dataset cifar10 --model resnet8 --optimizer sgd --lr 0.2 --weight-decay 5e-4 --schedule one-cycle \
-                --augment flip --ranks 16 --batch 8 --epochs 2 --train-limit 12800",
-        has_momentum: true,
-    },
-    Case {
-        name: "resnet20, SGD with momentum, 4 ranks x 8",
-        data: "cifar10",
-        trainer: "cifar",
-        flags: "--dataset cifar10 --model resnet20 --optimizer sgd --lr 0.1 --weight-decay 5e-4 --schedule one-cycle \
-                --augment flip --ranks 4 --batch 8 --epochs 1 --train-limit 9600",
-        has_momentum: true,
-    },
-    Case {
-        name: "resnet8, Adam, 4 ranks x 16",
-        data: "cifar10",
-        trainer: "cifar",
-        flags: "--dataset cifar10 --model resnet8 --optimizer adam --lr 0.005 --schedule one-cycle \
-                --augment flip --ranks 4 --batch 16 --epochs 2 --train-limit 9600",
-        has_momentum: false,
-    },
+    Case::texts(
+        "lstm, Adam, 4 ranks x 32",
+        "--dataset ag-news --model lstm --optimizer adam --lr 0.002 --ranks 4 --batch 32 --epochs 2 --train-limit 16000",
+        false,
+    ),
+    Case::texts(
+        "lstm, Adam, 8 ranks x 16",
+        "--dataset ag-news --model lstm --optimizer adam --lr 0.002 --ranks 8 --batch 16 --epochs 2 --train-limit 16000",
+        false,
+    ),
+    Case::texts(
+        "lstm, SGD with momentum, 4 ranks x 8",
+        "--dataset ag-news --model lstm --optimizer sgd --lr 0.2 --ranks 4 --batch 8 --epochs 2 --train-limit 8000",
+        true,
+    ),
+    Case::texts(
+        "bilstm, Adam, 2 ranks x 8",
+        "--dataset ag-news --model bilstm --optimizer adam --lr 0.001 --ranks 2 --batch 8 --epochs 1 --train-limit 6400",
+        false,
+    ),
+    Case::images(
+        "resnet8, SGD without momentum, 4 ranks x 8",
+        "--dataset cifar10 --model resnet8 --optimizer sgd --momentum 0 --lr 0.5 --weight-decay 5e-4 --schedule one-cycle \
+         --augment flip --ranks 4 --batch 8 --epochs 1 --train-limit 12800",
+        false,
+    ),
+    Case::images(
+        "resnet8, SGD with momentum, 16 ranks x 8",
+        "--dataset cifar10 --model resnet8 --optimizer sgd --lr 0.2 --weight-decay 5e-4 --schedule one-cycle \
+         --augment flip --ranks 16 --batch 8 --epochs 2 --train-limit 12800",
+        true,
+    ),
+    Case::images(
+        "resnet20, SGD with momentum, 4 ranks x 8",
+        "--dataset cifar10 --model resnet20 --optimizer sgd --lr 0.1 --weight-decay 5e-4 --schedule one-cycle \
+         --augment flip --ranks 4 --batch 8 --epochs 1 --train-limit 9600",
+        true,
+    ),
+    Case::images(
+        "resnet8, Adam, 4 ranks x 16",
+        "--dataset cifar10 --model resnet8 --optimizer adam --lr 0.005 --schedule one-cycle \
+         --augment flip --ranks 4 --batch 16 --epochs 2 --train-limit 9600",
+        false,
+    ),
 ];
 
 const NETWORK: &str = "100mbit,1ms";
