@@ -1,7 +1,7 @@
 //! Held-out settings: `auto` with models, optimizers, batches and worlds on which its limits were not chosen.
 //!
 //! The limits of [`auto`](briquette::core::control::auto) were read off the three models of the other tables. Each case here differs from them in the
-//! model, the data, the optimizer, the batch or the number of ranks. Compute time is fixed, and encoding takes no time, in every row alike.
+//! model, the data, the optimizer, the batch or the number of ranks. In every row the compute time is fixed, and encoding takes no time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
