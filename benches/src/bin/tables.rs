@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals, summary,
+    self, Model, Table, break_even, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals, summary,
     unstable,
 };
 use clap::{Parser, ValueEnum};
@@ -22,7 +22,7 @@ struct Cli {
     /// The table
     table: Which,
     /// Directory with cifar10/ and ag_news/
-    #[arg(long)]
+    #[arg(long, default_value = "datasets")]
     data: PathBuf,
     /// Seeds, the same in every row
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
@@ -74,10 +74,12 @@ enum Which {
     HeldOut,
     /// A large learning rate at 1000x, bare and guarded
     Unstable,
+    /// Link speeds below which a compressor is faster, from the runs of never-slower
+    BreakEven,
 }
 
 impl Which {
-    /// Returns its rows and models; `None` if it has [cases](held_out) of its own.
+    /// Returns its rows and models; `None` if it has [cases](held_out) of its own, or [needs no run](break_even).
     fn table(self) -> Option<Table> {
         Some(match self {
             Which::Signals => signals::TABLE,
@@ -87,7 +89,7 @@ impl Which {
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
-            Which::HeldOut => return None,
+            Which::HeldOut | Which::BreakEven => return None,
         })
     }
 
@@ -100,6 +102,9 @@ impl Which {
 fn main() -> Result<()> {
     briquette::zoo::install();
     let cli = Cli::parse();
+    if let Which::BreakEven = cli.table {
+        return break_even::write(&cli.csv);
+    }
     let Some(table) = cli.table.table() else {
         return held_out::run(&cli.out, &cli.seeds, &cli.data, cli.jobs, cli.report, &cli.csv);
     };

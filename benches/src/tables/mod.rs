@@ -3,6 +3,7 @@
 //! A run is one trainer on one thread, in a separate directory; a run that finished with its flags is not repeated.
 //! Runs whose decisions do not depend on measured times are made once and [replayed](results) on every network.
 
+pub mod break_even;
 pub mod changing_links;
 pub mod codecs;
 pub mod dq_sgd;
