@@ -5,6 +5,7 @@
 //! the task's settings, and the exchange as a [`Config`] of core. It is printed, and written to `config.toml`, which is
 //! itself a valid `--config`.
 
+mod budget;
 mod check;
 mod exchange;
 mod optimizer;
@@ -21,6 +22,7 @@ use briquette::sim::Network;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+pub use self::budget::{SizeSpec, TimeSpec};
 use self::exchange::{Reasons, Resolved};
 pub use self::exchange::{WarmUp, families};
 pub use self::optimizer::OptimizerKind;
@@ -117,6 +119,14 @@ flags! {
     epochs: usize = 5,
     /// Stop after this many optimizer steps, whatever the epochs
     steps: u64,
+    /// Bytes that all ranks together may send in the run, such as 500MB, under auto or cost-aware: the ratio that this needs, even above
+    /// the limit of accuracy. Step headers are not counted
+    #[arg(value_name = "SIZE")]
+    budget: SizeSpec,
+    /// Time that the run's steps may take, such as 10m, under auto or cost-aware: the least compression that is fast enough. Evaluation and
+    /// checkpoints are not counted
+    #[arg(value_name = "TIME")]
+    deadline: TimeSpec,
     /// Samples per rank and step
     batch: usize = 32,
     /// Peak learning rate

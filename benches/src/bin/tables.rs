@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, break_even, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals, summary,
-    unstable,
+    self, Model, Table, break_even, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals,
+    summary, unstable,
 };
 use clap::{Parser, ValueEnum};
 

@@ -74,6 +74,7 @@ impl Settings {
                 controller.name()
             );
         }
+        self.check_budget()?;
         self.network()?;
         crate::backend::backends(self)?;
         if self.data.is_some() && self.dataset == "generated" {

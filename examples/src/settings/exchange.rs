@@ -247,6 +247,7 @@ impl Settings {
     pub(crate) fn for_steps(&self, steps: Option<u64>) -> (Self, Option<Choice>) {
         let mut settings = self.clone();
         let choice = settings.config.choose_for(steps);
+        steps.into_iter().for_each(|steps| settings.set_budget(steps));
         (settings, choice)
     }
 

@@ -18,7 +18,7 @@
 //! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one
 //! seed each (`docs/evidence/signals.md`). For error feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio. Decisions depend on measured times, so a run can be replayed only with a clock
+//! **Knobs.** `max`, the highest ratio; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run can be replayed only with a clock
 //! that replays them.
 //!
 //! **Source.** This project's.
@@ -55,6 +55,15 @@ pub struct Auto {
     /// The highest ratio.
     #[setting(default = "100x")]
     pub max: CompressionRatio,
+    /// Number of steps of the run, for `budget` and `deadline`.
+    #[setting(range = "[1, inf)")]
+    pub steps: Option<u64>,
+    /// Bytes that all ranks together may send in these steps.
+    #[setting(range = "(0, inf)")]
+    pub budget: Option<f64>,
+    /// Seconds that these steps may take. Time that is left goes into less compression.
+    #[setting(range = "(0, inf)")]
+    pub deadline: Option<f64>,
 }
 
 /// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
@@ -68,7 +77,8 @@ impl ControllerSettings for Auto {
         let most = DELAYS[usize::from(is_residual_of_velocity)];
         let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
-        let settings = CostAwareConfig { max: self.max, ..CostAwareConfig::default() };
+        let Auto { max, steps, budget, deadline } = *self;
+        let settings = CostAwareConfig { max, steps, budget, deadline, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
 

@@ -16,7 +16,10 @@ use crate::settings::{ControllerConfig, ControllerSettings, Described, Feedback,
 #[described(
     name = "cost-aware",
     help = "the least compression whose predicted step is within 3 % of the fastest, dense included (100x)",
-    representatives("cost-aware:8x,samples=1,look=2")
+    representatives(
+        "cost-aware:8x,samples=1,look=2",
+        "cost-aware:8x,samples=1,look=2,steps=12,budget=2000,deadline=60"
+    )
 )]
 pub struct CostAwareConfig {
     /// The highest ratio.
@@ -31,6 +34,15 @@ pub struct CostAwareConfig {
     /// Number of steps from one look at the next lower ratio to the next look, at least 1.
     #[setting(default = 25, range = "[1, inf)")]
     pub look: u64,
+    /// Number of steps of the run, over which `budget` and `deadline` are spread.
+    #[setting(range = "[1, inf)")]
+    pub steps: Option<u64>,
+    /// Bytes that all ranks together may send in these steps.
+    #[setting(range = "(0, inf)")]
+    pub budget: Option<f64>,
+    /// Seconds that these steps may take.
+    #[setting(range = "(0, inf)")]
+    pub deadline: Option<f64>,
     /// The controller that sets a limit below `max`; [`NoController`](crate::control::no_controller::NoController) for no limit.
     #[setting(default = "none", syntax = "(CONTROLLER)")]
     pub limit: ControllerConfig,

@@ -135,7 +135,7 @@ impl Costs {
 
     /// Returns the bytes of an exchange at `rung`. Those of a rung that was never sent are interpolated between dense and the nearest measured
     /// rung: `dense / ratio^p`.
-    fn bytes(&self, rung: usize) -> f64 {
+    pub(super) fn bytes(&self, rung: usize) -> f64 {
         let known = |at: usize| self.rungs[at].map(|cost| (cost.bytes, self.ratios[at]));
         let nearest = || (rung..self.rungs.len()).chain((1..rung).rev()).find_map(known);
         let power = nearest().map_or(1.0, |(bytes, ratio)| (self.dense_bytes / bytes).ln() / ratio.ln());

@@ -35,6 +35,12 @@
 //! | rungs | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
+//! **Budgets.** `budget` and `deadline` are spread evenly over the steps that are left of `steps`. With a `budget`, only rungs whose predicted
+//! bytes are within this share are chosen or timed. If the limit allows none of them, the budget counts and not the limit. With a `deadline` the rung with the lowest
+//! ratio within the share is sent, instead of the knee: time that is left goes into less compression. If none is fast enough, the fastest one is sent.
+//! What a step does not use is shared by those after it, so that the last steps compress least. A lower ratio must fit with the tolerance to spare. Reasons state a budget that cannot be met. Counted are the bytes of exchanges, summed over ranks, and
+//! the seconds of steps: not step headers, the first broadcast, evaluation and checkpoints.
+//!
 //! If an outer controller sends a lower ratio, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
 //!
 //! **Knobs.** [`CostAwareConfig`]. A larger tolerance compresses less. `look` determines how soon a lower ratio is tried of which the
@@ -69,6 +75,8 @@
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
+mod budget;
+mod choice;
 mod config;
 mod costs;
 mod state;
@@ -81,6 +89,7 @@ use crate::CompressionRatio;
 use crate::error::ConfigError;
 use crate::seam::{Agreed, AgreedStep, Controller, Decision, Needs, Ratios};
 use crate::settings::Described;
+use budget::Budget;
 use costs::Costs;
 
 /// Rungs of which those below the highest ratio are tried.
@@ -102,6 +111,7 @@ pub struct CostAware<K> {
     limit: K,
     rungs: Vec<CompressionRatio>,
     costs: Costs,
+    budget: Budget,
     /// The rung that is sent while no other rung is timed.
     chosen: usize,
     /// Set if `chosen` was chosen after the initial timing, and after the last change of the link had settled.
@@ -129,6 +139,7 @@ impl<K: Controller> CostAware<K> {
     /// [`ConfigError`] for settings out of range, and for a `limit` that decides for each slot.
     pub fn new(settings: CostAwareConfig, limit: K, world: usize) -> Result<Self, ConfigError> {
         settings.check()?;
+        let budget = Budget::new(&settings)?;
         if limit.per_slot() {
             return Err(ConfigError::conflict(
                 "controller cost-aware",
@@ -147,6 +158,7 @@ impl<K: Controller> CostAware<K> {
             limit,
             rungs,
             costs,
+            budget,
             chosen,
             is_chosen: false,
             sent,
@@ -216,22 +228,6 @@ impl<K: Controller> CostAware<K> {
         least <= (1.0 + self.settings.tolerance) * self.costs.step(self.chosen)
     }
 
-    /// Returns the knee among the allowed rungs.
-    fn knee(&self, allowed: usize) -> usize {
-        let fastest = (0..allowed).map(|rung| self.costs.step(rung)).fold(f64::INFINITY, f64::min);
-        let within = |rung: usize, tolerance: f64| self.costs.step(rung) <= (1.0 + tolerance) * fastest;
-        let tolerance = self.settings.tolerance;
-        let least = |tolerance| (0..allowed).find(|rung| within(*rung, tolerance)).unwrap_or(0);
-        // Avoids alternating between two rungs with the same time: a lower ratio must be within half of the tolerance. A rung
-        // that was chosen before the last change of the link has settled has no such advantage.
-        match self.chosen {
-            chosen if self.is_chosen && chosen < allowed && within(chosen, tolerance) => {
-                least(tolerance / 2.0).min(chosen)
-            }
-            _ => least(tolerance),
-        }
-    }
-
     /// Follows a change of the link that the current rung shows, or schedules a timing of the next lower rung: after a change, and now and then.
     fn look(&mut self) {
         let is_known = self.costs.samples() >= self.settings.samples.max(3);
@@ -242,7 +238,7 @@ impl<K: Controller> CostAware<K> {
         if self.costs.samples() >= self.settings.samples && self.is_surprised() {
             return self.follow();
         }
-        let below = self.chosen.checked_sub(1);
+        let below = self.chosen.checked_sub(1).filter(|below| self.fits(*below));
         if self.costs.is_unsettled() && self.costs.samples() >= self.settings.samples {
             match below.filter(|below| self.is_promising(*below)) {
                 Some(below) => self.to_time.push(below),
@@ -274,6 +270,7 @@ impl<K: Controller> CostAware<K> {
 impl<K: Controller> Controller for CostAware<K> {
     fn observe(&mut self, agreed_step: &AgreedStep) {
         self.limit.observe(agreed_step);
+        self.budget.learn(agreed_step.step, agreed_step.previous.as_ref());
         if let (Some(_), Some(last)) = (self.sent, &agreed_step.previous) {
             self.costs.learn(last);
         }
@@ -292,7 +289,7 @@ impl<K: Controller> Controller for CostAware<K> {
         }
         let limit = self.limit(inner);
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
-        let allowed = self.within(limit);
+        let (allowed, verdict) = self.within_budget(self.within(limit));
         let before = self.has_started.then_some(self.chosen);
         let highest = allowed - 1;
         if self.has_started && std::mem::take(&mut self.passed_over[highest]) && !self.costs.is_known(highest) {
@@ -304,13 +301,14 @@ impl<K: Controller> Controller for CostAware<K> {
             self.look();
             timing = self.next_to_time(allowed);
         }
-        let is_open = self.chosen >= allowed || self.sent != Some(self.chosen);
+        let is_open = self.chosen >= allowed || self.sent != Some(self.chosen) || !self.fits(self.chosen);
         // Measurements of other rungs may be from before a change of the link. They must not decide until such a change is
         // ruled out.
         let is_settled = self.costs.is_timed(self.settings.samples) && !self.is_surprised();
         if timing.is_none() && (is_open || is_settled) {
-            (self.chosen, self.is_chosen) = (self.knee(allowed), !self.costs.is_unsettled());
+            (self.chosen, self.is_chosen) = (self.choose(allowed), !self.costs.is_unsettled());
         }
+        let verdict = if self.has_started { verdict.max(self.in_time()) } else { verdict };
         let rung = timing.unwrap_or(self.chosen);
         if self.sent != Some(rung) {
             self.costs.begin(rung);
@@ -320,7 +318,7 @@ impl<K: Controller> Controller for CostAware<K> {
             self.limit.overruled(Ratios::All(self.rungs[rung]));
         }
         let own = if self.has_started { self.reason(before, limit) } else { None };
-        let parts = [self.change.take(), own, why].into_iter().flatten();
+        let parts = [self.change.take(), self.budget.state(verdict), own, why].into_iter().flatten();
         let reason = parts.reduce(|before, next| format!("{before}; {next}"));
         Decision::all(self.rungs[rung], reason)
     }
@@ -353,6 +351,7 @@ impl<K: Controller> Controller for CostAware<K> {
                 format!("timing {rung}, {measured} of {samples} samples, at most {left} ratios left")
             }
         };
+        let own = super::both(own, self.budget.describe()).unwrap_or_default();
         super::both(own, self.limit.describe())
     }
 }

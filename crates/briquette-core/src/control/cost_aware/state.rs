@@ -10,6 +10,7 @@ use crate::state::{State, Stateful};
 impl<K: Controller> Stateful for CostAware<K> {
     fn save(&self, state: &mut State) {
         self.costs.save(state);
+        self.budget.save(state);
         state.put("chosen", self.chosen as u64);
         let passed_over = (0..self.rungs.len()).filter(|rung| self.passed_over[*rung]);
         state.put("passed_over", passed_over.map(|rung| rung as f64).collect::<Vec<f64>>());
@@ -46,6 +47,7 @@ impl<K: Controller> Stateful for CostAware<K> {
             passed_over[valid("passed_over", *rung as u64)?] = true;
         }
         self.costs.load(state)?;
+        self.budget.load(state)?;
         state.load_part("limit", &mut self.limit)?;
         (self.chosen, self.sent, self.to_time) = (chosen, sent, to_time);
         (self.until_look, self.has_started, self.is_chosen) = (until_look, has_started, is_chosen);
