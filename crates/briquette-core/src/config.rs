@@ -221,7 +221,8 @@ impl Config {
     pub fn for_optimizer(mut self, momentum: Option<f32>) -> Self {
         if self.exchange.feedback.is::<ByOptimizer>() {
             let momentum = momentum.filter(|_| self.steps_with_averages());
-            let inner = momentum.map(|momentum| InnerMomentumConfig { momentum }.into());
+            let inner =
+                momentum.map(|momentum| InnerMomentumConfig { momentum, ..InnerMomentumConfig::default() }.into());
             self.exchange.feedback = inner.unwrap_or_else(Feedback::error);
         }
         self

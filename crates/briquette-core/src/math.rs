@@ -6,7 +6,7 @@ mod products;
 mod velocity;
 
 pub use low_rank::{LowRankPlan, Matrix};
-pub use velocity::{Velocity, subtract_velocity};
+pub use velocity::{Mask, Velocity, subtract_velocity};
 
 use crate::parallel::{self, Part, SEGMENT};
 

@@ -1,4 +1,4 @@
-//! Decoding of messages: `out += weight · value`, `x −= value`, or zeros where a value was sent, for every kind of message. The bits are those
+//! Decoding of messages: `out += weight · value`, `x −= value`, or masked momentum, for every kind of message. The bits are those
 //! of core's `Message::add_to` and of the residual that error feedback keeps.
 
 use cubecl::prelude::*;
@@ -9,7 +9,7 @@ use crate::bits::{magnitude, positive_zero, sealed};
 pub(crate) const ADD: u32 = 0;
 /// Subtracts a value: what remains of the vector that was encoded.
 pub(crate) const SUBTRACT: u32 = 1;
-/// Writes 0 where the value is not 0: masked momentum.
+/// Writes 0 where the value exceeds the element times the weight: masked momentum.
 pub(crate) const MASK: u32 = 2;
 
 /// Applies a decoded value to an element.
@@ -21,7 +21,7 @@ fn put(element: f32, value: f32, weight: f32, zero: u32, #[comptime] op: u32) ->
         // A decoded vector has no negative zeros.
         element - positive_zero(value)
     } else {
-        select(magnitude(value) == 0u32, element, 0.0f32)
+        select(magnitude(value) <= magnitude(sealed(weight * element, zero)), element, 0.0f32)
     }
 }
 

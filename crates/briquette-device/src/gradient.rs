@@ -7,7 +7,7 @@ use std::ops::Range;
 use briquette_core::compress::Compressor;
 use briquette_core::error::DeviceError as Failure;
 use briquette_core::reduce::{
-    DeviceMemory, DeviceVector, LowRankPlan, NextVelocity, OnDevice, SentStatistics, Velocity,
+    DeviceMemory, DeviceVector, LowRankPlan, Mask, NextVelocity, OnDevice, SentStatistics, Velocity,
 };
 use briquette_core::{Key, Message, Slot};
 
@@ -172,9 +172,15 @@ impl DeviceVector for Gradient {
         Ok((Memory::boxed(&self.run, next_u), energies.map_err(self.failed("accumulating momentum"))?))
     }
 
-    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()> {
+    fn mask(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        mask: Mask,
+        velocity: &mut dyn DeviceMemory,
+    ) -> OnDevice<()> {
         let message = self.message(&range, message).map_err(self.failed("masking a velocity"))?;
-        message.mask(&self.run, values(velocity), range.start);
+        message.mask(&self.run, mask, values(velocity), range.start);
         Ok(())
     }
 

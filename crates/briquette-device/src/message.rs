@@ -2,6 +2,7 @@
 
 use briquette_core::Message;
 use briquette_core::compress::HalfKind;
+use briquette_core::reduce::Mask;
 
 use crate::add::{self, ADD, MASK, SUBTRACT};
 use crate::dither::bits_of;
@@ -164,12 +165,12 @@ impl DeviceMessage {
         self.apply(run, 1.0, (x, start), SUBTRACT);
     }
 
-    /// Queues `velocity = 0` where a value other than 0 was sent, from value `start` on: masked momentum.
+    /// Queues [`Mask::apply`] to a velocity from value `start` on: masked momentum.
     ///
     /// # Panics
     /// If the message ends behind `velocity`.
-    pub fn mask(&self, run: &Run, velocity: &Vector, start: usize) {
-        self.apply(run, 1.0, (velocity, start), MASK);
+    pub fn mask(&self, run: &Run, mask: Mask, velocity: &Vector, start: usize) {
+        self.apply(run, mask.above, (velocity, start), MASK);
     }
 
     fn apply(&self, run: &Run, weight: f32, (out, start): (&Vector, usize), op: u32) {

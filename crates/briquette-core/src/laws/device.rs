@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::DeviceError;
-use crate::math::{LowRankPlan, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total};
+use crate::math::{
+    LowRankPlan, Mask, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total,
+};
 use crate::seam::{Compressor, DeviceMemory, DeviceVector, NextVelocity, OnDevice};
 use crate::{Key, Message, Slot};
 
@@ -168,9 +170,15 @@ impl DeviceVector for HostDevice {
         Ok((Box::new(Memory(u)), energies))
     }
 
-    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()> {
+    fn mask(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        mask: Mask,
+        velocity: &mut dyn DeviceMemory,
+    ) -> OnDevice<()> {
         self.run("mask")?;
-        message.mask(&mut memory_mut(velocity).0[range]);
+        message.mask(mask, &mut memory_mut(velocity).0[range]);
         Ok(())
     }
 

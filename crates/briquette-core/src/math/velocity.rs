@@ -30,6 +30,27 @@ impl Velocity {
     }
 }
 
+/// Rule of momentum factor masking: which velocities are set to 0 after a part of the vector was sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mask {
+    /// A velocity is set to 0 if the sent value exceeds this many times the velocity.
+    pub above: f32,
+}
+
+impl Mask {
+    /// Masks where a value other than 0 was sent.
+    pub const SENT: Mask = Mask { above: 0.0 };
+    /// Masks where a fifth of the sent value, or more, had waited: a value without a residual is its velocity.
+    pub const WAITED: Mask = Mask { above: 1.25 };
+
+    /// Returns the velocity after `sent` was sent.
+    #[inline]
+    #[must_use]
+    pub fn apply(self, velocity: f32, sent: f32) -> f32 {
+        if sent.abs() <= (self.above * velocity).abs() { velocity } else { 0.0 }
+    }
+}
+
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 fn accumulate_segment(
     settings: Velocity,

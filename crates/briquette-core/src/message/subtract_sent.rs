@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Message, Payload};
 use crate::Slot;
-use crate::math::{SentStatistics, subtract_sent};
+use crate::math::{Mask, SentStatistics, subtract_sent};
 
 impl Message {
     /// Computes `x ← x − decoded`, adds the sent energy and count of each slot to `kept`, and returns whether the
@@ -30,16 +30,19 @@ impl Message {
         }
     }
 
-    /// Sets a velocity to 0 where this message has a value other than 0.
-    pub(crate) fn mask(&self, velocity: &mut [f32]) {
+    /// Masks the velocity of the vector that this message encodes.
+    pub(crate) fn mask(&self, mask: Mask, velocity: &mut [f32]) {
         assert_eq!(velocity.len(), self.len, "a message masks the velocity of its vector");
-        let mask = |velocity: &mut f32, sent: f32| *velocity = if sent == 0.0 { *velocity } else { 0.0 };
         if let Payload::Sparse { indices, values } = &self.payload {
-            values.for_each(0, indices.len(), |j, value| mask(&mut velocity[indices[j] as usize], value));
+            values.for_each(0, indices.len(), |j, value| {
+                let velocity = &mut velocity[indices[j] as usize];
+                *velocity = mask.apply(*velocity, value);
+            });
             return;
         }
         self.for_each_block(0, self.len, |at, sent| {
-            velocity[at..][..sent.len()].iter_mut().zip(sent).for_each(|(velocity, sent)| mask(velocity, *sent));
+            let velocity = velocity[at..][..sent.len()].iter_mut();
+            velocity.zip(sent).for_each(|(velocity, sent)| *velocity = mask.apply(*velocity, *sent));
         });
     }
 

@@ -13,7 +13,7 @@ pub mod power_sgd;
 pub mod ring;
 pub mod shared_random_k;
 
-pub use crate::math::{LowRankPlan, Matrix, SentStatistics, Velocity};
+pub use crate::math::{LowRankPlan, Mask, Matrix, SentStatistics, Velocity};
 pub use crate::seam::{
     AgreedStep, Arriving, CompleteVector, DeviceInput, DeviceMemory, DevicePart, DeviceVector, Energies, Exchanged,
     Knob, LastExchange, NextVelocity, OnDevice, Probe, Ratios, Reducer, Round, Selection, SentInput, SentVelocity,

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::{DeviceMemory, DevicePart};
-use crate::math::SentStatistics;
+use crate::math::{Mask, SentStatistics};
 use crate::{Message, Slot};
 
 /// Velocity of the vector, of which the reducer masks what it has sent.
@@ -16,9 +16,9 @@ pub enum SentVelocity<'a> {
     #[default]
     None,
     /// Velocity on the host.
-    Host(&'a mut [f32]),
+    Host(&'a mut [f32], Mask),
     /// Velocity of the whole vector, on the device of the vector.
-    Device(&'a mut dyn DeviceMemory),
+    Device(&'a mut dyn DeviceMemory, Mask),
 }
 
 /// Input of the last exchange, for [`subtract_sent`](crate::seam::Reducer::subtract_sent).
@@ -31,7 +31,7 @@ pub struct SentInput<'a> {
     pub vector: &'a mut [f32],
     /// The same on a device, for a reducer that [subtracts there](crate::seam::Reducer::subtracts_on_device).
     pub device: Option<DevicePart<'a>>,
-    /// Output: 0 in each place that a [sparsifier selected](crate::seam::Selection) and for which a value other than 0 was sent.
+    /// Output: [masked](Mask::apply) in each place that a [sparsifier selected](crate::seam::Selection).
     pub velocity: SentVelocity<'a>,
     /// `‖x‖²` of each slot's input.
     pub energies: &'a [f64],
@@ -44,8 +44,8 @@ impl SentVelocity<'_> {
     pub(crate) fn reborrow(&mut self) -> SentVelocity<'_> {
         match self {
             SentVelocity::None => SentVelocity::None,
-            SentVelocity::Host(velocity) => SentVelocity::Host(velocity),
-            SentVelocity::Device(velocity) => SentVelocity::Device(&mut **velocity),
+            SentVelocity::Host(velocity, mask) => SentVelocity::Host(velocity, *mask),
+            SentVelocity::Device(velocity, mask) => SentVelocity::Device(&mut **velocity, *mask),
         }
     }
 }
@@ -73,7 +73,7 @@ impl<'a> SentInput<'a> {
         let (energies, kept) = (&self.energies[places.clone()], &mut self.kept[places]);
         let device = self.device.as_mut().map(|device| device.reborrow().part(range.clone()));
         let velocity = match self.velocity.reborrow() {
-            SentVelocity::Host(velocity) => SentVelocity::Host(&mut velocity[range.clone()]),
+            SentVelocity::Host(velocity, mask) => SentVelocity::Host(&mut velocity[range.clone()], mask),
             other => other,
         };
         let vector = if device.is_some() { &mut [] } else { &mut self.vector[range] };
@@ -89,9 +89,9 @@ impl<'a> SentInput<'a> {
     /// velocity if a sparsifier selected the values.
     pub(crate) fn subtract(&mut self, message: &Message, is_selected: bool) -> bool {
         match &mut self.velocity {
-            SentVelocity::Host(velocity) if is_selected => message.mask(velocity),
-            SentVelocity::Device(velocity) if is_selected => {
-                self.device.iter_mut().for_each(|device| device.mask(message, &mut **velocity));
+            SentVelocity::Host(velocity, mask) if is_selected => message.mask(*mask, velocity),
+            SentVelocity::Device(velocity, mask) if is_selected => {
+                self.device.iter_mut().for_each(|device| device.mask(message, *mask, &mut **velocity));
             }
             _ => {}
         }

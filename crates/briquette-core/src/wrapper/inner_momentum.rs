@@ -23,7 +23,8 @@
 //! **State.** The rank-local state of [`MomentumCorrection`], and `s_{t−1}`, replicated. During an exchange, one more vector. If
 //! this state is kept, the optimizer's momenta must be kept too.
 //!
-//! **Knobs.** `momentum` in [0, 1): the optimizer's. If it differs from the optimizer's momentum, velocities are wrong.
+//! **Knobs.** `momentum` in [0, 1): the optimizer's. If it differs from the optimizer's momentum, velocities are wrong. `masking`, default `waited`:
+//! values that are sent without a wait keep their velocity, as in the optimizer alone.
 //!
 //! **Source.** The correction is that of [`momentum_correction`](super::momentum_correction); exchanging differences is this project's.
 //!
@@ -33,7 +34,7 @@
 //! use briquette_core::reduce::{dense::Dense, AgreedStep, Reducer, Round};
 //! use briquette_core::wrapper::inner_momentum::{InnerMomentum, InnerMomentumConfig};
 //! let mut comm = Local::world(1).remove(0);
-//! let mut reducer = InnerMomentum::new(Dense, InnerMomentumConfig { momentum: 0.5 })?;
+//! let mut reducer = InnerMomentum::new(Dense, InnerMomentumConfig { momentum: 0.5, ..Default::default() })?;
 //! let layout = Layout::flat(1);
 //! let mut averages = vec![];
 //! for input in [1.0, 2.0, 4.0] {
@@ -53,7 +54,7 @@ use super::feed::Delivery;
 use super::residual::Residual;
 use super::{
     check_finite,
-    momentum_correction::{MomentumCorrection, MomentumCorrectionConfig},
+    momentum_correction::{Masking, MomentumCorrection, MomentumCorrectionConfig},
 };
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
@@ -75,11 +76,15 @@ pub struct InnerMomentumConfig {
     /// The optimizer's momentum, in [0, 1).
     #[setting(default = 0.9, range = "[0, 1)", syntax = "DECAY")]
     pub momentum: f32,
+    /// Momentum factor masking; `waited` by default.
+    #[setting(default = Masking::Waited, syntax = "sent")]
+    pub masking: Masking,
 }
 
 impl InnerMomentumConfig {
     fn correction(self) -> MomentumCorrectionConfig {
-        MomentumCorrectionConfig { momentum: self.momentum, ..MomentumCorrectionConfig::default() }
+        let InnerMomentumConfig { momentum, masking } = self;
+        MomentumCorrectionConfig { momentum, masking, ..MomentumCorrectionConfig::default() }
     }
 }
 

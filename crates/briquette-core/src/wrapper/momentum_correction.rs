@@ -23,6 +23,11 @@
 //!
 //! With `nesterov`: `u ← m·(u + g)`, `v ← v + u + g`.
 //!
+//! **Masking.** A mask keeps a velocity that is too old from acting on. It also takes the momentum of every value that is sent at once, and
+//! then such a value is updated with a tenth of the step that momentum 0.9 would give it. Where the gradient is concentrated in few values
+//! (an embedding under SGD), they are sent at every step and training stalls. With `waited`, only those values are masked of which a fifth or more had
+//! waited: `|sent| > 1.25·|u|`. This is not in the paper.
+//!
 //! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense the result *is* momentum SGD
 //! (without dampening): a dense exchange sends all of `v` and does not mask `u`. A full mask would destroy the momentum (a constant
 //! gradient of 1 would send 1, 1, 1 instead of 1, 1.9, 2.71).
@@ -32,8 +37,8 @@
 //! **State.** Velocity and pending: two vectors per rank; during an exchange, two more, and `sent` if the inner reducer cannot subtract its
 //! messages.
 //!
-//! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off; `masking`, default on. A
-//! warm-up is a schedule of the ratio: [`Schedule`](crate::control::schedule::Schedule).
+//! **Knobs.** `momentum` in [0, 1), default 0.9; `clip` a positive norm, default none; `nesterov`, default off; `masking`: `sent` (default, the paper's), `waited` or `off`.
+//! A warm-up is a schedule of the ratio: [`Schedule`](crate::control::schedule::Schedule).
 //!
 //! **Deviations.** After an exchange, `v` is the *difference* between the vector and the contribution, so quantization loses nothing (the
 //! paper zeroes the masked coordinates). A coordinate whose sent value is 0 counts as not sent. One-dimensional tensors (biases, norms)
@@ -71,12 +76,36 @@ use super::unsent::FedEnergies;
 use super::{check_finite, keep_unsent};
 use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
-use crate::math::{Velocity, norm2};
+use crate::math::{Mask, Velocity, norm2};
 use crate::report::Report;
 use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selection, SentVelocity};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::fields::Cell;
 use crate::{Layout, Session, stateful};
+
+/// Values whose velocity is set to 0 once they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Masking {
+    /// All that are sent.
+    #[default]
+    Sent,
+    /// Those of which a part had waited.
+    Waited,
+    /// None.
+    Off,
+}
+
+impl Masking {
+    fn mask(self) -> Option<Mask> {
+        match self {
+            Masking::Sent => Some(Mask::SENT),
+            Masking::Waited => Some(Mask::WAITED),
+            Masking::Off => None,
+        }
+    }
+}
 
 /// Settings of [`MomentumCorrection`].
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
@@ -96,9 +125,9 @@ pub struct MomentumCorrectionConfig {
     /// `clip·√W`, the length that corresponds to such a mean if ranks are independent.
     #[setting(range = "(0, inf)")]
     pub clip: Option<f64>,
-    /// Enables momentum factor masking.
-    #[setting(default = true)]
-    pub masking: bool,
+    /// Momentum factor masking.
+    #[setting(syntax = "waited")]
+    pub masking: Masking,
 }
 
 /// Accumulates velocity before compression; see the [module](self).
@@ -180,16 +209,18 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
         let (velocity, pending) = (self.velocity.next_mut(), self.pending.next_mut());
         if by_messages {
-            let velocity = if self.settings.masking { SentVelocity::Host(velocity) } else { SentVelocity::None };
+            let mask = self.settings.masking.mask();
+            let velocity = mask.map_or(SentVelocity::None, |mask| SentVelocity::Host(velocity, mask));
             if !self.energies.subtract(&mut self.inner, slots, pending, None, velocity) {
                 check_finite(pending, slots, rank)?;
             }
         } else {
             self.energies.set_left(keep_unsent(pending, &self.sent, 1.0, slots, rank)?);
-            let masked = |index: &usize| self.settings.masking && exchanged.selection.chose(*index);
-            for place in (0..slots.len()).filter(masked).map(|index| slots[index].range()) {
+            let selected = (0..slots.len()).filter(|index| exchanged.selection.chose(*index));
+            for (place, mask) in selected.flat_map(|index| Some((slots[index].range(), self.settings.masking.mask()?)))
+            {
                 for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
-                    *u = if *sent == 0.0 { *u } else { 0.0 };
+                    *u = mask.apply(*u, *sent);
                 }
             }
         }
@@ -225,17 +256,20 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.energies.set_fed(&sums, slots, rank)?;
         let exchanged = self.inner.reduce_arriving(round, input, comm)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
-        let is_masked = self.settings.masking && exchanged.selection != Selection::All;
+        let mask = self.settings.masking.mask().filter(|_| exchanged.selection != Selection::All);
         let parts = (&mut self.inner, &mut self.pending);
-        if !is_masked {
+        let Some(mask) = mask else {
             self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
             self.velocity.stage_on_device(velocity);
-        } else if parts.0.subtracts_on_device() {
-            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::Device(&mut *velocity), comm)?;
+            self.velocity.hold(&absent(slots));
+            return Ok(exchanged);
+        };
+        if parts.0.subtracts_on_device() {
+            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::Device(&mut *velocity, mask), comm)?;
             self.velocity.stage_on_device(velocity);
         } else {
             *self.velocity.next_mut() = velocity.fetch();
-            let masked = SentVelocity::Host(self.velocity.next_mut());
+            let masked = SentVelocity::Host(self.velocity.next_mut(), mask);
             self.energies.subtract_and_stage(parts, slots, input, masked, comm)?;
             self.velocity.stage();
         }

@@ -91,8 +91,13 @@ fn a_device_changes_no_bit_no_residual_no_byte_and_no_decision() {
 #[test]
 fn velocities_have_the_bits_of_the_host_around_rules_and_ladders() {
     let rules = "rules = [{ slots = '*bias', reducer = 'dense' }]";
-    for feedback in ["momentum", "momentum:0.9,nesterov=true,clip=0.5", "momentum:0.9,masking=false", "inner-momentum"]
-    {
+    for feedback in [
+        "momentum",
+        "momentum:0.9,nesterov=true,clip=0.5",
+        "momentum:0.9,masking=off",
+        "momentum:0.9,masking=waited",
+        "inner-momentum",
+    ] {
         for reducer in [
             format!("reducer = 'gather:topk:4x'\n{rules}"),
             format!("reducer = 'gather:qsgd:4'\n{rules}"),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use briquette_core::compress::{Compressor, min_max::MinMax, top_k::TopK};
 use briquette_core::laws::{HostDevice, Kernels};
-use briquette_core::reduce::{DeviceVector, SentStatistics};
+use briquette_core::reduce::{DeviceVector, Mask, SentStatistics};
 use briquette_core::{Key, Layout, Message};
 use briquette_device::{Gradient, pack, unpack};
 
@@ -83,7 +83,7 @@ fn exchange(vector: &mut dyn DeviceVector, ranges: &[Range<usize>], compressor: 
     vector.unpack_average(ranges, &*packed.take_average().unwrap()).unwrap();
     assert_eq!(packed.len(), all.len(), "the length stays");
     let mut masked = velocity.pack(ranges);
-    packed.mask(all.clone(), &message, &mut *masked).unwrap();
+    packed.mask(all.clone(), &message, Mask::SENT, &mut *masked).unwrap();
     velocity.unpack(ranges, &*masked);
     assert_eq!(packed.subtract(all, &message, layout.slots(), &mut kept), Ok(true));
     vector.unpack(ranges, Some(&*packed.take().unwrap())).unwrap();

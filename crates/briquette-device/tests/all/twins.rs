@@ -16,6 +16,7 @@ use briquette_core::compress::{
     threshold_top_k::ThresholdTopK,
     top_k::TopK,
 };
+use briquette_core::reduce::Mask;
 use briquette_core::{Key, Message};
 use briquette_device as device;
 use briquette_device::{DeviceMessage, Run};
@@ -32,8 +33,8 @@ fn bytes(message: &Message) -> Vec<u8> {
 
 /// Compares addition, residual and mask of a message on the device with the host's.
 fn assert_decodes(run: &Run, x: &[f32], host: &Message, message: &DeviceMessage, what: &str) {
-    let (mut average, mut left, mut velocity) = (vec![0.25e-3; x.len()], x.to_vec(), vec![0.5; x.len()]);
-    let on_device = [&average, &left, &velocity].map(|vector| run.upload(vector));
+    let (mut average, mut left) = (vec![0.25e-3; x.len()], x.to_vec());
+    let on_device = [&average, &left].map(|vector| run.upload(vector));
     let mut sent = vec![0.0; x.len()];
     host.decode_into(&mut sent).unwrap();
     for weight in [1.0, 1.0 / 3.0] {
@@ -41,13 +42,18 @@ fn assert_decodes(run: &Run, x: &[f32], host: &Message, message: &DeviceMessage,
         message.add(run, weight, &on_device[0], 0);
     }
     left.iter_mut().zip(&sent).for_each(|(left, sent)| *left -= sent + 0.0);
-    velocity.iter_mut().zip(&sent).for_each(|(velocity, sent)| *velocity = if *sent == 0.0 { *velocity } else { 0.0 });
     message.subtract(run, &on_device[1], 0);
-    message.mask(run, &on_device[2], 0);
-    let [sum, rest, masked] = on_device.map(|vector| run.read(&vector).unwrap());
+    let [sum, rest] = on_device.map(|vector| run.read(&vector).unwrap());
     assert!(same(run, &sum, &average), "the average, {what}");
     assert!(same(run, &rest, &left), "the residual, {what}");
-    assert!(same(run, &masked, &velocity), "masked momentum, {what}");
+    // Velocities below, at and above the limit of what was sent.
+    for mask in [Mask::SENT, Mask::WAITED] {
+        let mut velocity: Vec<f32> = sent.iter().zip([0.5, 0.8, -1.0].iter().cycle()).map(|(s, f)| s * f).collect();
+        let on_device = run.upload(&velocity);
+        velocity.iter_mut().zip(&sent).for_each(|(velocity, sent)| *velocity = mask.apply(*velocity, *sent));
+        message.mask(run, mask, &on_device, 0);
+        assert!(same(run, &run.read(&on_device).unwrap(), &velocity), "masked momentum, {mask:?}, {what}");
+    }
 }
 
 /// Tests of a compressor of the host and its twin on the device. The second encodes the vector `x` with `key`.

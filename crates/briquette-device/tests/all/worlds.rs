@@ -34,7 +34,7 @@ const EXCHANGES: [&str; 29] = [
     "reducer=gather:plain-sign feedback=none",
     "reducer=gather:topk:8x feedback=momentum:0.9,clip=3",
     "reducer=gather:topk:8x:q8 feedback=momentum:0.9,nesterov=true",
-    "reducer=gather:minmax:100 feedback=momentum:0.9,masking=false",
+    "reducer=gather:minmax:100 feedback=momentum:0.9,masking=off",
     "reducer=gather:topk:8x feedback=inner-momentum",
     "reducer=power-sgd:2 feedback=error",
     "reducer=power-sgd:1 feedback=none",

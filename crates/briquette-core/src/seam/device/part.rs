@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, put_missing};
 use crate::error::DeviceError;
-use crate::math::{LowRankPlan, SentStatistics, Velocity};
+use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity};
 use crate::seam::Compressor;
 use crate::{Key, Layout, Message, Slot};
 
@@ -118,8 +118,8 @@ impl DevicePart<'_> {
     }
 
     /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
-    pub fn mask(&mut self, message: &Message, velocity: &mut dyn DeviceMemory) {
-        if let Err(error) = self.input.vector.mask(self.range.clone(), message, velocity) {
+    pub fn mask(&mut self, message: &Message, mask: Mask, velocity: &mut dyn DeviceMemory) {
+        if let Err(error) = self.input.vector.mask(self.range.clone(), message, mask, velocity) {
             self.input.failed.get_or_insert(error);
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::error::DeviceError;
-use crate::math::{LowRankPlan, SentStatistics, Velocity};
+use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity};
 use crate::seam::Compressor;
 use crate::{Key, Message, Slot};
 
@@ -71,11 +71,17 @@ pub trait DeviceVector: Send {
         slots: &[Slot],
     ) -> OnDevice<NextVelocity>;
 
-    /// Sets a velocity to 0 in each place of the range for which `message`, of this rank, has a value other than 0.
+    /// [Masks](Mask::apply) a velocity in the range, by the values of `message`, which is of this rank.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn mask(&mut self, range: Range<usize>, message: &Message, velocity: &mut dyn DeviceMemory) -> OnDevice<()>;
+    fn mask(
+        &mut self,
+        range: Range<usize>,
+        message: &Message,
+        mask: Mask,
+        velocity: &mut dyn DeviceMemory,
+    ) -> OnDevice<()>;
 
     /// Takes the average as the agreed velocity, and subtracts the decayed velocity `before`, if there is one, from the average, as
     /// [`subtract_velocity`](crate::math::subtract_velocity) does. Returns the agreed velocity, and the place of the first value of the

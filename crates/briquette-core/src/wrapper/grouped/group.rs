@@ -193,15 +193,15 @@ impl Group {
     ) -> bool {
         let slots = self.layout.slots();
         let mut packed = SentInput::new(slots, &mut self.input, None, energies, kept);
-        if let SentVelocity::Host(velocity) = &input.velocity {
+        if let SentVelocity::Host(velocity, mask) = &input.velocity {
             self.sent.clear();
             self.places.iter().for_each(|place| self.sent.extend_from_slice(&velocity[place.clone()]));
-            packed.velocity = SentVelocity::Host(&mut self.sent);
+            packed.velocity = SentVelocity::Host(&mut self.sent, *mask);
         }
         let finite = self.reducer.subtract_sent(&mut packed);
         for (place, slot) in self.places.iter().zip(slots) {
             input.vector[place.clone()].copy_from_slice(&self.input[slot.range()]);
-            if let SentVelocity::Host(velocity) = &mut input.velocity {
+            if let SentVelocity::Host(velocity, _) = &mut input.velocity {
                 velocity[place.clone()].copy_from_slice(&self.sent[slot.range()]);
             }
         }
@@ -218,14 +218,16 @@ impl Group {
         let (slots, places) = (self.layout.slots(), &self.places);
         let device = input.device.as_mut().expect("a vector on a device");
         let mut velocity = match &input.velocity {
-            SentVelocity::Device(velocity) if self.is_selected => Some(device.pack_velocity(places, &**velocity)),
+            SentVelocity::Device(velocity, mask) if self.is_selected => {
+                Some((device.pack_velocity(places, &**velocity), *mask))
+            }
             _ => None,
         };
         let finite = if self.reducer.subtracts_on_device() {
             let mut vector = DeviceInput::new(&mut *packed, slots.len());
             let mut part = SentInput::new(slots, &mut [], vector.device(), energies, kept);
-            if let Some(velocity) = &mut velocity {
-                part.velocity = SentVelocity::Device(&mut **velocity);
+            if let Some((velocity, mask)) = &mut velocity {
+                part.velocity = SentVelocity::Device(&mut **velocity, *mask);
             }
             let finite = self.reducer.subtract_sent(&mut part);
             vector.check()?;
@@ -233,19 +235,19 @@ impl Group {
             finite
         } else {
             let mut part = SentInput::new(slots, &mut self.input, None, energies, kept);
-            let mut masked = velocity.take().map(|velocity| velocity.fetch());
-            if let Some(masked) = &mut masked {
-                part.velocity = SentVelocity::Host(masked);
+            let mut masked = velocity.take().map(|(velocity, mask)| (velocity.fetch(), mask));
+            if let Some((masked, mask)) = &mut masked {
+                part.velocity = SentVelocity::Host(masked, *mask);
             }
             let finite = self.reducer.subtract_sent(&mut part);
-            velocity = masked.map(|masked| device.upload(&masked)).transpose()?;
+            velocity = masked.map(|(masked, mask)| Ok((device.upload(&masked)?, mask))).transpose()?;
             // A dense exchange leaves zeros.
             let remains = self.input.iter().any(|value| value.to_bits() != 0);
             let values = remains.then(|| device.upload(&self.input)).transpose()?;
             device.unpack(places, values.as_deref())?;
             finite
         };
-        if let (SentVelocity::Device(whole), Some(velocity)) = (&mut input.velocity, &velocity) {
+        if let (SentVelocity::Device(whole, _), Some((velocity, _))) = (&mut input.velocity, &velocity) {
             device.unpack_velocity(places, &**velocity, &mut **whole);
         }
         Ok(finite)

@@ -15,7 +15,7 @@ const RATE: f32 = 0.05;
 const STEPS: u64 = 50;
 
 fn settings(momentum: f32) -> InnerMomentumConfig {
-    InnerMomentumConfig { momentum }
+    InnerMomentumConfig { momentum, ..InnerMomentumConfig::default() }
 }
 
 fn top(ratio: f64) -> Gather<TopK, Mean> {

@@ -54,11 +54,26 @@ fn what_was_sent_loses_its_velocity_by_hand() {
 #[test]
 fn without_masking_velocity_goes_on_by_hand() {
     // u = (4, 1), (2 + 4, .5 + 1), (3 + 4, .75 + 1).
-    let steps = alone(MomentumCorrectionConfig { masking: false, ..settings(0.5) }, &[[4.0, 1.0]; 3]);
+    let steps = alone(MomentumCorrectionConfig { masking: Masking::Off, ..settings(0.5) }, &[[4.0, 1.0]; 3]);
     let expected = [
         [[4.0, 0.0], [4.0, 1.0], [0.0, 1.0]],
         [[6.0, 0.0], [6.0, 1.5], [0.0, 2.5]],
         [[7.0, 0.0], [7.0, 1.75], [0.0, 4.25]],
+    ];
+    assert_eq!(steps, expected.map(|step| step.map(|v| v.to_vec())));
+}
+
+/// As above, but of (4, 1), (6, 2.5), (7, 4.25), 4, 6 and 7 are sent without a wait, so their velocity stays. With a gradient of (1, 1) at the end, the
+/// second value, 4.25 + 1.875 with a velocity of 1.875, has waited.
+#[test]
+fn only_what_has_waited_loses_its_velocity_by_hand() {
+    let gradients = [[4.0, 1.0], [4.0, 1.0], [4.0, 1.0], [1.0, 1.0]];
+    let steps = alone(MomentumCorrectionConfig { masking: Masking::Waited, ..settings(0.5) }, &gradients);
+    let expected = [
+        [[4.0, 0.0], [4.0, 1.0], [0.0, 1.0]],
+        [[6.0, 0.0], [6.0, 1.5], [0.0, 2.5]],
+        [[7.0, 0.0], [7.0, 1.75], [0.0, 4.25]],
+        [[0.0, 6.125], [4.5, 0.0], [4.5, 0.0]],
     ];
     assert_eq!(steps, expected.map(|step| step.map(|v| v.to_vec())));
 }
