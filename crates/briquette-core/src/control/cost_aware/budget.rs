@@ -20,7 +20,7 @@ pub(super) struct Budget {
     stated: Verdict,
 }
 
-/// Whether the budgets can be met, by predicted costs.
+/// Verdict on the budgets, by predicted costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     #[default]

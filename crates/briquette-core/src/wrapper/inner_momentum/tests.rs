@@ -111,12 +111,13 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Momentum 1/2, gradient (4, 1), the larger of two values is sent: the agreed velocities are (4, 0), (4, 0), (0, 4.25), as computed by
+/// Momentum 1/2, gradient (4, 1), the larger of two values is sent and masked: the agreed velocities are (4, 0), (4, 0), (0, 4.25), as computed by
 /// hand in `momentum_correction`. Minus half of the previous ones: (4, 0), (4 − 2, 0), (0 − 2, 4.25).
 #[test]
 fn what_is_handed_over_by_hand() {
     let mut comm = Local::world(1).remove(0);
-    let mut reducer = InnerMomentum::new(top(2.0), settings(0.5)).unwrap();
+    let settings = InnerMomentumConfig { masking: Masking::Sent, ..settings(0.5) };
+    let mut reducer = InnerMomentum::new(top(2.0), settings).unwrap();
     let layout = Layout::flat(2);
     let mut velocity = [0.0; 2];
     for (handed, agreed) in [([4.0, 0.0], [4.0, 0.0]), ([2.0, 0.0], [4.0, 0.0]), ([-2.0, 4.25], [0.0, 4.25])] {
@@ -152,7 +153,8 @@ fn dense_it_is_the_optimizer_whatever_decay_and_dampening_it_has() {
 fn around_an_optimizer_with_momentum_it_is_momentum_correction_around_one_without() {
     for momentum in [0.5, 0.9] {
         for world in [1, 3] {
-            let correction = MomentumCorrectionConfig { momentum, ..MomentumCorrectionConfig::default() };
+            let masking = Masking::Waited;
+            let correction = MomentumCorrectionConfig { momentum, masking, ..MomentumCorrectionConfig::default() };
             let ours =
                 train(world, [momentum, 0.0, 0.0], || InnerMomentum::new(in_turns(), settings(momentum)).unwrap());
             let theirs = train(world, [0.0; 3], || MomentumCorrection::new(in_turns(), correction).unwrap());
