@@ -148,7 +148,7 @@ mod tests {
         let settings = resolve("budget = '500MB'\ndeadline = '1m'").unwrap();
         let (settings, _) = settings.for_steps(Some(390));
         let controller = settings.config.exchange.controller.to_string();
-        assert_eq!(controller, "auto:100x,steps=390,budget=500000000,deadline=60");
+        assert_eq!(controller, "auto:50x,steps=390,budget=500000000,deadline=60");
         let again = resolve(&toml::to_string(&settings).unwrap()).unwrap();
         assert_eq!(again, settings, "config.toml is a valid --config");
         let error = resolve("budget = '500MB'\ncontroller = 'gravac'\ncompressor = 'topk:10x'").unwrap_err();

@@ -33,7 +33,7 @@ fn every_part_is_printed_with_its_reason() {
     for line in [
         "# strategy every-step, because no other was named",
         "# reducer ladder:topk:20x:q8, because controller auto chooses among its ratios",
-        "# controller auto:100x, as given",
+        "# controller auto:50x, as given",
         "# feedback inner-momentum:0.9, because the optimizer is SGD with momentum 0.9",
     ] {
         assert!(said.lines().any(|said| said == line), "no `{line}` in {said}");

@@ -25,7 +25,7 @@ pub(super) struct Budget {
 pub(super) enum Verdict {
     #[default]
     Met,
-    /// Only a ratio above the limit of the inner controller sends few enough bytes.
+    /// Only a ratio above the limit of the inner controller is within the budgets.
     AboveLimit,
     /// No ratio is fast enough.
     TooSlow,
@@ -75,16 +75,15 @@ impl Budget {
         }
         self.stated = verdict;
         let Budget { left, spent, .. } = *self;
-        let bytes = self.bytes.unwrap_or_default() - spent[0];
-        let seconds = self.seconds.unwrap_or_default() - spent[1];
-        Some(match verdict {
-            Verdict::Met => "the budget can be met again".to_owned(),
-            Verdict::AboveLimit => format!("{:.1} MB are left for {left} steps: above the limit", bytes / 1e6),
-            Verdict::TooManyBytes => {
-                format!("{:.1} MB are left for {left} steps: the budget cannot be met", bytes / 1e6)
-            }
-            Verdict::TooSlow => format!("{seconds:.1} s are left for {left} steps: the deadline cannot be met"),
-        })
+        let bytes = self.bytes.map(|bytes| format!("{:.1} MB", (bytes - spent[0]) / 1e6));
+        let seconds = self.seconds.map(|seconds| format!("{:.1} s", seconds - spent[1]));
+        let all = bytes.into_iter().chain(seconds).collect::<Vec<_>>().join(" and ");
+        let verdict = match verdict {
+            Verdict::Met => "enough again",
+            Verdict::AboveLimit => "only a ratio above the limit is enough",
+            Verdict::TooManyBytes | Verdict::TooSlow => "not enough for any ratio",
+        };
+        Some(format!("{all} are left for {left} steps: {verdict}"))
     }
 
     /// Describes what is left of each budget.

@@ -14,20 +14,24 @@ impl<K: Controller> CostAware<K> {
         if self.has_started && rung < self.chosen { 1.0 - self.settings.tolerance } else { 1.0 }
     }
 
-    /// Returns the number of rungs that may be sent: those that the limit allows, and if none of them fits the budget, more.
-    pub(super) fn within_budget(&self, allowed: usize) -> (usize, Verdict) {
-        let rungs = self.rungs.len();
-        match (0..rungs).find(|rung| self.fits(*rung)) {
-            Some(first) if first < allowed => (allowed, Verdict::Met),
-            Some(first) => (first + 1, Verdict::AboveLimit),
-            None => (self.least_bytes(rungs) + 1, Verdict::TooManyBytes),
-        }
+    /// Returns whether a step at a rung is fast enough for the deadline. Nothing is known before the first measurement.
+    fn is_in_time(&self, rung: usize, spare: f64) -> bool {
+        !self.has_started || self.budget.seconds().is_none_or(|seconds| self.costs.step(rung) <= seconds * spare)
     }
 
-    /// Returns whether a step of the chosen rung is within the time left. A step that is too slow by the tolerance is.
-    pub(super) fn in_time(&self) -> Verdict {
-        let within = |seconds| self.costs.step(self.chosen) <= (1.0 + self.settings.tolerance) * seconds;
-        if self.budget.seconds().is_none_or(within) { Verdict::Met } else { Verdict::TooSlow }
+    /// Returns the number of rungs that may be sent: those that the limit allows, and if none of them is within the budgets, more.
+    pub(super) fn within_budget(&self, allowed: usize) -> (usize, Verdict) {
+        let rungs = self.rungs.len();
+        let fitting = || (0..rungs).filter(|rung| self.fits(*rung));
+        if let Some(first) = fitting().find(|rung| self.is_in_time(*rung, self.spare(*rung))) {
+            return if first < allowed { (allowed, Verdict::Met) } else { (first + 1, Verdict::AboveLimit) };
+        }
+        let Some(fastest) = fitting().min_by(|a, b| self.costs.step(*a).total_cmp(&self.costs.step(*b))) else {
+            return (self.least_bytes(rungs) + 1, Verdict::TooManyBytes);
+        };
+        // A step that is slower by no more than the tolerance is not yet worth a word.
+        let is_late = !self.is_in_time(fastest, 1.0 + self.settings.tolerance);
+        (allowed.max(fastest + 1), if is_late { Verdict::TooSlow } else { Verdict::Met })
     }
 
     fn least_bytes(&self, rungs: usize) -> usize {
@@ -43,8 +47,8 @@ impl<K: Controller> CostAware<K> {
         let fastest = rungs.iter().map(|rung| self.costs.step(*rung)).fold(f64::INFINITY, f64::min);
         let within = |rung: usize, tolerance: f64| self.costs.step(rung) <= (1.0 + tolerance) * fastest;
         let first = |fits: &dyn Fn(usize) -> bool| rungs.iter().copied().find(|rung| fits(*rung));
-        if let Some(seconds) = self.budget.seconds() {
-            let in_time = first(&|rung| self.costs.step(rung) <= seconds * self.spare(rung));
+        if self.budget.seconds().is_some() {
+            let in_time = first(&|rung| self.is_in_time(rung, self.spare(rung)));
             return in_time.or_else(|| first(&|rung| within(rung, 0.0))).unwrap_or(rungs[0]);
         }
         let tolerance = self.settings.tolerance;

@@ -36,8 +36,9 @@
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
 //! **Budgets.** `budget` and `deadline` are spread evenly over the steps that are left of `steps`. With a `budget`, only rungs whose predicted
-//! bytes are within this share are chosen or timed. If the limit allows none of them, the budget counts and not the limit. With a `deadline` the rung with the lowest
-//! ratio within the share is sent, instead of the knee: time that is left goes into less compression. If none is fast enough, the fastest one is sent.
+//! bytes are within this share are chosen or timed. With a `deadline` the rung with the lowest
+//! ratio within the share is sent, instead of the knee: time that is left goes into less compression. If none is fast enough, the fastest one is sent. If
+//! the limit allows no rung within the budgets, they count and not the limit.
 //! What a step does not use is shared by those after it, so that the last steps compress least. A lower ratio must fit with the tolerance to spare. Reasons state a budget that cannot be met. Counted are the bytes of exchanges, summed over ranks, and
 //! the seconds of steps: not step headers, the first broadcast, evaluation and checkpoints.
 //!
@@ -308,7 +309,6 @@ impl<K: Controller> Controller for CostAware<K> {
         if timing.is_none() && (is_open || is_settled) {
             (self.chosen, self.is_chosen) = (self.choose(allowed), !self.costs.is_unsettled());
         }
-        let verdict = if self.has_started { verdict.max(self.in_time()) } else { verdict };
         let rung = timing.unwrap_or(self.chosen);
         if self.sent != Some(rung) {
             self.costs.begin(rung);

@@ -69,7 +69,7 @@ fn what_cannot_go_together_is_said() {
         parts.choose().1.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     for (text, says) in [
-        ("", "controller auto:100x, because it decides where no ratio was named"),
+        ("", "controller auto:50x, because it decides where no ratio was named"),
         (
             "strategy = 'local-sgd:8'",
             "reducer dense, because strategy local-sgd exchanges parameters, once in a period",

@@ -66,9 +66,21 @@ fn reasons<K: Controller>(controller: &mut CostAware<K>, machine: Machine) -> (f
 fn budgets_that_cannot_be_met_are_stated_once() {
     let cases = [
         // 50x sends 0.04 MB, and leaves enough for 20x, which sends 0.10, at the end.
-        (settings(40, Some(2.5e6), None), 10.0, 20.0, "2.5 MB are left for 40 steps: above the limit"),
-        (settings(40, Some(1e3), None), 10.0, 100.0, "0.0 MB are left for 40 steps: the budget cannot be met"),
-        (settings(40, None, Some(1.0)), 100.0, 100.0, "0.9 s are left for 38 steps: the deadline cannot be met"),
+        (
+            settings(40, Some(2.5e6), None),
+            10.0,
+            20.0,
+            "2.5 MB are left for 40 steps: only a ratio above the limit is enough",
+        ),
+        (settings(40, Some(1e3), None), 10.0, 100.0, "0.0 MB are left for 40 steps: not enough for any ratio"),
+        // 20x takes 53.4 ms, 50x 52.2.
+        (
+            settings(40, None, Some(2.1)),
+            20.0,
+            50.0,
+            "2.0 s are left for 38 steps: only a ratio above the limit is enough",
+        ),
+        (settings(40, None, Some(1.0)), 100.0, 100.0, "0.9 s are left for 38 steps: not enough for any ratio"),
     ];
     for (settings, limit, expected, text) in cases {
         let (last, reasons) = reasons(&mut with(settings, limit), MACHINE);
