@@ -120,11 +120,11 @@ flags! {
     /// Stop after this many optimizer steps, whatever the epochs
     steps: u64,
     /// Bytes that all ranks together may send in the run, such as 500MB, under auto or cost-aware: the ratio that this needs, even above
-    /// the limit of accuracy. Step headers are not counted
+    /// the limit of accuracy. The first broadcast is not counted
     #[arg(value_name = "SIZE")]
     budget: SizeSpec,
-    /// Time that the run's steps may take, such as 10m, under auto or cost-aware: the least compression that is fast enough. Evaluation and
-    /// checkpoints are not counted
+    /// Time that the run's steps may take, such as 10m, under auto or cost-aware: the least compression that is fast enough, even above
+    /// the limit of accuracy. Evaluation, checkpoints and step headers (some latencies a step) are not counted
     #[arg(value_name = "TIME")]
     deadline: TimeSpec,
     /// Samples per rank and step

@@ -119,6 +119,9 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
         bail!("--average-from {from}: the run has {total} steps, counted from 0");
     }
     // A resumed run has the choices made when it began.
+    if control.resume {
+        settings.check_budget_steps(total)?;
+    }
     let (settings, choice) = settings.for_steps((!control.resume).then_some(total));
     choice.into_iter().for_each(|choice| control.say(format_args!("# {choice}")));
     let settings = &settings;

@@ -47,7 +47,7 @@ impl FromStr for TimeSpec {
     fn from_str(text: &str) -> Result<Self> {
         let time = humantime::parse_duration(text)
             .with_context(|| format!("a time is written as in 90s, 10m or 1h 30m; got `{text}`"))?;
-        ensure!(!time.is_zero(), "a deadline is longer than 0 s");
+        ensure!(!time.is_zero(), "a time must be longer than 0 s, such as 10m; got `{text}`");
         Ok(TimeSpec(time))
     }
 }
@@ -97,7 +97,27 @@ impl Settings {
                 controller.name()
             );
         }
+        let strategy = &self.config.strategy;
+        ensure!(
+            strategy.is_every_step(),
+            "--{flag} is spread over exchanges at every step, and --strategy {strategy} has fewer: omit it"
+        );
         Ok(())
+    }
+
+    /// Refuses to resume a run with a budget for another number of steps.
+    pub(crate) fn check_budget_steps(&self, steps: u64) -> Result<()> {
+        let controller = &self.config.exchange.controller;
+        let auto = controller.downcast_ref::<Auto>().and_then(|auto| auto.steps);
+        let planned = auto.or_else(|| controller.downcast_ref::<CostAwareConfig>().and_then(|other| other.steps));
+        match planned.filter(|planned| *planned != steps) {
+            Some(planned) => {
+                bail!(
+                    "the run has a budget for {planned} steps, and would now have {steps}: resume it with its own length"
+                )
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives the controller the budgets, and the number of steps over which it spreads them.
@@ -116,9 +136,11 @@ impl Settings {
 fn with(controller: &ControllerConfig, [budget, deadline]: [Option<f64>; 2], steps: u64) -> Option<ControllerConfig> {
     let steps = Some(steps);
     if let Some(auto) = controller.downcast_ref::<Auto>() {
+        let (budget, deadline) = (budget.or(auto.budget), deadline.or(auto.deadline));
         return Some(Auto { steps, budget, deadline, ..*auto }.into());
     }
     let cost_aware = controller.downcast_ref::<CostAwareConfig>()?;
+    let (budget, deadline) = (budget.or(cost_aware.budget), deadline.or(cost_aware.deadline));
     Some(CostAwareConfig { steps, budget, deadline, ..cost_aware.clone() }.into())
 }
 
@@ -153,5 +175,10 @@ mod tests {
         assert_eq!(again, settings, "config.toml is a valid --config");
         let error = resolve("budget = '500MB'\ncontroller = 'gravac'\ncompressor = 'topk:10x'").unwrap_err();
         assert!(format!("{error:#}").contains("--budget would be ignored under --controller gravac"), "{error:#}");
+        let error = resolve("deadline = '1m'\ncontroller = 'auto'\nlocal-steps = 4").unwrap_err();
+        assert!(format!("{error:#}").contains("--deadline is spread over exchanges at every step"), "{error:#}");
+        assert!(settings.check_budget_steps(390).is_ok());
+        let error = settings.check_budget_steps(400).unwrap_err().to_string();
+        assert!(error.contains("a budget for 390 steps, and would now have 400"), "{error}");
     }
 }

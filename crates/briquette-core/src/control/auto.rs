@@ -15,8 +15,8 @@
 //! The limit on the staleness depends on the feedback. It is an *effective delay*, the length of the residual in steps of the gradient. Under [error
 //! feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
 //! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 5
-//! steps: 3 steps cost nothing, and 7 steps cost 1.4 points. Both limits lie between measurements on small models with one
-//! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
+//! steps: 3 steps (20x) cost nothing on ResNet-8, and 7 steps (50x) cost 1.4 points (`docs/adr/0063-only-what-has-waited-is-masked.md`). Both limits lie between measurements
+//! on small models with one seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
 //! **Knobs.** `max`, the highest ratio; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run can be replayed only with a clock
 //! that replays them.

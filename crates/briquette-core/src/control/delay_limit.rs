@@ -14,8 +14,8 @@
 //!   high may be tried again after 80 steps. This number doubles with each failure.
 //! - If the expected delay of the next higher ratio is within `most`, this ratio is next.
 //!
-//! If an outer controller sends a lower ratio than this one decided ([`Controller::overruled`]), the step counts for the ratio that was
-//! sent. Up to five such steps in a row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends
+//! If an outer controller sends another ratio than this one decided ([`Controller::overruled`]), the step counts for the ratio that was
+//! sent. A higher one becomes the limit if its delay is within `most`, and is otherwise no failure of the limit. Up to five such steps in a row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends
 //! them to time a rung.
 //!
 //! **Knobs.** [`DelayLimitConfig`]. **Invalid measurements.** A step without a delay (nothing entered the residual, or sums are not finite) is not
@@ -134,7 +134,13 @@ impl DelayLimit {
     fn weigh(&mut self, delay: f64) {
         let most = self.settings.most;
         let expected = |rung: CompressionRatio| delay * rung.get() / self.sent.get();
-        if delay > most {
+        if self.sent > self.limit {
+            // An outer controller sends more. That shows what is fresh enough; what is not has not failed here.
+            if delay <= most {
+                self.limit = self.sent;
+                self.why = Some(format!("effective delay {delay:.2} at {}: up to {}", self.sent, self.limit));
+            }
+        } else if delay > most {
             let fits = |rung: &&CompressionRatio| **rung < self.sent && expected(**rung) <= most;
             self.limit = self.rungs.iter().rev().find(fits).copied().unwrap_or(CompressionRatio::DENSE);
             self.too_high = Some(self.sent);
@@ -227,6 +233,26 @@ mod tests {
             decided
         };
         (0..steps).map(step).collect()
+    }
+
+    /// 50x is sent instead of 10x. At a delay within the limit it becomes the limit. At a longer one nothing has failed, and nothing is stated.
+    #[test]
+    fn a_higher_ratio_of_an_outer_controller_is_evidence_and_no_failure() {
+        for (delay, limit) in [(1.0, 50.0), (8.0, 10.0)] {
+            let mut controller =
+                DelayLimitConfig { max: ratio(50.0), most: 5.0, ..Default::default() }.controller().unwrap();
+            let (mut previous, mut reasons) = (None, 0);
+            for step in 0..100 {
+                let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
+                controller.observe(&agreed_step);
+                reasons += usize::from(controller.decide(&Agreed::new(&agreed_step, &[])).reason.is_some());
+                controller.overruled(Ratios::All(ratio(50.0)));
+                let residual_energy = ResidualEnergy { entered: 1.0, left: delay * delay };
+                previous = Some(LastExchange { residual_energy, ..LastExchange::default() });
+            }
+            assert_eq!((controller.limit, controller.failures), (ratio(limit), 0), "delay {delay}");
+            assert_eq!(reasons, usize::from(limit == 50.0));
+        }
     }
 
     /// Starts at 10x with a delay of 0.1 steps. 10 steps settle, and the next 10 count.

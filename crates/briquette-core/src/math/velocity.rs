@@ -40,14 +40,16 @@ pub struct Mask {
 impl Mask {
     /// Masks where a value other than 0 was sent.
     pub const SENT: Mask = Mask { above: 0.0 };
-    /// Masks where a fifth of the sent value, or more, had waited: a value without a residual is its velocity.
+    /// Masks where the sent value exceeds its velocity by a quarter: then a part of it had waited.
     pub const WAITED: Mask = Mask { above: 1.25 };
 
     /// Returns the velocity after `sent` was sent.
     #[inline]
     #[must_use]
     pub fn apply(self, velocity: f32, sent: f32) -> f32 {
-        if sent.abs() <= (self.above * velocity).abs() { velocity } else { 0.0 }
+        // As bits, so that a device decides alike for any value.
+        let magnitude = |value: f32| value.to_bits() & (u32::MAX >> 1);
+        if magnitude(sent) <= magnitude(self.above * velocity) { velocity } else { 0.0 }
     }
 }
 

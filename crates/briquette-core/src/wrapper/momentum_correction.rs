@@ -23,10 +23,10 @@
 //!
 //! With `nesterov`: `u ← m·(u + g)`, `v ← v + u + g`.
 //!
-//! **Masking.** A mask keeps a velocity that is too old from acting on. It also takes the momentum of every value that is sent at once, and
-//! then such a value is updated with a tenth of the step that momentum 0.9 would give it. Where the gradient is concentrated in few values
-//! (an embedding under SGD), they are sent at every step and training stalls. With `waited`, only those values are masked of which a fifth or more had
-//! waited: `|sent| > 1.25·|u|`. This is not in the paper.
+//! **Masking.** The mask removes a velocity that is out of date. It also removes the momentum of a value that is sent at every step, whose updates are
+//! then `1 − m` of those of the optimizer. An embedding under SGD has most of its gradient in such values, and training stalls. With `waited`, a value
+//! is masked only if it exceeds its velocity by a quarter (`|sent| > 1.25·|u|`), so that a part of it had waited. This rule is not in the paper, and not for `nesterov`,
+//! where a value without a residual is not its velocity.
 //!
 //! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense the result *is* momentum SGD
 //! (without dampening): a dense exchange sends all of `v` and does not mask `u`. A full mask would destroy the momentum (a constant
@@ -88,12 +88,12 @@ use crate::{Layout, Session, stateful};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Masking {
-    /// All that are sent.
+    /// All values that are sent.
     #[default]
     Sent,
-    /// Those of which a part had waited.
+    /// Values of which a part had waited.
     Waited,
-    /// None.
+    /// No values.
     Off,
 }
 
@@ -146,9 +146,17 @@ impl<R: Reducer> MomentumCorrection<R> {
     /// Creates a wrapper around a reducer that reports its contribution in `sent`, or subtracts it.
     ///
     /// # Errors
-    /// [`ConfigError`] if `momentum` is outside [0, 1) or `clip` is not positive.
+    /// [`ConfigError`] if `momentum` is outside [0, 1), `clip` is not positive, or `nesterov` has the masking `waited`.
     pub fn new(inner: R, settings: MomentumCorrectionConfig) -> Result<Self, ConfigError> {
         settings.check()?;
+        if settings.nesterov && settings.masking == Masking::Waited {
+            return Err(ConfigError::conflict(
+                "masking waited",
+                "nesterov",
+                "a value that has not waited is longer than its velocity there",
+                "use masking sent or off",
+            ));
+        }
         let (velocity, pending, sent) = (Residual::default(), Residual::default(), Vec::new());
         Ok(MomentumCorrection { inner, settings, velocity, pending, sent, energies: FedEnergies::default() })
     }

@@ -46,9 +46,13 @@ fn assert_decodes(run: &Run, x: &[f32], host: &Message, message: &DeviceMessage,
     let [sum, rest] = on_device.map(|vector| run.read(&vector).unwrap());
     assert!(same(run, &sum, &average), "the average, {what}");
     assert!(same(run, &rest, &left), "the residual, {what}");
-    // Velocities below, at and above the limit of what was sent.
+    // Velocities where nothing was sent, and below, at and above the limit of what was sent.
     for mask in [Mask::SENT, Mask::WAITED] {
-        let mut velocity: Vec<f32> = sent.iter().zip([0.5, 0.8, -1.0].iter().cycle()).map(|(s, f)| s * f).collect();
+        let mut velocity: Vec<f32> = sent
+            .iter()
+            .zip([0.5, 0.8, -1.0].iter().cycle())
+            .map(|(s, f)| if *s == 0.0 { 0.5 } else { s * f })
+            .collect();
         let on_device = run.upload(&velocity);
         velocity.iter_mut().zip(&sent).for_each(|(velocity, sent)| *velocity = mask.apply(*velocity, *sent));
         message.mask(run, mask, &on_device, 0);

@@ -35,12 +35,15 @@
 //! | rungs | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
-//! **Budgets.** `budget` and `deadline` are spread evenly over the steps that are left of `steps`. With a `budget`, only rungs whose predicted
-//! bytes are within this share are chosen or timed. With a `deadline` the rung with the lowest
-//! ratio within the share is sent, instead of the knee: time that is left goes into less compression. If none is fast enough, the fastest one is sent. If
-//! the limit allows no rung within the budgets, they count and not the limit.
-//! What a step does not use is shared by those after it, so that the last steps compress least. A lower ratio must fit with the tolerance to spare. Reasons state a budget that cannot be met. Counted are the bytes of exchanges, summed over ranks, and
-//! the seconds of steps: not step headers, the first broadcast, evaluation and checkpoints.
+//! **Budgets.** `budget` (bytes, all ranks together) and `deadline` (seconds) are spread evenly over the steps that are left of `steps`:
+//!
+//! - With a `budget`, only rungs whose predicted bytes are within the share of a step are chosen or timed.
+//! - With a `deadline`, the rung with the lowest ratio whose step is within the share is sent, instead of the knee. If there is none, the knee is sent.
+//! - If the limit of the inner controller allows no rung within the budgets, the ratio exceeds this limit. A reason says so.
+//! - A lower ratio than the present one must leave the tolerance to spare.
+//!
+//! Steps share what earlier steps have left, so that the last steps compress least. From step `steps` on, each step may spend all that is left. Bytes
+//! include step headers, seconds do not. The first broadcast, evaluation and checkpoints are not counted. The strategy must exchange at every step.
 //!
 //! If an outer controller sends a lower ratio, the step is not used as a measurement, and no higher ratio is tried for `look` steps.
 //!
@@ -172,11 +175,10 @@ impl<K: Controller> CostAware<K> {
         })
     }
 
-    /// Returns the lower of the inner controller's limit and the limit after an overruled decision, if there is any.
-    fn limit(&mut self, inner: Option<CompressionRatio>) -> Option<CompressionRatio> {
+    /// Returns the limit after an overruled decision, if there is any.
+    fn outer_limit(&mut self) -> Option<CompressionRatio> {
         self.overruled = self.overruled.filter(|(_, left)| *left > 0).map(|(ratio, left)| (ratio, left - 1));
-        let outer = self.overruled.map(|(ratio, _)| ratio);
-        inner.into_iter().chain(outer).min_by(|a, b| a.get().total_cmp(&b.get()))
+        self.overruled.map(|(ratio, _)| ratio)
     }
 
     /// Returns the number of rungs that the limit allows.
@@ -261,7 +263,8 @@ impl<K: Controller> CostAware<K> {
         let milliseconds = |rung: usize| 1e3 * self.costs.step(rung);
         let other = from.filter(|from| *from != to).unwrap_or(0);
         let (sent, before) = (self.rungs[to], self.rungs[other]);
-        let is_limited = limit.is_some_and(|limit| self.rungs.get(to + 1).is_some_and(|next| *next > limit));
+        let is_above = |rung: usize| limit.zip(self.rungs.get(rung)).is_some_and(|(limit, rung)| *rung > limit);
+        let is_limited = is_above(to + 1) && !is_above(to);
         let limited = if is_limited { ", the limit" } else { "" };
         let (here, there) = (milliseconds(to), milliseconds(other));
         Some(format!("predicted step {here:.1} ms at {sent}, {there:.1} ms at {before}: sending {sent}{limited}"))
@@ -288,9 +291,11 @@ impl<K: Controller> Controller for CostAware<K> {
             self.limit.overruled(Ratios::All(CompressionRatio::DENSE));
             return Decision::all(CompressionRatio::DENSE, None);
         }
-        let limit = self.limit(inner);
+        let outer = self.outer_limit();
+        let limit = inner.into_iter().chain(outer).min_by(|a, b| a.get().total_cmp(&b.get()));
         self.costs.set_values(agreed.slots.iter().map(|slot| slot.len()).sum());
-        let (allowed, verdict) = self.within_budget(self.within(limit));
+        let (allowed, verdict) = self.within_budget(self.within(inner));
+        let allowed = allowed.min(self.within(outer));
         let before = self.has_started.then_some(self.chosen);
         let highest = allowed - 1;
         if self.has_started && std::mem::take(&mut self.passed_over[highest]) && !self.costs.is_known(highest) {

@@ -48,8 +48,18 @@ const MACHINE: Machine =
 
 /// Runs a controller on `machine(step)`, and returns the ratios of all steps and the total of their seconds.
 fn run<K: Controller>(controller: &mut CostAware<K>, steps: u64, machine: impl Fn(u64) -> Machine) -> (Vec<f64>, f64) {
-    let (mut previous, mut seconds, mut sent) = (None, 0.0, Vec::new());
-    for step in 0..steps {
+    run_from(controller, 0..steps, None, machine)
+}
+
+/// Does the same for some steps of a run, of which `previous` is the exchange before.
+fn run_from<K: Controller>(
+    controller: &mut CostAware<K>,
+    steps: std::ops::Range<u64>,
+    mut previous: Option<LastExchange>,
+    machine: impl Fn(u64) -> Machine,
+) -> (Vec<f64>, f64) {
+    let (mut seconds, mut sent) = (0.0, Vec::new());
+    for step in steps {
         let layout = Layout::flat(machine(step).values as usize);
         let agreed_step = AgreedStep { step, previous, ..AgreedStep::default() };
         controller.observe(&agreed_step);

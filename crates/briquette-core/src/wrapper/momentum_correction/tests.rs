@@ -79,6 +79,13 @@ fn only_what_has_waited_loses_its_velocity_by_hand() {
 }
 
 #[test]
+fn a_mask_of_what_has_waited_does_not_go_with_nesterov() {
+    let settings = MomentumCorrectionConfig { nesterov: true, masking: Masking::Waited, ..settings(0.5) };
+    let error = MomentumCorrection::new(Dense, settings).map(drop).unwrap_err().to_string();
+    assert!(error.contains("use masking sent or off"), "{error}");
+}
+
+#[test]
 fn nesterov_by_hand() {
     // Momentum 1/2, gradient 1. u = ½·(0 + 1), v = .5 + 1; u = ½·(.5 + 1), v = .75 + 1; u = ½·(.75 + 1), v = .875 + 1.
     let mut comm = Local::world(1).remove(0);
