@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(controller, "auto:50x,steps=390,budget=500000000,deadline=60");
         let again = resolve(&toml::to_string(&settings).unwrap()).unwrap();
         assert_eq!(again, settings, "config.toml is a valid --config");
-        let error = resolve("budget = '500MB'\ncontroller = 'gravac'\ncompressor = 'topk:10x'").unwrap_err();
-        assert!(format!("{error:#}").contains("--budget would be ignored under --controller gravac"), "{error:#}");
+        let error = resolve("budget = '500MB'\ncontroller = 'delay-limit'").unwrap_err();
+        assert!(format!("{error:#}").contains("--budget would be ignored under --controller delay-limit"), "{error:#}");
         let error = resolve("deadline = '1m'\ncontroller = 'auto'\nlocal-steps = 4").unwrap_err();
         assert!(format!("{error:#}").contains("--deadline is spread over exchanges at every step"), "{error:#}");
         assert!(settings.check_budget_steps(390).is_ok());

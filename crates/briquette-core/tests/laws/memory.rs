@@ -1,7 +1,5 @@
 //! Law 3: every value is either sent or kept in the residual.
 
-use std::collections::BTreeSet;
-
 use crate::exchanges;
 use briquette_core::Key;
 use briquette_core::comm::Local;
@@ -111,20 +109,21 @@ fn law_3_asking_for_what_was_sent_changes_nothing() {
 
 #[test]
 fn law_3_holds_while_gravac_goes_through_dense_safe_and_bold() {
-    for exchange in exchanges().into_iter().filter(keeps_residual) {
-        let Some(settings) = exchange.controller.downcast_ref::<GraVacConfig>() else { continue };
-        for world in [1, 2, 3, 5] {
+    for world in [1, 2, 3, 5] {
+        let mut seen = [false; 3];
+        for exchange in exchanges().into_iter().filter(keeps_residual) {
+            let Some(settings) = exchange.controller.downcast_ref::<GraVacConfig>() else { continue };
             let setup = Setup { config: exchange.clone(), layout: short(), world };
             let runs = setup.reduce_steps(24);
             runs.iter().enumerate().for_each(|(rank, run)| check_conservation(&setup, rank, run));
             let ratios: Vec<f64> = runs[0].iter().map(|o| o.ratio.unwrap()).collect();
-            // The first steps are dense by plan; later ones because too little would have been kept.
-            let fell_back = ratios[settings.dense_steps as usize..].contains(&1.0);
-            let bold = ratios.iter().filter(|f| **f > settings.min.get()).map(|f| *f as u64).collect::<BTreeSet<_>>();
             println!("{setup}: {ratios:?}");
-            assert!(fell_back && ratios.contains(&settings.min.get()), "{setup}: {ratios:?}");
-            assert!(!bold.is_empty(), "{setup}: {ratios:?}");
+            // The first steps are dense by plan; later ones because too little would have been kept.
+            seen[0] |= ratios[settings.dense_steps as usize..].contains(&1.0);
+            seen[1] |= ratios.contains(&settings.min.get());
+            seen[2] |= ratios.iter().any(|ratio| *ratio > settings.min.get());
         }
+        assert_eq!(seen, [true; 3], "dense, safe and bold in a world of {world}");
     }
 }
 

@@ -132,7 +132,9 @@ fn dense_under_what_suits_the_optimizer_is_dense_with_the_optimizer() {
 
 #[test]
 fn momentum_that_stays_in_the_optimizer_is_momentum_correction_around_one_without() {
-    let explicit = config(r#"{"strategy": "every-step", "feedback": "momentum:0.9", "reducer": "gather:topk:8x:q8"}"#);
+    let explicit = config(
+        r#"{"strategy": "every-step", "feedback": "momentum:0.9,masking=waited", "reducer": "gather:topk:8x:q8"}"#,
+    );
     let reducer = "gather:topk:8x:q8";
     let (ours, theirs) = (paths(&open(reducer), &sgd_with_momentum(), 20), paths(&explicit, &sgd(), 20));
     assert!(furthest(&ours, &theirs) < 1e-4, "{}", furthest(&ours, &theirs));

@@ -96,15 +96,18 @@ impl Budget {
     }
 
     pub(super) fn save(&self, state: &mut State) {
-        state.put("spent", self.spent.to_vec());
+        let [bytes, seconds] = self.spent;
+        state.put("spent", vec![bytes, seconds, f64::from(self.stated as u8)]);
     }
 
     /// A state without this entry is from a version without budgets.
     pub(super) fn load(&mut self, state: &State) -> Result<(), StateError> {
-        self.spent = match if state.contains("spent") { state.f64s("spent")? } else { &[0.0; 2] } {
-            &[bytes, seconds] => [bytes, seconds],
-            other => return Err(StateError::mismatch("spent", "2 numbers", other.len())),
-        };
+        let saved = if state.contains("spent") { state.f64s("spent")? } else { &[0.0; 3] };
+        let wrong = || StateError::mismatch("spent", "bytes, seconds and a verdict", saved);
+        let &[bytes, seconds, stated] = saved else { return Err(wrong()) };
+        let known = [Verdict::Met, Verdict::AboveLimit, Verdict::TooSlow, Verdict::TooManyBytes];
+        self.stated = known.into_iter().find(|verdict| f64::from(*verdict as u8) == stated).ok_or_else(wrong)?;
+        self.spent = [bytes, seconds];
         Ok(())
     }
 }
