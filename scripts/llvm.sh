@@ -26,6 +26,8 @@ if [ ! -x "$root/bin/llvm-config" ]; then
         command -v sudo > /dev/null || { echo "run this as root: apt-get installs packages" >&2; exit 1; }
         sudo=(sudo)
     fi
+    # A new machine knows no packages yet.
+    apt-cache show llvm-22-dev > /dev/null 2>&1 || "${sudo[@]}" apt-get update -qq
     "${sudo[@]}" apt-get install -y --no-install-recommends llvm-22-dev
 fi
 

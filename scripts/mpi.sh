@@ -26,4 +26,6 @@ if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || { echo "run this as root: apt-get installs packages" >&2; exit 1; }
     sudo=(sudo)
 fi
+# A new machine knows no packages yet.
+apt-cache show libopenmpi-dev openmpi-bin libclang-dev > /dev/null 2>&1 || "${sudo[@]}" apt-get update -qq
 "${sudo[@]}" apt-get install -y --no-install-recommends libopenmpi-dev openmpi-bin libclang-dev

@@ -20,4 +20,6 @@ if [ "$(id -u)" -ne 0 ]; then
     command -v sudo > /dev/null || { echo "run this as root: apt-get installs packages" >&2; exit 1; }
     sudo=(sudo)
 fi
+# A new machine knows no packages yet.
+apt-cache show libvulkan1 mesa-vulkan-drivers > /dev/null 2>&1 || "${sudo[@]}" apt-get update -qq
 "${sudo[@]}" apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers
