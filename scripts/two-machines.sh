@@ -69,7 +69,7 @@ follow() {
         while IFS=, read -r second mbit _; do
             length=$second
             left=$(awk -v now="$EPOCHREALTIME" -v begin="$begin" -v at="$due" -v second="$second" \
-                'BEGIN { left = begin + at + second - now; print left > 0 ? left : 0 }')
+                'BEGIN { left = begin + at + second - now; print (left > 0 ? left : 0) }')
             # Waits as sleep does, without a process that would outlive this one.
             read -rt "$left" -u "$never" || true
             [ -z "$mbit" ] || shape "${mbit}mbit"
