@@ -25,8 +25,8 @@
 //!
 //! **Masking.** The mask removes a velocity that is out of date. It also removes the momentum of a value that is sent at every step, whose updates are
 //! then `1 − m` of those of the optimizer. An embedding under SGD has most of its gradient in such values, and training stalls. With `waited`, a value
-//! is masked only if it exceeds its velocity by a quarter (`|sent| > 1.25·|u|`), so that a part of it had waited. This rule is not in the paper, and not for `nesterov`,
-//! where a value without a residual is not its velocity.
+//! is masked only if it exceeds its velocity by a quarter (`|sent| > 1.25·|u|`), so that a part of it had waited. While `‖v‖² > 2·‖u‖²` most of the vector waits,
+//! and all that is sent is masked. This rule is not in the paper, and not for `nesterov`, where a value without a residual is not its velocity.
 //!
 //! **Properties.** Conserves `v`: `pending_before + u = sent + pending_after`. If every exchange is dense the result *is* momentum SGD
 //! (without dampening): a dense exchange sends all of `v` and does not mask `u`. A full mask would destroy the momentum (a constant
@@ -91,16 +91,22 @@ pub enum Masking {
     /// All values that are sent.
     #[default]
     Sent,
-    /// Values of which a part had waited.
+    /// Values of which a part had waited; all that are sent while most of the vector waits.
     Waited,
     /// No values.
     Off,
 }
 
+/// Ratio of `‖v‖²` to `‖u‖²` above which most of a vector waits.
+const FRESH: f64 = 2.0;
+
 impl Masking {
-    fn mask(self) -> Option<Mask> {
+    /// Returns the rule for a vector with these `‖v‖²` and `‖u‖²` of its slots.
+    fn mask(self, sums: &[[f64; 2]]) -> Option<Mask> {
+        let [pending, velocity] = sums.iter().fold([0.0; 2], |total, slot| [total[0] + slot[0], total[1] + slot[1]]);
         match self {
             Masking::Sent => Some(Mask::SENT),
+            Masking::Waited if pending > FRESH * velocity => Some(Mask::SENT),
             Masking::Waited => Some(Mask::WAITED),
             Masking::Off => None,
         }
@@ -215,9 +221,9 @@ impl<R: Reducer> MomentumCorrection<R> {
         let exchanged = feed.reduce(&mut self.inner, inner, delivery, comm)?;
         self.energies.set_fed(&sums, slots, rank)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
+        let mask = self.settings.masking.mask(&sums);
         let (velocity, pending) = (self.velocity.next_mut(), self.pending.next_mut());
         if by_messages {
-            let mask = self.settings.masking.mask();
             let velocity = mask.map_or(SentVelocity::None, |mask| SentVelocity::Host(velocity, mask));
             if !self.energies.subtract(&mut self.inner, slots, pending, None, velocity) {
                 check_finite(pending, slots, rank)?;
@@ -225,8 +231,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         } else {
             self.energies.set_left(keep_unsent(pending, &self.sent, 1.0, slots, rank)?);
             let selected = (0..slots.len()).filter(|index| exchanged.selection.chose(*index));
-            for (place, mask) in selected.flat_map(|index| Some((slots[index].range(), self.settings.masking.mask()?)))
-            {
+            for (place, mask) in selected.flat_map(|index| Some((slots[index].range(), mask?))) {
                 for (u, sent) in velocity[place.clone()].iter_mut().zip(&self.sent[place]) {
                     *u = mask.apply(*u, *sent);
                 }
@@ -264,7 +269,7 @@ impl<R: Reducer> MomentumCorrection<R> {
         self.energies.set_fed(&sums, slots, rank)?;
         let exchanged = self.inner.reduce_arriving(round, input, comm)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
-        let mask = self.settings.masking.mask().filter(|_| exchanged.selection != Selection::All);
+        let mask = self.settings.masking.mask(&sums).filter(|_| exchanged.selection != Selection::All);
         let parts = (&mut self.inner, &mut self.pending);
         let Some(mask) = mask else {
             self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;

@@ -78,6 +78,15 @@ fn only_what_has_waited_loses_its_velocity_by_hand() {
     assert_eq!(steps, expected.map(|step| step.map(|v| v.to_vec())));
 }
 
+/// Two slots with `‖v‖²` of 1 and 3, next to `‖u‖²` of 1 and 1.5, then of 0.5 and 1.
+#[test]
+fn all_that_is_sent_is_masked_while_most_of_the_vector_waits() {
+    assert_eq!(Masking::Waited.mask(&[[1.0, 1.0], [3.0, 1.5]]), Some(Mask::WAITED));
+    assert_eq!(Masking::Waited.mask(&[[1.0, 0.5], [3.0, 1.0]]), Some(Mask::SENT));
+    assert_eq!(Masking::Sent.mask(&[[1.0, 1.0]]), Some(Mask::SENT));
+    assert_eq!(Masking::Off.mask(&[[3.0, 1.0]]), None);
+}
+
 #[test]
 fn a_mask_of_what_has_waited_does_not_go_with_nesterov() {
     let settings = MomentumCorrectionConfig { nesterov: true, masking: Masking::Waited, ..settings(0.5) };
