@@ -2,7 +2,7 @@
 //!
 //! A step of row `a` takes `c_a + 8·b_a / B` seconds beyond its compute time: its codec seconds, and its bytes over a link of `B` bit/s. Row
 //! `a` with fewer bytes is faster than `b` below `B = 8·(b_b − b_a) / (c_a − c_b)`, and at every speed if its codec is no slower. Latency is
-//! left out: it is alike for rows of one pattern, and larger for rings than for gathers.
+//! left out: it is the same for rows of one pattern, and larger for rings than for gathers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +21,9 @@ struct Run {
     row: String,
     wire_ratio: f64,
     codec_seconds: Option<f64>,
+    machine: String,
+    cores: usize,
+    date: String,
 }
 
 /// Bytes and codec seconds of a row.
@@ -52,6 +55,10 @@ struct Line {
     /// Mbit/s below which the row is faster than the 8-bit ring; empty for rows that send more.
     faster_than_ring8_below: Option<f64>,
     ranks: usize,
+    /// Machine, cores and date of the run.
+    machine: String,
+    cores: usize,
+    date: String,
     command: &'static str,
 }
 
@@ -77,26 +84,28 @@ pub fn write(csv: &Path) -> Result<()> {
 /// Returns the lines of a model's static rows, by bytes.
 fn lines(model: Model, runs: &[Run]) -> Vec<Line> {
     let dense_bytes = 2.0 * (RANKS - 1) as f64 / RANKS as f64 * 4.0 * model.values() as f64;
-    let mut costs: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
+    let mut costs: BTreeMap<&str, (&Run, Cost)> = BTreeMap::new();
     let is_static = |row: &str| row == DENSE || row.starts_with("ring ") || row.starts_with("topk:");
     for run in runs.iter().filter(|run| run.model == model.name() && is_static(&run.row)) {
         if let Some(codec) = run.codec_seconds {
-            costs.entry(&run.row).or_default().push(Cost { bytes: dense_bytes / run.wire_ratio, codec });
+            costs.entry(&run.row).or_insert((run, Cost { bytes: dense_bytes / run.wire_ratio, codec }));
         }
     }
-    let (Some(dense), Some(ring)) = (costs.get(DENSE), costs.get(RING)) else { return Vec::new() };
-    let (dense, ring) = (dense[0], ring[0]);
+    let (Some(&(_, dense)), Some(&(_, ring))) = (costs.get(DENSE), costs.get(RING)) else { return Vec::new() };
     let mut lines: Vec<Line> = costs
-        .iter()
-        .filter(|(name, _)| **name != DENSE)
-        .map(|(name, costs)| Line {
+        .values()
+        .filter(|(run, _)| run.row != DENSE)
+        .map(|(run, cost)| Line {
             model: model.name(),
-            row: (*name).to_owned(),
-            bytes_per_step: costs[0].bytes,
-            codec_seconds: costs[0].codec,
-            faster_than_dense_below: costs[0].break_even(dense),
-            faster_than_ring8_below: (costs[0].bytes < ring.bytes).then(|| costs[0].break_even(ring)),
+            row: run.row.clone(),
+            bytes_per_step: cost.bytes,
+            codec_seconds: cost.codec,
+            faster_than_dense_below: cost.break_even(dense),
+            faster_than_ring8_below: (cost.bytes < ring.bytes).then(|| cost.break_even(ring)),
             ranks: RANKS,
+            machine: run.machine.clone(),
+            cores: run.cores,
+            date: run.date.clone(),
             command: "tables break-even",
         })
         .collect();
@@ -125,6 +134,9 @@ mod tests {
             row: row.to_owned(),
             wire_ratio,
             codec_seconds: Some(codec),
+            machine: "a machine".to_owned(),
+            cores: 2,
+            date: "2026-11-28".to_owned(),
         };
         let runs = [run(DENSE, 1.0, 1e-4), run(RING, 4.0, 2e-4), run("auto", 9.0, 1e-3), run("auto", 9.0, 2e-3)];
         let lines = lines(Model::ResNet8, &runs);

@@ -16,10 +16,11 @@
 //! feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
 //! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10
 //! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one
-//! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
+//! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
+//! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run can be replayed only with a clock
-//! that replays them.
+//! **Knobs.** `max`, the highest ratio; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
+//! on measured times, so a run can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.
 //!

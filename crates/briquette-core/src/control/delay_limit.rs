@@ -15,8 +15,8 @@
 //! - If the expected delay of the next higher ratio is within `most`, this ratio is next.
 //!
 //! If an outer controller sends another ratio than this one decided ([`Controller::overruled`]), the step counts for the ratio that was
-//! sent. A higher one becomes the limit if its delay is within `most`, and is otherwise no failure of the limit. Up to five such steps in a row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends
-//! them to time a rung.
+//! sent. A higher one becomes the limit if its delay is within `most`, and is otherwise no failure of the limit. Up to five such steps in a
+//! row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends them to time a rung.
 //!
 //! **Knobs.** [`DelayLimitConfig`]. **Invalid measurements.** A step without a delay (nothing entered the residual, or sums are not finite) is not
 //! counted.

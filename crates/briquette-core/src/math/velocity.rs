@@ -47,7 +47,7 @@ impl Mask {
     #[inline]
     #[must_use]
     pub fn apply(self, velocity: f32, sent: f32) -> f32 {
-        // As bits, so that a device decides alike for any value.
+        // Compared as bits, so that a device has the same result for any value.
         let magnitude = |value: f32| value.to_bits() & (u32::MAX >> 1);
         if magnitude(sent) <= magnitude(self.above * velocity) { velocity } else { 0.0 }
     }

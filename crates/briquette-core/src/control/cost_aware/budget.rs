@@ -6,7 +6,7 @@ use crate::seam::LastExchange;
 use crate::state::State;
 
 /// Bytes and seconds that a run may spend, and what it has spent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Budget {
     /// Steps of the run.
     steps: u64,
@@ -21,7 +21,7 @@ pub(super) struct Budget {
 }
 
 /// Verdict on the budgets, by predicted costs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
     #[default]
     Met,
@@ -69,7 +69,7 @@ impl Budget {
     }
 
     /// Returns a text if the verdict differs from the last one that was stated.
-    pub(super) fn state(&mut self, verdict: Verdict) -> Option<String> {
+    pub(super) fn announce(&mut self, verdict: Verdict) -> Option<String> {
         if verdict == self.stated {
             return None;
         }

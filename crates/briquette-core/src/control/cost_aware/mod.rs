@@ -323,7 +323,7 @@ impl<K: Controller> Controller for CostAware<K> {
             self.limit.overruled(Ratios::All(self.rungs[rung]));
         }
         let own = if self.has_started { self.reason(before, limit) } else { None };
-        let parts = [self.change.take(), self.budget.state(verdict), own, why].into_iter().flatten();
+        let parts = [self.change.take(), self.budget.announce(verdict), own, why].into_iter().flatten();
         let reason = parts.reduce(|before, next| format!("{before}; {next}"));
         Decision::all(self.rungs[rung], reason)
     }

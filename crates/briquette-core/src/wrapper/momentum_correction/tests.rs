@@ -87,6 +87,24 @@ fn all_that_is_sent_is_masked_while_most_of_the_vector_waits() {
     assert_eq!(Masking::Off.mask(&[[3.0, 1.0]]), None);
 }
 
+/// Momentum 1/2, one of eight values is sent: the first, without a wait, of (10, 6, …) and (12, 6, …). At the second step `u` is (17, 9, …) and `v`
+/// (17, 15, …): `‖v‖²` is 1864 and `‖u‖²` 856, so that the first value is masked. With 4 in place of 6, they are 989 and 541.
+#[test]
+fn a_value_without_a_wait_is_masked_only_while_most_of_the_vector_waits_by_hand() {
+    for (others, velocity) in [(6.0, 0.0), (4.0, 17.0)] {
+        let settings = MomentumCorrectionConfig { masking: Masking::Waited, ..settings(0.5) };
+        let mut comm = Local::world(1).remove(0);
+        let mut reducer = MomentumCorrection::new(top(8.0), settings).unwrap();
+        for (step, first) in [(0, 10.0), (1, 12.0)] {
+            let mut gradient = [others; 8];
+            gradient[0] = first;
+            let average = exchange(&mut reducer, step, &gradient, &mut comm).unwrap();
+            assert_eq!(average[1..], [0.0; 7], "only the first value is sent");
+        }
+        assert_eq!((reducer.velocity()[0], reducer.velocity()[1]), (velocity, 1.5 * others));
+    }
+}
+
 #[test]
 fn a_mask_of_what_has_waited_does_not_go_with_nesterov() {
     let settings = MomentumCorrectionConfig { nesterov: true, masking: Masking::Waited, ..settings(0.5) };
@@ -138,9 +156,11 @@ fn velocity_and_pending_are_zero_where_something_was_sent() {
 fn a_request_for_what_was_sent_changes_no_bit() {
     let reducers: [fn() -> Box<dyn Reducer>; 2] =
         [|| Box::new(top(4.0)), || Box::new(Gather::new(Qsgd::new(4, 8, Norm::Max).unwrap(), Mean))];
-    for make in reducers {
+    let all = reducers.into_iter().flat_map(|make| [Masking::Sent, Masking::Waited].map(|masking| (make, masking)));
+    for (make, masking) in all {
         let run = |with_sent: bool| {
-            let mut reducer = MomentumCorrection::new(make(), settings(0.9)).unwrap();
+            let settings = MomentumCorrectionConfig { masking, ..settings(0.9) };
+            let mut reducer = MomentumCorrection::new(make(), settings).unwrap();
             let (layout, agreed_step, mut comm) = (Layout::flat(40), AgreedStep::default(), Local::world(1).remove(0));
             let steps = (0..5).map(|step| {
                 let (input, mut average, mut sent) = (noise(0, step, 40), vec![0.0; 40], vec![0.0; 40]);
