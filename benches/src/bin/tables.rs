@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, break_even, changing_links, dq_sgd, gravac, held_out, near_limit, never_slower, rates, signals,
-    summary, unstable,
+    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, gravac, held_out, near_limit, never_slower,
+    rates, signals, summary, unstable,
 };
 use clap::{Parser, ValueEnum};
 
@@ -76,6 +76,8 @@ enum Which {
     Unstable,
     /// Link speeds below which a compressor is faster, from the runs of never-slower
     BreakEven,
+    /// Alarms of the loss guard on the losses of the runs below --out
+    FalseAlarms,
 }
 
 impl Which {
@@ -89,7 +91,7 @@ impl Which {
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
-            Which::HeldOut | Which::BreakEven => return None,
+            Which::HeldOut | Which::BreakEven | Which::FalseAlarms => return None,
         })
     }
 
@@ -102,8 +104,10 @@ impl Which {
 fn main() -> Result<()> {
     briquette::zoo::install();
     let cli = Cli::parse();
-    if let Which::BreakEven = cli.table {
-        return break_even::write(&cli.csv);
+    match cli.table {
+        Which::BreakEven => return break_even::write(&cli.csv),
+        Which::FalseAlarms => return false_alarms::write(&cli.out, &cli.csv),
+        _ => {}
     }
     let Some(table) = cli.table.table() else {
         return held_out::run(&cli.out, &cli.seeds, &cli.data, cli.jobs, cli.report, &cli.csv);

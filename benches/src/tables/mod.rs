@@ -7,6 +7,7 @@ pub mod break_even;
 pub mod changing_links;
 pub mod codecs;
 pub mod dq_sgd;
+pub mod false_alarms;
 pub mod gravac;
 pub mod held_out;
 pub mod near_limit;

@@ -7,8 +7,8 @@
 //! these.
 //!
 //! **Method.** A *point* is the median of the agreed training loss over `window` steps. A line by medians (Theil and Sen) is fitted to
-//! the last `points` points. Its *noise* is the larger of two numbers: the median absolute deviation, and the average error of earlier
-//! lines' predictions. The expected value of the next point is the end of the line, less `trust` of its progress per point.
+//! the last `points` points. Its *noise* is the largest of three numbers: the median absolute deviation, the average error of earlier
+//! lines' predictions, and 1.5 standard errors of the points, from the losses within their windows. The expected value of the next point is the end of the line, less `trust` of its progress per point.
 //!
 //! When the ratio rises to twice the highest ratio of the last point and of the current one so far, the line from before the rise is
 //! kept as a *promise* for the next `points` points. After `j` points the loss should have fallen by `trust + trust² + … + trust^j` of
@@ -81,7 +81,7 @@ use crate::error::ConfigError;
 use crate::seam::{Agreed, AgreedStep, Controller, Decision, Needs, Ratios};
 use crate::settings::Described;
 use crate::{CompressionRatio, stateful};
-use trend::{Alarm, Reading, Trend};
+use trend::{Alarm, Reading, Trend, point};
 
 /// Number of points after an alarm at which the loss must be as expected.
 const PATIENCE: u64 = 2;
@@ -168,15 +168,15 @@ impl<K: Controller> LossGuard<K> {
         self.validation.restart();
     }
 
-    /// Adds a point to one of the two trends. All points are finite.
-    fn point(&mut self, of: &str, loss: f64) {
+    /// Adds a point and its standard error to one of the two trends. All points are finite.
+    fn point(&mut self, of: &str, loss: f64, error: f64) {
         let LossGuardConfig { points, trust, noises, back, .. } = self.settings;
         // A steady rise of the validation loss is more often overfitting than a consequence of compression.
         let rises = of == "training";
         let trend = if rises { &mut self.training } else { &mut self.validation };
         let (highest, reading) = (trend.highest(), Reading { points, trust, noises, rises });
         // Without compression, an alarm cannot be due to compression.
-        if let Some(Alarm { loss, most, recovered }) = trend.push(loss, reading)
+        if let Some(Alarm { loss, most, recovered }) = trend.push((loss, error), reading)
             && highest > 1.0
         {
             self.lower(highest, back, format!("{of} loss {loss:.2}, {most:.2} expected"));
@@ -198,10 +198,8 @@ impl<K: Controller> LossGuard<K> {
         if (self.losses.len() as u64) < self.settings.window {
             return;
         }
-        let mut losses = std::mem::take(&mut self.losses);
-        losses.sort_by(f64::total_cmp);
-        let (alarms, middle) = (self.alarms, losses[losses.len() / 2]);
-        self.point("training", middle);
+        let (alarms, (middle, error)) = (self.alarms, point(&mut std::mem::take(&mut self.losses)));
+        self.point("training", middle, error);
         if let Some(limit) = self.limit.filter(|_| alarms == self.alarms) {
             self.hold(middle, limit);
         }
@@ -265,7 +263,7 @@ impl<K: Controller> Controller for LossGuard<K> {
         self.validation.sent(self.sent);
         agreed_step.loss.into_iter().for_each(|loss| self.learn(loss));
         let reported = agreed_step.validation_loss.filter(|loss| loss.is_finite());
-        reported.into_iter().for_each(|loss| self.point("validation", loss));
+        reported.into_iter().for_each(|loss| self.point("validation", loss, 0.0));
     }
 
     fn needs(&self) -> Needs<'_> {

@@ -124,9 +124,29 @@ fn a_point_counts_for_the_highest_ratio_of_its_steps() {
 fn points_above_a_promise_add_up() {
     let reading = Reading { points: 8, trust: 0.5, noises: 5.0, rises: true };
     let mut trend = Trend::default();
-    assert!((0..12).all(|_| trend.push(1.0, reading).is_none()));
+    assert!((0..12).all(|_| trend.push((1.0, 0.0), reading).is_none()));
     trend.sent(10.0);
-    assert_eq!([trend.push(1.08, reading), trend.push(1.08, reading)].map(|alarm| alarm.is_some()), [false, true]);
+    assert_eq!(
+        [trend.push((1.08, 0.0), reading), trend.push((1.08, 0.0), reading)].map(|alarm| alarm.is_some()),
+        [false, true]
+    );
+}
+
+/// Points that lie on a line by chance: the losses within their windows tell that a point of 1.2 is within the noise. Losses of 1 to 5
+/// have a median absolute deviation of 1.
+#[test]
+fn golden_losses_within_a_window_bound_the_noise() {
+    let (point, error) = trend::point(&mut [3.0, 1.0, 5.0, 2.0, 4.0]);
+    assert_eq!(point, 3.0);
+    assert!((error - 1.2533 * 1.4826 / 5.0_f64.sqrt()).abs() < 1e-12, "{error}");
+    let reading = Reading { points: 8, trust: 0.5, noises: 5.0, rises: true };
+    let alarm = |error| {
+        let mut trend = Trend::default();
+        assert!((0..12).all(|_| trend.push((1.0, error), reading).is_none()));
+        trend.push((1.2, error), reading).is_some()
+    };
+    // 5 noises are 0.1 by the minimum noise, and 5 · 1.5 · 0.03 = 0.225.
+    assert_eq!([alarm(0.0), alarm(0.03)], [true, false]);
 }
 
 /// Harmless raises of the ratio every 500 steps, in runs of 3000 steps: 120 raises.
@@ -156,11 +176,11 @@ fn a_short_fall_promises_nothing() {
         let mut trend = Trend::default();
         (0..8).for_each(|t| {
             trend.sent(20.0);
-            trend.push(8.0 - f64::from(t), reading);
+            trend.push((8.0 - f64::from(t), 0.0), reading);
         });
         ratios.into_iter().for_each(|ratio| trend.sent(ratio));
         // Progress ends, which the line forgets after some time. A promise does not.
-        (0..4).map(|_| trend.push(1.0, reading).is_some()).collect::<Vec<_>>()
+        (0..4).map(|_| trend.push((1.0, 0.0), reading).is_some()).collect::<Vec<_>>()
     };
     let held = trend([20.0; 10]);
     assert_eq!(trend([20.0, 4.0, 4.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0]), held);

@@ -16,6 +16,11 @@ const SMOOTHING: f64 = 0.1;
 const FEW: f64 = 4.0;
 /// Minimum noise, as a share of the loss.
 const LEAST_NOISE: f64 = 0.02;
+/// Ratio of a median's standard error to that of a mean, for normal values.
+const MEDIAN: f64 = 1.2533;
+/// Minimum noise in standard errors of the points. Seven to eight points can lie close to a line by chance; the losses within their
+/// windows are ten times as many.
+const ERRORS: f64 = 1.5;
 
 /// Number of noises above a promise that is not added to the sum.
 const ALLOWED: f64 = 1.75;
@@ -90,6 +95,8 @@ pub(super) struct Trend {
     highest: f64,
     before: f64,
     points: Vec<f64>,
+    /// The standard errors of the last points, 0 where they are unknown.
+    errors: Vec<f64>,
     promise: Option<Promise>,
     /// Average distance of points from the prediction of the line before them.
     spread: f64,
@@ -102,6 +109,15 @@ pub(super) fn median(numbers: &mut [f64]) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let (low, high) = (numbers[(numbers.len() - 1) / 2], numbers[numbers.len() / 2]);
     low + (high - low) / 2.0
+}
+
+/// Returns the median of `losses`, the upper one of an even number, and its standard error by the median absolute deviation.
+pub(super) fn point(losses: &mut [f64]) -> (f64, f64) {
+    losses.sort_by(f64::total_cmp);
+    let point = losses[losses.len() / 2];
+    let middle = median(losses);
+    let off = median(&mut losses.iter().map(|loss| (loss - middle).abs()).collect::<Vec<_>>());
+    (point, MEDIAN * NORMAL * off / (losses.len() as f64).sqrt())
 }
 
 impl Trend {
@@ -118,7 +134,8 @@ impl Trend {
         let start = median(&mut places.clone().map(rest).collect::<Vec<_>>());
         let off = median(&mut places.map(|at| (rest(at) - start).abs()).collect::<Vec<_>>());
         let last = start + slope * (points.len() - 1) as f64;
-        let noise = (NORMAL * off).max(self.spread).max(LEAST_NOISE * last.abs());
+        let error = (self.errors.iter().map(|error| error * error).sum::<f64>() / points.len() as f64).sqrt();
+        let noise = (NORMAL * off).max(self.spread).max(ERRORS * error).max(LEAST_NOISE * last.abs());
         Some(Line { last, slope: slope.min(0.0), noise })
     }
 
@@ -147,8 +164,8 @@ impl Trend {
         *self = Trend { spread, foretold, rise, ..Trend::default() };
     }
 
-    /// Adds a new point.
-    pub(super) fn push(&mut self, point: f64, reading: Reading) -> Option<Alarm> {
+    /// Adds a new point and its standard error, 0 if that is unknown.
+    pub(super) fn push(&mut self, (point, error): (f64, f64), reading: Reading) -> Option<Alarm> {
         let Reading { points, trust, noises, rises } = reading;
         self.before = std::mem::take(&mut self.highest);
         let line = self.line();
@@ -176,10 +193,12 @@ impl Trend {
         let promised = self.promise.map(promised);
         let pushed = self.promise.map(|promise| promise.push(point, trust));
         self.promise = pushed.filter(|promise| promise.since < points as f64);
-        if self.points.len() == points {
-            self.points.remove(0);
+        for (values, new) in [(&mut self.points, point), (&mut self.errors, error)] {
+            if values.len() == points {
+                values.remove(0);
+            }
+            values.push(new);
         }
-        self.points.push(point);
         let lowest = [next, promised].into_iter().flatten().min_by(|a, b| a.most.total_cmp(&b.most));
         let risen = risen.map(|(lowest, noise)| Alarm {
             loss: point,
@@ -193,6 +212,7 @@ impl Trend {
 stateful! {
     impl Stateful for Trend {
         points: value("points"),
+        errors: optional("errors"),
         promise: value("promise"),
         [spread, foretold]: numbers("spread"),
         [highest, before]: numbers("sent"),
