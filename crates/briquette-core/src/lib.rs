@@ -115,6 +115,7 @@ pub mod laws;
 pub mod layout;
 pub mod manifest;
 pub mod math;
+pub mod membership;
 pub mod message;
 mod parallel;
 mod ratio;

@@ -1,0 +1,189 @@
+//! Elastic membership: a world as a sequence of generations.
+//!
+//! A *generation* is a fixed set of members with ranks. When a member is lost, the survivors agree on the next generation
+//! and compute the same step again in it. [`Election`] is the protocol of that agreement as a pure state machine: messages and
+//! time in, actions out, without clock, threads or sockets. [`Regroup`] is what a training loop needs of it: the next session.
+//! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes.
+//!
+//! **Commit.** A member may be lost while some survivors have committed a step and others have not. In an elastic world,
+//! ranks therefore [vote](crate::step::Driver::set_votes) before they commit: a vote passes on a rank only after every rank has
+//! the step's average. A rank whose vote fails is *in doubt*. It commits if any survivor committed, and otherwise discards the step,
+//! so that all survivors begin the next generation at the same step with the same parameters.
+//!
+//! **Quorum.** A generation needs more than half of the members of the last one that was formed, or half of them with its first member, and at
+//! least [`Policy::fewest`]. Two parts of a divided network can therefore never both train. A member without a quorum ends with
+//! [`MembershipError::Minority`].
+//!
+//! **Source.** This project's. Generations resemble the quorums of torchft and the configurations of Raft (D. Ongaro and
+//! J. Ousterhout, *In Search of an Understandable Consensus Algorithm*, 2014); unlike Raft there is no log, because a generation
+//! counts only once all of its members have formed a session.
+
+mod election;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use election::{Action, Election, Event, Message};
+pub use threads::Threads;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::comm::Session;
+use crate::error::CommError;
+
+/// Identity of a member: a random number, drawn when its process starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MemberId(pub u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {:016x}", self.0)
+    }
+}
+
+/// A set of members with ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its members, by rank.
+    pub members: Vec<MemberId>,
+}
+
+impl Generation {
+    /// Returns the rank of a member.
+    pub fn rank_of(&self, member: MemberId) -> Option<usize> {
+        self.members.iter().position(|other| *other == member)
+    }
+
+    /// Returns whether these members may form the next generation.
+    pub fn may_continue_with(&self, members: &[MemberId], policy: &Policy) -> bool {
+        let known = members.iter().filter(|member| self.members.contains(member)).count();
+        let has_first = self.members.first().is_some_and(|first| members.contains(first));
+        let is_quorum = 2 * known > self.members.len() || 2 * known == self.members.len() && has_first;
+        is_quorum && members.len() >= policy.fewest
+    }
+}
+
+/// Settings of elastic membership.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Policy {
+    /// Minimum number of members.
+    pub fewest: usize,
+    /// Seconds for which a member that can be reached, and says nothing, is waited for. A member that computes notices a loss
+    /// only at its next exchange, so this should exceed the time of a step.
+    pub patience: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy { fewest: 1, patience: 60.0 }
+    }
+}
+
+/// Progress of a member when a generation ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Number of committed steps.
+    pub step: u64,
+    /// Set if the vote on the next step failed, so that other members may have committed it.
+    pub in_doubt: bool,
+}
+
+/// The next generation, as its coordinator announces it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Next {
+    /// Its members; those of the previous generation keep their order.
+    pub generation: Generation,
+    /// The member that coordinates.
+    pub coordinator: MemberId,
+    /// Number of this announcement by the coordinator: together with it, a name that no other session has.
+    pub attempt: u64,
+    /// Number of committed steps with which the generation begins.
+    pub step: u64,
+    /// Set if a member in doubt commits its step.
+    pub commits: bool,
+}
+
+/// A world that was formed anew.
+#[derive(Debug)]
+pub struct Regrouped {
+    /// The session of the new generation.
+    pub session: Session,
+    /// The generation.
+    pub generation: Generation,
+    /// The ranks that its members had in the previous generation, by their new rank.
+    pub before: Vec<usize>,
+    /// Set if a member in doubt commits its step.
+    pub commits: bool,
+}
+
+/// Forms the next generation when a member is lost.
+pub trait Regroup: Send {
+    /// Agrees with the other survivors on the next generation, and returns its session. Called by every survivor after an
+    /// error of its session, which is dropped by then.
+    ///
+    /// # Errors
+    /// [`MembershipError`]; this member cannot go on.
+    fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError>;
+
+    /// Returns the current generation.
+    fn generation(&self) -> &Generation;
+}
+
+/// A member cannot be part of the next generation.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembershipError {
+    /// Too few members are left, or can be reached.
+    #[error(
+        "rank {rank} of generation {generation} reaches {living} of {members} members, itself included, and a world continues with more than half of them \
+         and at least {fewest}: resume from a checkpoint, or set a lower minimum"
+    )]
+    Minority {
+        /// Rank of this member.
+        rank: usize,
+        /// Number of the last generation.
+        generation: u64,
+        /// Members that can be reached, itself included.
+        living: usize,
+        /// Members of the last generation.
+        members: usize,
+        /// Minimum number of members.
+        fewest: usize,
+    },
+    /// The others continued without this member, which was too slow or could not be reached.
+    #[error("rank {rank} of generation {generation} was declared lost, and the others continue without it: {reason}")]
+    Fenced {
+        /// Rank of this member.
+        rank: usize,
+        /// Number of the last generation.
+        generation: u64,
+        /// The reason, as another member states it.
+        reason: String,
+    },
+    /// The session of the next generation could not be formed.
+    #[error("rank {rank} of generation {generation} cannot form the next one: {cause}")]
+    Failed {
+        /// Rank of this member.
+        rank: usize,
+        /// Number of the last generation.
+        generation: u64,
+        /// The cause.
+        cause: String,
+    },
+}
+
+/// Returns whether an error of the transport means that a member is lost, and not that a rank stopped the run.
+pub fn is_loss(error: &CommError) -> bool {
+    match error {
+        CommError::Lost { cause, .. } => cause != CommError::LEFT,
+        CommError::Aborted { reason, .. } => reason.starts_with(LOST),
+        _ => false,
+    }
+}
+
+/// First words of the reason with which a rank stops the others after it lost one.
+pub const LOST: &str = "lost rank ";
