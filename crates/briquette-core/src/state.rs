@@ -90,6 +90,9 @@ pub enum OnResize {
     /// Every rank gets the mean over the ranks that saved. The update is a mean over ranks, and this vector's mean over ranks
     /// does not change.
     Spread,
+    /// As `Spread`, for a part of the update that waits for a later step (a residual). In a world that continues after a rank is
+    /// lost, the survivors multiply it by new world size / old world size, so that it keeps its weight in the mean.
+    Waits,
     /// The vector is dropped: it is empty, as before the first exchange.
     Drop,
 }
@@ -194,6 +197,18 @@ impl State {
                 change(name, resize, v);
             }
         }
+    }
+
+    /// Converts a survivor's state to a world of `after` ranks instead of `before`, without the states of the other ranks. What
+    /// [waits](OnResize::Waits) is multiplied by `after / before`, other rank-local vectors are kept or dropped. `own` is as for
+    /// [`for_each_own`](Self::for_each_own).
+    pub fn survive(&mut self, own: &State, before: usize, after: usize) {
+        let weight = after as f32 / before as f32;
+        self.for_each_own(own, |_, resize, values| match resize {
+            OnResize::Waits => values.iter_mut().for_each(|value| *value *= weight),
+            OnResize::Drop => values.clear(),
+            OnResize::Spread => {}
+        });
     }
 
     /// Returns a vector; checks that it has `len` values if `len` is given.

@@ -14,6 +14,8 @@
 //! tensors) for which no rank has a gradient at this step. A parameter exchange uses the header of the step's gradient exchange, and has its
 //! own only if there was none.
 //!
+//! In an elastic world ranks also [vote](Driver::set_votes) before the commit.
+//!
 //! A gradient exchange that runs [during the backward pass](LentStrategy::exchange) has a second header at its end, before the commit.
 //!
 //! After an error, the strategy has discarded its staged state. Parameters are unchanged; a gradient may already be multiplied by its weight.
@@ -37,6 +39,7 @@
 
 mod arriving;
 mod gradient;
+mod vote;
 
 pub use arriving::{ArrivingGradient, EarlyExchange, LentStrategy};
 pub use gradient::Gradient;
@@ -62,6 +65,7 @@ pub struct Driver {
     last: (Option<AgreedStep>, Option<LastExchange>),
     /// Agreement of a step between its gradient exchange and its parameter exchange.
     open: Option<Agreement>,
+    vote: vote::Vote,
     /// The host's part of an average on a device.
     average: Vec<f32>,
 }
@@ -103,6 +107,7 @@ impl Driver {
             step: 0,
             last: (None, None),
             open: None,
+            vote: vote::Vote::default(),
             average: Vec::new(),
         }
     }
@@ -198,7 +203,7 @@ impl Driver {
         let rate = header.learning_rate;
         let result = self.agree(header, present, plan, comm).and_then(|(agreement, header)| {
             let now = with_rate(agreement.clone(), rate);
-            self.gradient(plan, &now, gradient.into(), present, comm)?;
+            self.gradient((plan, header), &now, gradient.into(), present, comm)?;
             self.open = plan.parameters.then_some(agreement);
             Ok(exchanged(now, Momenta::Keep, header))
         });
@@ -322,7 +327,7 @@ impl Driver {
 
     fn gradient(
         &mut self,
-        plan: Plan,
+        (plan, header): (Plan, HeaderCost),
         agreement: &Agreement,
         mut gradient: Gradient<'_>,
         present: &[bool],
@@ -341,6 +346,7 @@ impl Driver {
             gradient.clear(self.layout.slots(), present, &cx, comm)?;
         }
         if !plan.parameters {
+            self.vote.cast(agreement, header, comm)?;
             self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
         }
@@ -357,7 +363,9 @@ impl Driver {
         match &result {
             Ok(exchanged) => self.record(exchanged.agreed_step, plan),
             Err(error) => {
-                self.strategy.discard();
+                if !self.in_doubt() {
+                    self.strategy.discard();
+                }
                 self.open = None;
                 if !error.is_on_all_ranks() {
                     comm.abort(&error.to_string());

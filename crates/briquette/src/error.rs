@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use briquette_core::error::{CommError, ConfigError, ReduceError, StateError, SyncError};
+use briquette_core::membership::MembershipError;
 
 briquette_core::debug_by_display!(Error);
 
@@ -37,6 +38,26 @@ pub enum Error {
         /// Its value on the other rank.
         theirs: String,
     },
+    /// A rank of an [elastic world](crate::DistributedOptimizer::with_membership) was lost during a step, and the others have formed a
+    /// new world. Nothing has changed; compute the step again, with this rank's share of its samples in the new world.
+    #[error(
+        "step {step} is computed again: a rank was lost, and this is now rank {rank} of {world}, of {before} before, in generation {generation}"
+    )]
+    WorldChanged {
+        /// The step.
+        step: u64,
+        /// The number of the new generation.
+        generation: u64,
+        /// This rank in the new world.
+        rank: usize,
+        /// The number of ranks in the new world.
+        world: usize,
+        /// The number of ranks before.
+        before: usize,
+    },
+    /// A rank of an elastic world was lost, and this one cannot be part of the next world.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
     /// A step was taken before [`join`](crate::DistributedOptimizer::join).
     #[error("rank {rank} has not joined: call `join(model)` once before the first step")]
     NotJoined {

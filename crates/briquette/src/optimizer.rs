@@ -1,5 +1,6 @@
 //! Distributed optimizer: wraps a Burn optimizer and averages gradients over all ranks.
 
+mod elastic;
 mod world;
 
 use briquette_core::Session;
@@ -161,8 +162,8 @@ impl DistributedOptimizer {
     /// copies rank 0's parameters and buffers into the module, by path, so ranks may initialize their modules differently. Local parameter ids do
     /// not change, so parameter groups still match.
     ///
-    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state if ranks have different ones. Fields of type
-    /// `Tensor` are not copied, because Burn does not expose them: make them the same on every rank, or use a `Param` without a gradient.
+    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state if ranks differ. Fields of type `Tensor` are not
+    /// copied, because Burn does not expose them: make them the same on every rank, or use a `Param` without a gradient.
     ///
     /// **Frozen layers** (`no_grad`) are copied from rank 0 here and are not sent again. To unfreeze some, call `join` again, on every rank, with
     /// the unfrozen module. This resets the exchange and drops the residuals; the step count continues.
@@ -283,8 +284,7 @@ impl DistributedOptimizer {
     }
 
     fn end_step<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
-        let module = self.sync.sync_parameters(module).map_err(keeping)?;
-        let inner = &self.inner;
+        let (module, inner) = (self.sync.sync_parameters(module).map_err(keeping)?, &self.inner);
         let record = match self.sync.next_momenta(&module, || inner.into_bytes().map_err(|e| e.to_string())) {
             Ok(None) => return Ok(module),
             Ok(Some(record)) => record,

@@ -5,6 +5,7 @@ mod average;
 mod clip;
 #[cfg(feature = "device")]
 mod device;
+mod elastic;
 mod forward;
 mod join;
 mod mixed;
@@ -40,6 +41,7 @@ use crate::summary::Tally;
 
 pub(crate) use self::average::LocalValues;
 use self::clip::Clip;
+use self::elastic::Elastic;
 use self::forward::Written;
 use self::join::averages_gradients;
 pub use self::mixed::REBROADCAST_STEPS;
@@ -60,6 +62,7 @@ pub struct Synchronizer {
     pub(crate) seed: u64,
     /// The strategy, once joined, and the step.
     pub(crate) driver: Driver,
+    elastic: Elastic,
     pub(crate) weight_decay: f64,
     /// Settings of the training loop that ranks compare, grouped by their scope.
     settings: Compared,
@@ -142,6 +145,7 @@ impl Synchronizer {
             joined: None,
             seed,
             driver: Driver::new(Key::new(seed)),
+            elastic: Elastic::default(),
             weight_decay: 0.0,
             settings: Default::default(),
             rebroadcast: None,
@@ -321,7 +325,8 @@ impl Synchronizer {
         let read_seconds = self.comm.now() - begin;
         let header = self.header(gradients.bad_slot.or(bad_buffer), plan);
         let Gradients { flat: values, present, .. } = gradients;
-        let exchanged = self.driver.exchange_gradient(header, values, present, &mut self.comm)?;
+        let exchanged = self.driver.exchange_gradient(header, values, present, &mut self.comm);
+        let exchanged = exchanged.or_else(|error| self.continue_without_lost(module, error))?;
         self.exchanged(exchanged);
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();

@@ -1,4 +1,4 @@
-//! Test double of a transport that fails at a chosen call.
+//! Test double of a transport that fails, or vanishes, at a chosen call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,12 @@ use crate::error::CommError;
 /// }
 /// ```
 pub struct Faulty {
-    inner: Box<dyn Transport>,
+    /// Absent once the rank has vanished.
+    inner: Option<Box<dyn Transport>>,
+    /// Rank and world.
+    place: (usize, usize),
     fail_at: Option<u64>,
+    vanishes: bool,
     /// Number of calls on all channels, in order of time.
     calls: Arc<AtomicU64>,
 }
@@ -38,7 +42,14 @@ impl Faulty {
 
     /// Never fails.
     pub fn never(inner: impl Transport + 'static) -> Self {
-        Faulty { inner: Box::new(inner), fail_at: None, calls: Arc::default() }
+        let place = (inner.rank(), inner.world());
+        Faulty { inner: Some(Box::new(inner)), place, fail_at: None, vanishes: false, calls: Arc::default() }
+    }
+
+    /// Drops the transport at the call with this index, as if the rank's process had been killed: nothing is sent to the other
+    /// ranks any more, not even a reason.
+    pub fn vanishing_at(inner: impl Transport + 'static, call: u64) -> Self {
+        Faulty { fail_at: Some(call), vanishes: true, ..Faulty::never(inner) }
     }
 
     /// Creates a world in which `rank` fails at its call with index `call`.
@@ -48,59 +59,68 @@ impl Faulty {
         endpoints.map(|endpoint| fail(endpoint).into()).collect()
     }
 
-    fn count(&mut self, during: Scope) -> Result<(), CommError> {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        if self.fail_at != Some(call) {
-            return Ok(());
+    /// Counts a call, and returns the transport unless it fails.
+    fn count(&mut self, during: Scope) -> Result<&mut dyn Transport, CommError> {
+        let (call, rank) = (self.calls.fetch_add(1, Ordering::Relaxed), self.place.0);
+        let fails = self.fail_at == Some(call);
+        if fails && self.vanishes {
+            self.inner = None;
+        }
+        let Some(inner) = &mut self.inner else {
+            let cause = "it has vanished, as the test wants".to_owned();
+            return Err(CommError::Lost { rank, other: rank, address: None, during, cause });
+        };
+        if !fails {
+            return Ok(&mut **inner);
         }
         let reason = format!("injected failure at call {call}");
-        self.inner.abort(during, &reason);
-        Err(CommError::Aborted { by: self.inner.rank(), during, reason })
+        inner.abort(during, &reason);
+        Err(CommError::Aborted { by: rank, during, reason })
     }
 }
 
 impl Transport for Faulty {
     fn rank(&self) -> usize {
-        self.inner.rank()
+        self.place.0
     }
     fn world(&self) -> usize {
-        self.inner.world()
+        self.place.1
     }
     fn machine(&self, rank: usize) -> usize {
-        self.inner.machine(rank)
+        self.inner.as_ref().map_or(rank, |inner| inner.machine(rank))
     }
     fn longest_frame(&self) -> usize {
-        self.inner.longest_frame()
+        self.inner.as_ref().map_or(usize::MAX, |inner| inner.longest_frame())
     }
     fn send(&mut self, to: usize, frame: Frame, call: &mut Call) -> Result<(), CommError> {
-        self.count(call.scope)?;
-        self.inner.send(to, frame, call)
+        self.count(call.scope)?.send(to, frame, call)
     }
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
-        self.count(call.scope)?;
-        self.inner.recv_any(from, call)
+        self.count(call.scope)?.recv_any(from, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
-        self.inner.flush(call)
+        self.inner.as_mut().map_or(Ok(()), |inner| inner.flush(call))
     }
     fn abort(&mut self, during: Scope, reason: &str) {
-        self.inner.abort(during, reason);
+        self.inner.iter_mut().for_each(|inner| inner.abort(during, reason));
     }
     fn abort_cause(&self) -> AbortCause {
-        self.inner.abort_cause()
+        self.inner.as_ref().map_or_else(|| Box::new(|| None) as AbortCause, |inner| inner.abort_cause())
     }
     fn open(&mut self, channel: usize) -> Result<Box<dyn Transport>, CommError> {
-        let (fail_at, calls) = (self.fail_at, Arc::clone(&self.calls));
-        Ok(Box::new(Faulty { inner: self.inner.open(channel)?, fail_at, calls }))
+        let Faulty { place, fail_at, vanishes, ref calls, .. } = *self;
+        let calls = Arc::clone(calls);
+        let inner = self.inner.as_mut().map(|inner| inner.open(channel)).transpose()?;
+        Ok(Box::new(Faulty { inner, place, fail_at, vanishes, calls }))
     }
     fn clock(&self) -> Option<Arc<dyn Clock + Sync>> {
-        self.inner.clock()
+        self.inner.as_ref().and_then(|inner| inner.clock())
     }
 }
 
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Faulty(rank {}, fails at call {:?})", self.inner.rank(), self.fail_at)
+        write!(f, "Faulty(rank {}, fails at call {:?})", self.place.0, self.fail_at)
     }
 }
 

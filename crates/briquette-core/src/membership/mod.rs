@@ -179,7 +179,7 @@ pub enum MembershipError {
 /// Returns whether an error of the transport means that a member is lost, and not that a rank stopped the run.
 pub fn is_loss(error: &CommError) -> bool {
     match error {
-        CommError::Lost { cause, .. } => cause != CommError::LEFT,
+        CommError::Lost { .. } => true,
         CommError::Aborted { reason, .. } => reason.starts_with(LOST),
         _ => false,
     }

@@ -146,3 +146,27 @@ fn a_state_that_does_not_fit_is_refused_and_changes_no_value() {
     // An empty weight was dropped, because the world size changed.
     assert_eq!((*all.weight.now(), all.steps, &all.memory.now()[..]), (1.0, 6, &[5.0; 2][..]));
 }
+
+/// Three of four ranks go on: 4 · 3/4 = 3. The mean over ranks of what waits is then that of the survivors' share before: (4 + 8 + 12) / 4
+/// = (3 + 6 + 9) / 3.
+#[test]
+fn golden_what_waits_keeps_its_weight_when_a_rank_is_lost() {
+    let own = |values: [f32; 3]| {
+        let mut state = State::default();
+        for (name, resize, value) in [
+            ("residual", OnResize::Waits, values[0]),
+            ("velocity", OnResize::Spread, values[1]),
+            ("in flight", OnResize::Drop, values[2]),
+        ] {
+            state.put_at(Place::PerRank(resize), name, vec![value]);
+        }
+        state
+    };
+    for (before, after) in [(4.0, 3.0), (8.0, 6.0), (12.0, 9.0)] {
+        let mut state = own([before, 5.0, 7.0]);
+        state.survive(&own([0.0; 3]), 4, 3);
+        assert_eq!(state.f32s("residual", None), Ok(&[after][..]));
+        assert_eq!(state.f32s("velocity", None), Ok(&[5.0][..]));
+        assert_eq!(state.f32s("in flight", None), Ok(&[][..]));
+    }
+}

@@ -202,7 +202,7 @@ impl<R: Reducer> ErrorFeedback<R> {
 
 stateful! {
     impl<R: Reducer> Stateful for ErrorFeedback<R> {
-        residual: vector("residual").rank_local(Spread),
+        residual: vector("residual").rank_local(Waits),
         inner: part("inner"),
     }
 }

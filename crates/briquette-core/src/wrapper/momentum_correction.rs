@@ -294,7 +294,7 @@ impl<R: Reducer> MomentumCorrection<R> {
 stateful! {
     impl<R: Reducer> Stateful for MomentumCorrection<R> {
         velocity: vector("velocity").rank_local(Spread),
-        pending: vector("residual").exactly_like("velocity").rank_local(Spread),
+        pending: vector("residual").exactly_like("velocity").rank_local(Waits),
         inner: part("inner"),
     }
 }

@@ -80,7 +80,8 @@ impl Synchronizer {
         let read_seconds = self.comm.now() - begin;
         let header = self.header(gradients.bad_slot.or(bad_buffer), plan);
         let on_device: &mut dyn DeviceVector = &mut vector;
-        let exchanged = self.driver.exchange_gradient(header, on_device, &mut gradients.present, &mut self.comm)?;
+        let exchanged = self.driver.exchange_gradient(header, on_device, &mut gradients.present, &mut self.comm);
+        let exchanged = exchanged.or_else(|error| self.continue_without_lost(module, error))?;
         self.exchanged(exchanged);
         let begin = self.comm.now();
         let _commit = trace_span!(target: TARGET, "commit").entered();

@@ -95,6 +95,7 @@ impl Synchronizer {
             self.feedback = self.config.suit(&find)?;
             let strategy = self.build_strategy(&inventory.layout)?;
             self.check_rebroadcast(&*strategy)?;
+            self.check_elastic(&*strategy)?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });

@@ -37,6 +37,7 @@ impl Synchronizer {
         self.tally.add(&self.report);
         self.end_span();
         self.driver.end_step();
+        self.end_elastic_step();
         self.computing();
         Ok(module)
     }

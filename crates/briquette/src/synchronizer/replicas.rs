@@ -47,7 +47,8 @@ impl Synchronizer {
     /// Returns a digest of this rank's parameters, at the steps in which ranks compare them.
     pub(super) fn digest_due<M: Module>(&self, module: &M, plan: Plan) -> Result<Option<u64>, Error> {
         let every = self.replica_check.unwrap_or(REPLICA_CHECK_STEPS);
-        let is_due = every > 0 && self.step().is_multiple_of(every) && self.world() > 1;
+        let is_new = self.elastic.began == Some(self.step());
+        let is_due = every > 0 && (self.step().is_multiple_of(every) || is_new) && self.world() > 1;
         if !is_due || plan.agrees != Agrees::World || !averages_gradients(plan) || !self.replicas_are_equal() {
             return Ok(None);
         }

@@ -107,8 +107,9 @@ impl Synchronizer {
                 self.report.compress_seconds = (now - self.start.now - self.report.exchange_seconds).max(0.0);
                 self.report.clock = now;
             }
-            // Every rank detected the same error.
+            // Every rank detected the same error, or is in the same new world.
             Err(Error::Sync(error)) if error.is_on_all_ranks() => {}
+            Err(Error::WorldChanged { .. }) => {}
             Err(error) => self.comm.abort(&error.to_string()),
         }
         if let Err(error) = &result {

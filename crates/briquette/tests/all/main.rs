@@ -14,6 +14,7 @@ mod common;
 mod compressed;
 mod data_parallel;
 mod draws;
+mod elastic;
 mod failures;
 mod forward_state;
 mod frozen;

@@ -1,0 +1,76 @@
+//! Elastic worlds.
+
+use briquette_core::membership::{Generation, Regroup};
+use burn::module::Module;
+
+use super::DistributedOptimizer;
+use crate::error::{Error, StepError};
+
+impl DistributedOptimizer {
+    /// Makes the world elastic: if a rank is lost during a step, the survivors agree on a new world without it, and compute the same
+    /// step again. No checkpoint is needed. `membership` forms the new worlds; call this on every rank.
+    ///
+    /// - **A lost rank** is one whose process ended, whose connection broke, or whose thread returned. A rank that fails by itself and
+    ///   states a reason (a panic, an error of its device) still ends all ranks.
+    /// - **Ranks and shards.** [`rank`](Self::rank) and [`world`](Self::world) change. Read them before every step.
+    /// - **Commit.** Ranks vote before they commit a step, which costs one latency per step. All survivors continue with the same
+    ///   parameters, and compare them at their first step.
+    /// - **Residuals** of survivors are multiplied by new world size / old world size, so that each keeps its weight in the mean.
+    ///   Velocities are kept. What the lost rank had not sent is lost.
+    /// - **Strategies.** Every-step exchanges after the backward pass. [`join`](Self::join) refuses others.
+    ///
+    /// ```
+    /// use briquette::core::comm::Local;
+    /// use briquette::core::membership::{Policy, Threads};
+    /// use briquette::{DistributedConfig, DistributedOptimizer, Error};
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::optim::{GradientsParams, SgdConfig};
+    /// use burn::prelude::*;
+    ///
+    /// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
+    /// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
+    /// # }
+    /// // Three ranks; the last one ends after two steps of five.
+    /// let members = Threads::world(3, Policy::default(), Local::world);
+    /// let ends = std::thread::scope(|threads| {
+    ///     let ranks: Vec<_> = members.into_iter().map(|(session, member)| threads.spawn(move || {
+    ///         let (device, last) = (Device::default().autodiff(), session.rank() == 2);
+    ///         let optim = DistributedOptimizer::new(SgdConfig::new().init(), session, DistributedConfig::dense(), 42);
+    ///         let mut optim = optim.with_membership(member);
+    ///         let mut model = optim.join(LinearConfig::new(2, 1).init(&device))?;
+    ///         while optim.synchronizer().step() < if last { 2 } else { 5 } {
+    ///             let grads = GradientsParams::from_grads(loss(&model, &device).backward(), &model);
+    ///             model = match optim.try_step(0.1, model, grads) {
+    ///                 Ok(next) => next,
+    ///                 Err(failed) => optim.recover(failed)?, // the loop computes the step again
+    ///             };
+    ///         }
+    ///         Ok::<_, Error>(optim.world())
+    ///     })).collect();
+    ///     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
+    /// })?;
+    /// assert_eq!(ends, [2, 2, 3]);
+    /// # Ok::<_, Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_membership(mut self, membership: impl Regroup + 'static) -> Self {
+        self.sync = self.sync.with_membership(membership);
+        self
+    }
+
+    /// Returns the current generation of an elastic world.
+    pub fn generation(&self) -> Option<&Generation> {
+        self.sync.generation()
+    }
+
+    /// Returns the model of a failed step if a rank was lost and the survivors, of which this is one, have formed a new world. The step
+    /// is then computed again.
+    ///
+    /// # Errors
+    /// The error of the step, if it has another cause, or if this rank cannot be part of the new world.
+    pub fn recover<M: Module>(&mut self, failed: StepError<M>) -> Result<M, Error> {
+        let StepError { model, source } = failed;
+        self.sync.recover(&*model, source)?;
+        Ok(*model)
+    }
+}

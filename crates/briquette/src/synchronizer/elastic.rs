@@ -1,0 +1,173 @@
+//! Elastic worlds: training continues with the survivors when a rank is lost.
+
+use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
+use briquette_core::membership::{Generation, Regroup, Regrouped, Standing, is_loss};
+use briquette_core::state::State;
+use briquette_core::step::Exchanged;
+use briquette_core::sync::{Agrees, SyncStrategy};
+use burn::module::Module;
+
+use super::Synchronizer;
+use super::timing::Start;
+use crate::error::Error;
+use crate::flat::{self, Part};
+
+/// Membership of this rank, if its world is elastic.
+#[derive(Default)]
+pub(super) struct Elastic {
+    membership: Option<Box<dyn Regroup>>,
+    /// The step at which the current generation began, unless it is the first.
+    pub(super) began: Option<u64>,
+    /// Set from a change of the world in a committed step to the end of that step.
+    is_new: bool,
+}
+
+impl Synchronizer {
+    /// Makes the world elastic: if a rank is lost during a step, the survivors form a new world and compute the same step again;
+    /// see [`DistributedOptimizer::with_membership`](crate::DistributedOptimizer::with_membership).
+    #[must_use]
+    pub fn with_membership(mut self, membership: impl Regroup + 'static) -> Self {
+        self.driver.set_votes(true);
+        self.elastic.membership = Some(Box::new(membership));
+        self
+    }
+
+    /// Returns the current generation of an elastic world.
+    pub fn generation(&self) -> Option<&Generation> {
+        self.elastic.membership.as_ref().map(|membership| membership.generation())
+    }
+
+    /// Continues after `error` if it means that a rank of an elastic world was lost: forms the next world, unless the failed call
+    /// has done so. The caller then repeats the call, or computes the step again, as every survivor does.
+    ///
+    /// # Errors
+    /// The error itself, if it has another cause; [`Error::Membership`] if this rank cannot be part of the next world.
+    pub fn recover<M: Module>(&mut self, module: &M, error: Error) -> Result<(), Error> {
+        match error {
+            Error::WorldChanged { .. } => Ok(()),
+            error if self.is_survivable(&error) => {
+                self.undo_forward(module);
+                match self.next_world(module)? {
+                    // The gradient of a vote is known only within the step.
+                    Some(_) => Err(error),
+                    None => Ok(()),
+                }
+            }
+            error => Err(error),
+        }
+    }
+
+    /// Refuses what an elastic world cannot continue.
+    pub(super) fn check_elastic(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
+        if self.elastic.membership.is_none() {
+            return Ok(());
+        }
+        let plan = strategy.plan(0);
+        let every_step = plan.gradients && !plan.parameters && plan.replicas_equal && plan.agrees == Agrees::World;
+        let conflict = |with: &str, why: &str, instead: &str| {
+            Err(ConfigError::conflict("an elastic world", with.to_owned(), why, instead.to_owned()))
+        };
+        if !every_step {
+            let why = "its survivors compute a step again, and ranks of this strategy are at different parameters";
+            return conflict("a strategy other than every-step", why, "use every-step");
+        }
+        if self.config.channels() > 0 || self.config.during_backward() {
+            let why = "an exchange in the background cannot be repeated";
+            return conflict("exchanges in the background", why, "leave out during_backward and delayed strategies");
+        }
+        if self.rebroadcast.is_some_and(|steps| steps > 0) {
+            let why = "a broadcast that fails half-way cannot be repeated";
+            return conflict("re-broadcasts of parameters", why, "leave out the re-broadcast");
+        }
+        Ok(())
+    }
+
+    /// Handles a failed exchange: if a rank was lost, forms the next world. Returns the exchange if it was in doubt and is committed.
+    pub(super) fn continue_without_lost<M: Module>(
+        &mut self,
+        module: &M,
+        error: SyncError,
+    ) -> Result<Exchanged, Error> {
+        let error = Error::from(error);
+        if !self.is_survivable(&error) {
+            // Nobody will decide on a step in doubt.
+            self.driver.resolve(false);
+            return Err(error);
+        }
+        let before = self.world();
+        match self.next_world(module)? {
+            Some(exchanged) => Ok(exchanged),
+            None => {
+                let (step, rank, world) = (self.step(), self.rank(), self.world());
+                let generation = self.generation().map_or(0, |generation| generation.number);
+                Err(Error::WorldChanged { step, generation, rank, world, before })
+            }
+        }
+    }
+
+    /// Ends a step after which the world is new.
+    pub(super) fn end_elastic_step(&mut self) {
+        if std::mem::take(&mut self.elastic.is_new) {
+            // Measurements of the old world are not compared with those of the new one.
+            self.driver.resume(self.driver.step(), None, None);
+            self.elastic.began = Some(self.driver.step());
+        }
+    }
+
+    fn is_survivable(&self, error: &Error) -> bool {
+        let lost = match error {
+            Error::Comm(error) => Some(error),
+            Error::Sync(SyncError::Reduce { source: ReduceError::Comm(error), .. }) => Some(error),
+            Error::Reduce(ReduceError::Comm(error)) => Some(error),
+            _ => None,
+        };
+        // A rank whose own transport failed is the one that is lost.
+        let is_own = |error: &CommError| matches!(error, CommError::Lost { rank, other, .. } if rank == other);
+        self.elastic.membership.is_some() && lost.is_some_and(|error| is_loss(error) && !is_own(error))
+    }
+
+    /// Forms the next world with the other survivors, and converts this rank's state to it.
+    fn next_world<M: Module>(&mut self, module: &M) -> Result<Option<Exchanged>, Error> {
+        let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt() };
+        let (before, began) = (self.world(), self.comm.now());
+        let membership = self.elastic.membership.as_mut().expect("checked by the callers");
+        let regrouped = membership.regroup(standing)?;
+        let Regrouped { session, generation, before: ranks, commits, .. } = regrouped;
+        self.comm = session;
+        let exchanged = self.driver.resolve(commits);
+        self.survive(module, before).inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        let (step, now) = (self.step(), self.comm.now());
+        match exchanged {
+            Some(_) => self.elastic.is_new = true,
+            None => {
+                self.driver.resume(step, None, None);
+                self.elastic.began = Some(step);
+            }
+        }
+        (self.last_end, self.leaders) = (now, None);
+        self.start = Start { now, compute_seconds: self.start.compute_seconds, ..Start::default() };
+        let lost: Vec<usize> = (0..before).filter(|rank| !ranks.contains(rank)).collect();
+        if self.rank() == 0 {
+            let (number, world, seconds) = (generation.number, self.world(), now - began);
+            tracing::warn!(
+                "lost ranks {lost:?} of {before}; {world} go on at step {step} as generation {number}, after {seconds:.2} s"
+            );
+        }
+        *self.comm.scope() = briquette_core::comm::Scope { operation: "compute", step, bucket: None };
+        Ok(exchanged)
+    }
+
+    /// Converts the strategy's state from a world of `before` ranks: what waits keeps its weight in the mean.
+    fn survive<M: Module>(&mut self, module: &M, before: usize) -> Result<(), Error> {
+        let (mut state, mut own, mut parameters) = (State::default(), State::default(), Vec::new());
+        state.put_part("strategy", self.driver.strategy());
+        let mut strategy = self.build_strategy(self.layout()?)?;
+        flat::read_values(module, Part::Trainable, &mut parameters)?;
+        strategy.begin(&parameters);
+        own.put_part("strategy", &*strategy);
+        state.survive(&own, before, self.world());
+        state.load_part("strategy", &mut *strategy)?;
+        self.driver.set_strategy(strategy);
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Elastic worlds: a rank vanishes at any call, and the others continue without it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use briquette::core::Session;
+use briquette::core::comm::{Faulty, Local};
+use briquette::core::membership::{MembershipError, Policy, Threads};
+use briquette::{DistributedConfig, DistributedOptimizer, Error};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+
+use crate::common::*;
+
+const STEPS: u64 = 4;
+
+/// What a rank has at the end.
+#[derive(Debug, Clone, PartialEq)]
+struct End {
+    bits: Vec<(String, Vec<u32>)>,
+    /// The world of each step.
+    worlds: Vec<usize>,
+    /// Number of steps that were computed again.
+    again: usize,
+    /// Calls of the transport after the join, and at the end.
+    calls: [u64; 2],
+}
+
+/// Creates a world of threads, in which `victim` vanishes at `call`.
+fn members(ranks: usize, fewest: usize, victim: Option<(usize, u64)>) -> Vec<(Session, Threads)> {
+    let is_first = AtomicBool::new(true);
+    let policy = Policy { fewest, patience: 20.0 };
+    Threads::world(ranks, policy, move |ranks| {
+        let endpoints = Local::builder(ranks).deadline(Duration::from_secs(20)).endpoints().into_iter().enumerate();
+        let victim = victim.filter(|_| is_first.swap(false, Ordering::Relaxed));
+        let session = |(rank, inner)| match victim {
+            Some((victim, call)) if victim == rank => Faulty::vanishing_at(inner, call).into(),
+            _ => Faulty::never(inner).into(),
+        };
+        endpoints.map(session).collect()
+    })
+}
+
+fn train_elastic<M: Model>(
+    members: Vec<(Session, Threads)>,
+    (config, optimizer): (&DistributedConfig, fn() -> ModuleOptimizer),
+    model: impl Fn() -> M + Sync,
+) -> Vec<Result<End, Error>> {
+    let model = &model;
+    thread::scope(|threads| {
+        let rank = |(session, member)| {
+            threads.spawn(move || {
+                let optim = DistributedOptimizer::new(optimizer(), session, config.clone(), 7).with_membership(member);
+                // The digests of all steps are compared.
+                let mut optim = optim.with_replica_check(1);
+                let mut model = optim.join(model())?;
+                let start = optim.synchronizer_mut().session().calls();
+                let (mut worlds, mut again) = (Vec::new(), 0);
+                while optim.synchronizer().step() < STEPS {
+                    let (step, rank, world) = (optim.synchronizer().step(), optim.rank(), optim.world());
+                    let gradients = grads(&model, &model.loss(data(step, rank), 4));
+                    optim.record_samples(4);
+                    model = match optim.try_step(0.02, model, gradients) {
+                        Ok(next) => {
+                            worlds.push(world);
+                            next
+                        }
+                        Err(failed) => {
+                            again += 1;
+                            optim.recover(failed)?
+                        }
+                    };
+                }
+                let calls = [start, optim.synchronizer_mut().session().calls()];
+                Ok(End { bits: bits(&model), worlds, again, calls })
+            })
+        };
+        let running: Vec<_> = members.into_iter().map(rank).collect();
+        running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+/// Every rank, at every call of its transport.
+#[test]
+fn a_rank_that_vanishes_at_any_call_leaves_survivors_with_the_same_bits() {
+    let (mut committed_in_doubt, mut runs) = (0, 0);
+    for config in [DistributedConfig::dense(), top_k(), DistributedConfig::auto()] {
+        let undisturbed = train_elastic(members(3, 1, None), (&config, adam), || Mlp::new(5));
+        for (victim, whole) in undisturbed.iter().enumerate() {
+            let [start, end] = whole.as_ref().expect("no rank vanishes").calls;
+            for call in start..end {
+                runs += 1;
+                let ends = train_elastic(members(3, 1, Some((victim, call))), (&config, adam), || Mlp::new(5));
+                let what = format!("rank {victim} vanishes at call {call}");
+                assert!(ends[victim].is_err(), "{what}");
+                let survivors: Vec<&End> = (0..3)
+                    .filter(|rank| *rank != victim)
+                    .map(|rank| ends[rank].as_ref().unwrap_or_else(|error| panic!("{what}: rank {rank}: {error}")))
+                    .collect();
+                assert_eq!(survivors[0].bits, survivors[1].bits, "{what}");
+                assert_eq!(survivors[0].worlds, survivors[1].worlds, "{what}");
+                assert!(survivors[0].worlds.is_sorted_by(|a, b| a >= b), "{what}: {survivors:?}");
+                assert_eq!(survivors[0].worlds.len() as u64, STEPS, "{what}");
+                let shrank = survivors[0].worlds.contains(&2);
+                committed_in_doubt += usize::from(shrank && survivors.iter().any(|end| end.again == 0));
+            }
+        }
+    }
+    assert!(runs > 300 && committed_in_doubt > 0, "{runs} runs, {committed_in_doubt} with a commit in doubt");
+}
+
+/// A world that loses one rank of three trains as plain Burn does on the samples of the ranks that took part in each step.
+#[test]
+fn a_world_that_shrinks_trains_as_one_process_on_the_samples_of_its_steps() {
+    let dense = DistributedConfig::dense();
+    let undisturbed = train_elastic(members(3, 1, None), (&dense, sgd), || Net::new(5));
+    let [start, end] = undisturbed[0].as_ref().expect("no rank vanishes").calls;
+    let ends = train_elastic(members(3, 1, Some((1, (start + end) / 2))), (&dense, sgd), || Net::new(5));
+    let survivor = ends[0].as_ref().expect("two of three");
+    assert!(survivor.worlds.contains(&3) && survivor.worlds.contains(&2), "{survivor:?}");
+    let (mut model, mut optim) = (Mlp::new(5), SgdConfig::new().init());
+    let ends = train_elastic(members(3, 1, Some((1, (start + end) / 2))), (&dense, sgd), || Mlp::new(5));
+    let survivor = ends[0].as_ref().expect("two of three");
+    for (step, world) in (0..).zip(&survivor.worlds) {
+        let (x, y) = batch(&(0..*world).map(|rank| (data(step, rank), 4)).collect::<Vec<_>>());
+        let gradients = grads(&model, &model.error(x, y));
+        model = optim.step(0.02, model, gradients);
+    }
+    let bits_of = |bits: &[(String, Vec<u32>)]| bits.iter().flat_map(|(_, bits)| bits.clone()).collect::<Vec<_>>();
+    let (alone, ours) = (bits_of(&bits(&model)), bits_of(&survivor.bits));
+    let off = alone.iter().zip(&ours).map(|(a, b)| (f32::from_bits(*a) - f32::from_bits(*b)).abs()).fold(0.0, f32::max);
+    assert!(off < 1e-6, "{off}");
+}
+
+#[test]
+fn too_few_survivors_end_by_name() {
+    let top_k = top_k();
+    let ends = train_elastic(members(3, 3, Some((0, 40))), (&top_k, adam), || Mlp::new(5));
+    for rank in [1, 2] {
+        let error = ends[rank].as_ref().expect_err("three are required");
+        let Error::Membership(MembershipError::Minority { living: 2, members: 3, fewest: 3, .. }) = error else {
+            panic!("{error}")
+        };
+    }
+    // Half of two, without its first rank.
+    let ends = train_elastic(members(2, 1, Some((0, 30))), (&top_k, adam), || Mlp::new(5));
+    let text = ends[1].as_ref().expect_err("rank 0 may be alive elsewhere").to_string();
+    assert!(text.contains("reaches 1 of 2 members"), "{text}");
+    let ends = train_elastic(members(2, 1, Some((1, 30))), (&top_k, adam), || Mlp::new(5));
+    assert_eq!(ends[0].as_ref().expect("half with its first rank").worlds.last(), Some(&1));
+}
+
+#[test]
+fn what_cannot_be_computed_again_is_refused_when_it_joins() {
+    let local = config(r#"{"strategy": {"kind": "local-sgd", "period": 4}}"#);
+    let ends = train_elastic(members(2, 1, None), (&local, adam), || Mlp::new(5));
+    let text = ends[0].as_ref().expect_err("parameters of ranks differ").to_string();
+    assert!(text.contains("an elastic world") && text.contains("use every-step"), "{text}");
+}
+
+/// Nothing changes where no rank is lost.
+#[test]
+fn an_elastic_world_has_the_bits_of_a_fixed_one() {
+    let config = top_k();
+    let fixed = ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut optim = DistributedOptimizer::new(adam(), comm, top_k(), 7);
+        let mut model = optim.join(Mlp::new(5))?;
+        for step in 0..STEPS {
+            let gradients = grads(&model, &model.loss(data(step, rank), 4));
+            optim.record_samples(4);
+            model = optim.step(0.02, model, gradients)?;
+        }
+        Ok(bits(&model))
+    });
+    let elastic = train_elastic(members(3, 1, None), (&config, adam), || Mlp::new(5));
+    assert!(elastic.iter().zip(&fixed).all(|(elastic, fixed)| elastic.as_ref().is_ok_and(|end| end.bits == *fixed)));
+}
