@@ -34,7 +34,7 @@ const ENDING: Duration = Duration::from_secs(3);
 /// defaults.
 #[must_use = "call `join`"]
 pub struct TcpBuilder {
-    settings: Settings,
+    pub(crate) settings: Settings,
     deadline: Duration,
     pulse: Pulse,
     limits: Limits,
@@ -293,6 +293,27 @@ impl TcpBuilder {
             channels.push_back(Channel::new(links, poll).map_err(system("watch sockets"))?);
         }
         Ok(Tcp::new(Parts { channels, shared, commands, control, deadline, limits, clock }))
+    }
+
+    /// Returns the settings with which this process joins a later generation of its world: the same, but for its place and the name of
+    /// the world.
+    pub(crate) fn again(&self, (rank, world): (usize, usize), master: String, name: &str) -> TcpBuilder {
+        let old = &self.settings;
+        let settings = Settings {
+            listen: None,
+            advertise: old.advertise.clone(),
+            token: old.token.clone(),
+            certificates: old.certificates.clone(),
+            join_deadline: old.join_deadline,
+            channels: old.channels,
+            machine: old.machine,
+            ports: old.ports.clone(),
+            is_alone: old.is_alone,
+            cancel: old.cancel.clone(),
+            ..Settings::new(rank, world, master)
+        };
+        let TcpBuilder { deadline, pulse, limits, .. } = *self;
+        TcpBuilder { settings, deadline, pulse, limits, clock: self.clock.clone() }.world_name(name)
     }
 
     fn check(&self) -> Result<(), JoinError> {

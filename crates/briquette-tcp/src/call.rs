@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use briquette_core::membership::MemberId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -269,6 +270,46 @@ pub(crate) async fn call_rank(
         drop(troubles.send(cause));
         sleep(pause).await;
         pause = longer(pause);
+    }
+}
+
+/// Connects to a member of an elastic world. A member that is busy does not answer yet, and is called again until the deadline; one
+/// whose address refuses connections is lost.
+pub(crate) async fn call_member(
+    settings: &Settings,
+    address: &str,
+    me: MemberId,
+    deadline: Instant,
+) -> Result<Secure, String> {
+    loop {
+        let socket = match connect(settings, address, deadline).await {
+            Ok((socket, _)) => socket,
+            Err(Setback::Silence(cause)) => return Err(cause),
+            Err(Setback::Name(error)) => return Err(error.to_string()),
+            Err(Setback::Elsewhere(error) | Setback::Final(error) | Setback::Exhausted(error)) => {
+                return Err(error.to_string());
+            }
+        };
+        let role = Role::Member { member: me };
+        let until = deadline.min(Instant::now() + HANDSHAKE);
+        let cause = match timeout_at(until, handshake_with(socket, settings, 0, role)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => reason(error),
+            Err(_) => slow().to_string(),
+        };
+        if Instant::now() + longer(FIRST_PAUSE) >= deadline {
+            return Err(cause);
+        }
+        sleep(longer(FIRST_PAUSE)).await;
+    }
+}
+
+/// Finds out whether a member accepts connections.
+pub(crate) async fn probe_member(settings: &Settings, address: &str, deadline: Instant) -> Result<(), String> {
+    match connect(settings, address, deadline).await {
+        Ok(_) => Ok(()),
+        Err(Setback::Silence(cause)) => Err(cause),
+        Err(setback) => Err(format!("{setback:?}")),
     }
 }
 

@@ -22,6 +22,7 @@
 use std::io;
 use std::time::Duration;
 
+use briquette_core::membership::MemberId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -61,6 +62,8 @@ pub(crate) enum Role {
         #[serde(default)]
         machine: usize,
     },
+    /// Sent to any member of an elastic world: the connection carries the messages of an election.
+    Member { member: MemberId },
     /// Sent to any rank of a complete world with this session name: the connection carries frames of this channel.
     Data {
         session: String,

@@ -8,6 +8,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
+use briquette_core::membership;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -46,6 +47,8 @@ pub(crate) enum Message {
     Lost { by: usize, rank: usize, cause: String },
     /// This rank leaves.
     Bye,
+    /// A message of an election.
+    Membership(membership::Message),
 }
 
 #[derive(Debug)]

@@ -180,10 +180,10 @@ pub enum MembershipError {
 pub fn is_loss(error: &CommError) -> bool {
     match error {
         CommError::Lost { .. } => true,
-        CommError::Aborted { reason, .. } => reason.starts_with(LOST),
+        CommError::Aborted { reason, .. } => LOST.iter().any(|words| reason.starts_with(words)),
         _ => false,
     }
 }
 
-/// First words of the reason with which a rank stops the others after it lost one.
-pub const LOST: &str = "lost rank ";
+/// First words of the reasons with which transports stop the other ranks after one was lost.
+const LOST: [&str; 2] = ["lost rank ", "it lost this rank"];

@@ -90,7 +90,7 @@ impl Threads {
 
     /// Lets the last member that reports, or the loss of the last that has not, decide for all.
     fn decide(&self, world: &mut World) {
-        if world.next.is_some() || !world.reports.contains_key(&self.me) {
+        if world.next.is_some() || world.ended.is_some() || !world.reports.contains_key(&self.me) {
             return;
         }
         let coordinator = *world.reports.keys().next().unwrap_or(&self.me);

@@ -45,6 +45,9 @@ impl DistributedOptimizer {
     ///                 Err(failed) => optim.recover(failed)?, // the loop computes the step again
     ///             };
     ///         }
+    ///         if !last {
+    ///             optim.synchronizer_mut().leave(&model)?; // no rank is in doubt about the last step
+    ///         }
     ///         Ok::<_, Error>(optim.world())
     ///     })).collect();
     ///     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>, _>>()

@@ -1,7 +1,7 @@
 //! Elastic worlds: training continues with the survivors when a rank is lost.
 
 use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
-use briquette_core::membership::{Generation, Regroup, Regrouped, Standing, is_loss};
+use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
 use briquette_core::state::State;
 use briquette_core::step::Exchanged;
 use briquette_core::sync::{Agrees, SyncStrategy};
@@ -54,6 +54,22 @@ impl Synchronizer {
                 }
             }
             error => Err(error),
+        }
+    }
+
+    /// Waits until every rank has ended its last step. Call it at the end of an elastic run: a rank that leaves at once may leave
+    /// another one in doubt about that step.
+    ///
+    /// # Errors
+    /// Those of [`recover`](Self::recover), if this rank's last step is not complete.
+    pub fn leave<M: Module>(&mut self, module: &M) -> Result<(), Error> {
+        loop {
+            let Err(error) = self.comm.barrier() else { return Ok(()) };
+            match self.recover(module, error.into()) {
+                // The others have passed the barrier and left.
+                Err(Error::Membership(MembershipError::Minority { .. })) => return Ok(()),
+                recovered => recovered?,
+            }
         }
     }
 

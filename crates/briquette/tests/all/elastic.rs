@@ -22,7 +22,7 @@ struct End {
     worlds: Vec<usize>,
     /// Number of steps that were computed again.
     again: usize,
-    /// Calls of the transport after the join, and at the end.
+    /// Calls of the transport after the first step, when every rank has joined, and at the end.
     calls: [u64; 2],
 }
 
@@ -54,8 +54,7 @@ fn train_elastic<M: Model>(
                 // The digests of all steps are compared.
                 let mut optim = optim.with_replica_check(1);
                 let mut model = optim.join(model())?;
-                let start = optim.synchronizer_mut().session().calls();
-                let (mut worlds, mut again) = (Vec::new(), 0);
+                let (mut start, mut worlds, mut again) = (0, Vec::new(), 0);
                 while optim.synchronizer().step() < STEPS {
                     let (step, rank, world) = (optim.synchronizer().step(), optim.rank(), optim.world());
                     let gradients = grads(&model, &model.loss(data(step, rank), 4));
@@ -63,6 +62,9 @@ fn train_elastic<M: Model>(
                     model = match optim.try_step(0.02, model, gradients) {
                         Ok(next) => {
                             worlds.push(world);
+                            if step == 0 {
+                                start = optim.synchronizer_mut().session().calls();
+                            }
                             next
                         }
                         Err(failed) => {
@@ -71,6 +73,7 @@ fn train_elastic<M: Model>(
                         }
                     };
                 }
+                optim.synchronizer_mut().leave(&model)?;
                 let calls = [start, optim.synchronizer_mut().session().calls()];
                 Ok(End { bits: bits(&model), worlds, again, calls })
             })
@@ -114,12 +117,16 @@ fn a_rank_that_vanishes_at_any_call_leaves_survivors_with_the_same_bits() {
 fn a_world_that_shrinks_trains_as_one_process_on_the_samples_of_its_steps() {
     let dense = DistributedConfig::dense();
     let undisturbed = train_elastic(members(3, 1, None), (&dense, sgd), || Net::new(5));
-    let [start, end] = undisturbed[0].as_ref().expect("no rank vanishes").calls;
-    let ends = train_elastic(members(3, 1, Some((1, (start + end) / 2))), (&dense, sgd), || Net::new(5));
+    let half_way = |ends: &[Result<End, Error>]| {
+        let [start, end] = ends[1].as_ref().expect("no rank vanishes").calls;
+        (start + end) / 2
+    };
+    let ends = train_elastic(members(3, 1, Some((1, half_way(&undisturbed)))), (&dense, sgd), || Net::new(5));
     let survivor = ends[0].as_ref().expect("two of three");
     assert!(survivor.worlds.contains(&3) && survivor.worlds.contains(&2), "{survivor:?}");
     let (mut model, mut optim) = (Mlp::new(5), SgdConfig::new().init());
-    let ends = train_elastic(members(3, 1, Some((1, (start + end) / 2))), (&dense, sgd), || Mlp::new(5));
+    let undisturbed = train_elastic(members(3, 1, None), (&dense, sgd), || Mlp::new(5));
+    let ends = train_elastic(members(3, 1, Some((1, half_way(&undisturbed)))), (&dense, sgd), || Mlp::new(5));
     let survivor = ends[0].as_ref().expect("two of three");
     for (step, world) in (0..).zip(&survivor.worlds) {
         let (x, y) = batch(&(0..*world).map(|rank| (data(step, rank), 4)).collect::<Vec<_>>());
@@ -135,19 +142,22 @@ fn a_world_that_shrinks_trains_as_one_process_on_the_samples_of_its_steps() {
 #[test]
 fn too_few_survivors_end_by_name() {
     let top_k = top_k();
-    let ends = train_elastic(members(3, 3, Some((0, 40))), (&top_k, adam), || Mlp::new(5));
-    for rank in [1, 2] {
-        let error = ends[rank].as_ref().expect_err("three are required");
+    let lose = |ranks: usize, fewest, victim: usize| {
+        let undisturbed = train_elastic(members(ranks, fewest, None), (&top_k, adam), || Mlp::new(5));
+        let [start, end] = undisturbed[victim].as_ref().expect("no rank vanishes").calls;
+        train_elastic(members(ranks, fewest, Some((victim, (start + end) / 2))), (&top_k, adam), || Mlp::new(5))
+    };
+    let ends = lose(3, 3, 0);
+    for end in &ends[1..] {
+        let error = end.as_ref().expect_err("three are required");
         let Error::Membership(MembershipError::Minority { living: 2, members: 3, fewest: 3, .. }) = error else {
             panic!("{error}")
         };
     }
     // Half of two, without its first rank.
-    let ends = train_elastic(members(2, 1, Some((0, 30))), (&top_k, adam), || Mlp::new(5));
-    let text = ends[1].as_ref().expect_err("rank 0 may be alive elsewhere").to_string();
+    let text = lose(2, 1, 0)[1].as_ref().expect_err("rank 0 may be alive elsewhere").to_string();
     assert!(text.contains("reaches 1 of 2 members"), "{text}");
-    let ends = train_elastic(members(2, 1, Some((1, 30))), (&top_k, adam), || Mlp::new(5));
-    assert_eq!(ends[0].as_ref().expect("half with its first rank").worlds.last(), Some(&1));
+    assert_eq!(lose(2, 1, 1)[0].as_ref().expect("half with its first rank").worlds.last(), Some(&1));
 }
 
 #[test]

@@ -1,0 +1,315 @@
+//! Membership of processes: elections over TCP.
+//!
+//! Every member keeps a listening socket for elections, whose address all members know. A member that loses a rank calls the others
+//! there, with the same proofs and certificates as at the rendezvous, and exchanges the messages of an [`Election`]. The next
+//! generation then joins as the first did, under a name of its own, with the coordinator as rank 0.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant as Wall};
+
+use briquette_core::Session;
+use briquette_core::membership::{
+    Action, Election, Event, Generation, MemberId, MembershipError, Message, Next, Policy, Regroup, Regrouped, Standing,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+use crate::acceptor::{Calls, accept};
+use crate::builder::TcpBuilder;
+use crate::call::{call_member, probe_member};
+use crate::error::JoinError;
+use crate::handshake::Role;
+use crate::lines::{self, Lines};
+use crate::secure::Secure;
+use crate::settings::Settings;
+use crate::world;
+
+/// Rendezvous timeout of a later generation: all of its members are there.
+const FORMING: Duration = Duration::from_secs(15);
+/// Maximum number of announcements that may fail in a row.
+const ATTEMPTS: usize = 16;
+
+/// Membership of this process in an elastic world; made by [`TcpBuilder::join_elastic`].
+#[derive(Debug)]
+pub struct Members {
+    me: MemberId,
+    election: Election,
+    /// The last generation that was formed.
+    generation: Generation,
+    builder: TcpBuilder,
+    /// Name of the run, which the names of its generations begin with.
+    run: String,
+    /// Every member that was ever known, with the address of its elections.
+    known: Vec<(MemberId, String)>,
+    listener: TcpListener,
+    /// Settings of calls between members.
+    calls: Arc<Settings>,
+    policy: Policy,
+    start: Wall,
+}
+
+impl TcpBuilder {
+    /// As [`join`](Self::join), for an [elastic world](briquette_core::membership): returns the session of the first generation, and the
+    /// membership that forms later ones. It uses one more port per process. `policy` must be the same on every rank.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join_elastic(self, policy: Policy) -> Result<(Session, Members), JoinError> {
+        let (rank, world) = (self.settings.rank, self.settings.world);
+        let system = |what| move |source| JoinError::system(rank, world, what)(source);
+        let template = self.again((rank, world), self.settings.master.clone(), "");
+        let name = self.settings.name.clone().unwrap_or_default();
+        let tcp = self.join()?;
+        let own = tcp.address(rank).unwrap_or_default().to_owned();
+        let listener = listen(&own).map_err(system("listen for elections"))?;
+        let port = listener.local_addr().map_err(system("listen for elections"))?.port();
+        let mut id = [0; 8];
+        let failed = |error: getrandom::Error| io::Error::other(error.to_string());
+        getrandom::fill(&mut id).map_err(failed).map_err(system("draw random numbers"))?;
+        let hosts: Vec<String> = (0..world).map(|rank| host(tcp.address(rank).unwrap_or_default())).collect();
+        let mut session = Session::from(tcp);
+        let mut parts = Vec::new();
+        let gathered = session.all_gather(&[&id[..], &port.to_le_bytes()].concat(), &mut parts);
+        gathered.map_err(|error| JoinError::Stopped { reason: error.to_string() })?;
+        let known = parts.iter().zip(hosts).map(|(part, host)| {
+            let (id, port) = part.split_at_checked(8)?;
+            let id = MemberId(u64::from_le_bytes(id.try_into().ok()?));
+            Some((id, format!("{host}:{}", u16::from_le_bytes(port.try_into().ok()?))))
+        });
+        let stopped =
+            || JoinError::Stopped { reason: "a rank sent no membership: start all ranks as elastic".to_owned() };
+        let known: Vec<(MemberId, String)> = known.collect::<Option<_>>().ok_or_else(stopped)?;
+        let me = known[rank].0;
+        let generation = Generation { number: 0, members: known.iter().map(|(member, _)| *member).collect() };
+        let run = format!("{name}/{:016x}", known[0].0.0);
+        let mut calls = template.again((rank, world), own, &format!("{run}/members")).settings;
+        calls.tag = world::tag(calls.name.as_deref());
+        let election = Election::new(me, generation.clone(), policy);
+        let members = Members {
+            me,
+            election,
+            generation,
+            builder: template,
+            run,
+            known,
+            listener,
+            calls: Arc::new(calls),
+            policy,
+            start: Wall::now(),
+        };
+        Ok((session, members))
+    }
+}
+
+/// Listens at any port of the host of `address`.
+fn listen(address: &str) -> io::Result<TcpListener> {
+    let places: Vec<_> = (host(address) + ":0").to_socket_addrs()?.collect();
+    TcpListener::bind(&places[..])
+}
+
+fn host(address: &str) -> String {
+    address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned()
+}
+
+impl Regroup for Members {
+    fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError> {
+        let before = self.generation.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| self.failed(&before, error.to_string()))?;
+        self.election.begin(standing, self.now());
+        let mut cause = String::new();
+        for _ in 0..ATTEMPTS {
+            let next = runtime.block_on(self.elect())?;
+            match self.form(&next) {
+                Ok(session) => {
+                    self.election.formed();
+                    self.generation = next.generation.clone();
+                    let ranks = next.generation.members.iter().filter_map(|member| before.rank_of(*member)).collect();
+                    return Ok(Regrouped {
+                        session,
+                        generation: next.generation,
+                        before: ranks,
+                        commits: next.commits,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("generation {} was not formed: {error}; trying again", next.generation.number);
+                    cause = error.to_string();
+                }
+            }
+            self.election.begin_again(self.now());
+        }
+        Err(self.failed(&before, cause))
+    }
+
+    fn generation(&self) -> &Generation {
+        &self.generation
+    }
+}
+
+impl Members {
+    fn now(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    fn failed(&self, before: &Generation, cause: String) -> MembershipError {
+        MembershipError::Failed { rank: before.rank_of(self.me).unwrap_or_default(), generation: before.number, cause }
+    }
+
+    fn address(&self, member: MemberId) -> Option<&str> {
+        self.known.iter().find(|(known, _)| *known == member).map(|(_, address)| address.as_str())
+    }
+
+    /// Forms the session of a generation. The sockets for elections accept its connections.
+    fn form(&self, next: &Next) -> Result<Session, JoinError> {
+        let Next { generation, coordinator, attempt, .. } = next;
+        let rank = generation.rank_of(self.me).unwrap_or_default();
+        let first = generation.members.first().and_then(|member| self.address(*member)).unwrap_or_default();
+        let name = format!("{}/{}/{:016x}/{attempt}", self.run, generation.number, coordinator.0);
+        let place = (rank, generation.members.len());
+        let listener = self.listener.try_clone().map_err(JoinError::system(rank, place.1, "share its listener"))?;
+        let builder = self.builder.again(place, first.to_owned(), &name).listener(listener);
+        Ok(builder.join_deadline(FORMING).join()?.into())
+    }
+
+    /// Runs the election until a generation is announced.
+    async fn elect(&mut self) -> Result<Next, MembershipError> {
+        let generation = self.generation.clone();
+        let adopt = |listener: TcpListener| {
+            listener.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(listener)
+        };
+        let listener = self.listener.try_clone().and_then(adopt);
+        let listener = listener.map_err(|error| self.failed(&generation, error.to_string()))?;
+        let mut calls = Talk::new(accept(vec![listener], Arc::clone(&self.calls)));
+        loop {
+            while let Some(action) = self.election.next_action() {
+                match action {
+                    Action::Send { to, message } => self.send(&mut calls, to, message).await,
+                    Action::Probe(member) => self.probe(&calls, member),
+                    Action::Form(next) => return Ok(next),
+                    Action::End(error) => return Err(error),
+                }
+            }
+            let due = self.election.due().map_or(f64::INFINITY, |due| due - self.now()).clamp(0.0, 3600.0);
+            let event = calls.next(&self.known, Instant::now() + Duration::from_secs_f64(due)).await;
+            let now = self.now();
+            match event {
+                Heard::Line(place, stream) => {
+                    calls.lines.add(place, stream);
+                    for message in calls.take(place) {
+                        calls.lines.send(place, &lines::Message::Membership(message)).await;
+                    }
+                }
+                Heard::Event(event) => self.election.handle(event, now),
+                Heard::Nothing => {}
+            }
+        }
+    }
+
+    async fn send(&self, calls: &mut Talk, to: MemberId, message: Message) {
+        let Some(place) = self.known.iter().position(|(known, _)| *known == to) else { return };
+        if calls.lines.has(place) {
+            return calls.lines.send(place, &lines::Message::Membership(message)).await;
+        }
+        let is_reply = !matches!(message, Message::Report { .. });
+        calls.unsent.push((place, message));
+        if is_reply {
+            // The line on which it reported is gone, so it has given up waiting.
+            return;
+        }
+        let (settings, address, me) = (Arc::clone(&self.calls), self.known[place].1.clone(), self.me);
+        let (sender, deadline) =
+            (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));
+        tokio::spawn(async move {
+            let called = call_member(&settings, &address, me, deadline).await;
+            drop(sender.send((place, called.map(Some))));
+        });
+    }
+
+    fn probe(&self, calls: &Talk, member: MemberId) {
+        let Some(place) = self.known.iter().position(|(known, _)| *known == member) else { return };
+        let (settings, address) = (Arc::clone(&self.calls), self.known[place].1.clone());
+        let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(self.policy.patience));
+        tokio::spawn(async move {
+            let probed = probe_member(&settings, &address, deadline).await;
+            drop(sender.send((place, probed.map(|()| None))));
+        });
+    }
+}
+
+/// What a call to a member came to: a line, nothing but the knowledge that it accepts connections, or the reason why it failed.
+type Called = (usize, Result<Option<Secure>, String>);
+
+/// Connections of an election.
+struct Talk {
+    calls: Calls,
+    /// Lines by place in [`Members::known`].
+    lines: Lines,
+    /// Messages that wait for their line.
+    unsent: Vec<(usize, Message)>,
+    sender: UnboundedSender<Called>,
+    called: UnboundedReceiver<Called>,
+}
+
+/// An input of the election, or a new line.
+enum Heard {
+    Line(usize, Secure),
+    Event(Event),
+    Nothing,
+}
+
+impl Talk {
+    fn new(calls: Calls) -> Talk {
+        let (sender, called) = unbounded_channel();
+        Talk { calls, lines: Lines::new(), unsent: Vec::new(), sender, called }
+    }
+
+    /// Returns the messages that wait for a line.
+    fn take(&mut self, place: usize) -> Vec<Message> {
+        let (taken, left) = std::mem::take(&mut self.unsent).into_iter().partition(|(of, _)| *of == place);
+        self.unsent = left;
+        let taken: Vec<(usize, Message)> = taken;
+        taken.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Waits for the next input until `until`.
+    async fn next(&mut self, known: &[(MemberId, String)], until: Instant) -> Heard {
+        tokio::select! {
+            () = sleep_until(until) => Heard::Event(Event::Time),
+            (place, event) = self.lines.next() => {
+                let from = known[place].0;
+                match event {
+                    lines::Event::Said(lines::Message::Membership(message)) => Heard::Event(Event::Heard { from, message }),
+                    lines::Event::Said(_) => Heard::Nothing,
+                    lines::Event::Closed(_) => {
+                        self.lines.remove(place);
+                        Heard::Event(Event::Unreachable(from))
+                    }
+                }
+            }
+            Some((place, called)) = self.called.recv() => match called {
+                Ok(Some(stream)) => Heard::Line(place, stream),
+                Ok(None) => Heard::Nothing,
+                Err(cause) => {
+                    tracing::debug!("{} cannot be reached: {cause}", known[place].0);
+                    Heard::Event(Event::Unreachable(known[place].0))
+                }
+            },
+            Some(Ok((caller, from))) = self.calls.recv() => {
+                let Role::Member { member } = caller.introduction.role else { return Heard::Nothing };
+                let Some(place) = known.iter().position(|(known, _)| *known == member) else {
+                    tracing::warn!("refused a process at {from}: {member} is not of this run");
+                    drop(caller.refuse("it is not a member of this run").await);
+                    return Heard::Nothing;
+                };
+                match caller.welcome().await {
+                    Ok(stream) => Heard::Line(place, stream),
+                    Err(_) => Heard::Nothing,
+                }
+            }
+        }
+    }
+}
