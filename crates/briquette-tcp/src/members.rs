@@ -71,8 +71,10 @@ impl TcpBuilder {
         let hosts: Vec<String> = (0..world).map(|rank| host(tcp.address(rank).unwrap_or_default())).collect();
         let mut session = Session::from(tcp);
         let mut parts = Vec::new();
-        let gathered = session.all_gather(&[&id[..], &port.to_le_bytes()].concat(), &mut parts);
+        let mine = [&id[..], &port.to_le_bytes()].concat();
+        let gathered = session.all_gather(&mine, &mut parts);
         gathered.map_err(|error| JoinError::Stopped { reason: error.to_string() })?;
+        parts[rank] = mine;
         let known = parts.iter().zip(hosts).map(|(part, host)| {
             let (id, port) = part.split_at_checked(8)?;
             let id = MemberId(u64::from_le_bytes(id.try_into().ok()?));

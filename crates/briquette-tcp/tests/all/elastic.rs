@@ -1,0 +1,137 @@
+//! Elastic worlds over TCP: members are lost, the others form the next generation.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use briquette_core::Session;
+use briquette_core::error::CommError;
+use briquette_core::membership::{MembershipError, Policy, Regroup, Regrouped, Standing, is_loss};
+use briquette_tcp::{Certificates, Members, TcpBuilder};
+
+use crate::common::{PATIENT, certificates};
+
+const STEPS: u64 = 12;
+const POLICY: Policy = Policy { fewest: 1, patience: 20.0 };
+
+/// What a member saw.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Seen {
+    /// World and sum of ranks + 1 of each committed step.
+    steps: Vec<(usize, f64)>,
+    /// Ranks before, by new rank, of each later generation.
+    before: Vec<Vec<usize>>,
+    stalls: Vec<Duration>,
+}
+
+/// A step: a sum over ranks, and a vote on it.
+fn step(comm: &mut Session) -> Result<f64, (CommError, bool)> {
+    let mut sum = [comm.rank() as f64 + 1.0];
+    comm.all_reduce_sum_f64(&mut sum).map_err(|error| (error, false))?;
+    comm.barrier().map_err(|error| (error, true))?;
+    Ok(sum[0])
+}
+
+/// Trains as the member that began as rank `rank`, and is lost before its step `ends`.
+fn member(
+    (mut comm, mut members): (Session, Members),
+    ends: Option<u64>,
+    policy: Policy,
+) -> Result<Seen, MembershipError> {
+    let (mut seen, mut committed) = (Seen::default(), 0);
+    let _ = policy;
+    while committed < STEPS {
+        if ends == Some(committed) {
+            return Ok(seen);
+        }
+        let world = comm.world();
+        match step(&mut comm) {
+            Ok(sum) => {
+                seen.steps.push((world, sum));
+                committed += 1;
+            }
+            Err((error, in_doubt)) => {
+                assert!(is_loss(&error), "{error}");
+                let begin = Instant::now();
+                let Regrouped { session, before, commits, .. } =
+                    members.regroup(Standing { step: committed, in_doubt })?;
+                comm = session;
+                if in_doubt && commits {
+                    seen.steps.push((world, (1..=world).sum::<usize>() as f64));
+                    committed += 1;
+                }
+                seen.before.push(before);
+                seen.stalls.push(begin.elapsed());
+            }
+        }
+    }
+    // A member that is in doubt about the last step needs the others.
+    while let Err(error) = comm.barrier() {
+        assert!(is_loss(&error), "{error}");
+        match members.regroup(Standing { step: committed, in_doubt: false }) {
+            Ok(next) => comm = next.session,
+            Err(_) => break,
+        }
+    }
+    Ok(seen)
+}
+
+fn world(
+    ends: &[Option<u64>],
+    policy: Policy,
+    certificates: Option<Certificates>,
+) -> Vec<Result<Seen, MembershipError>> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let master = listener.local_addr().unwrap().to_string();
+    let mut listener = Some(listener);
+    thread::scope(|threads| {
+        let start = |(rank, ends): (usize, &Option<u64>)| {
+            let mut builder = TcpBuilder::new(rank, 4, &master).deadline(PATIENT);
+            builder = certificates.iter().fold(builder, |builder, own| builder.certificates(own.clone()));
+            if rank == 0 {
+                builder = builder.listener(listener.take().unwrap());
+            }
+            let ends = *ends;
+            threads.spawn(move || member(builder.join_elastic(policy).unwrap(), ends, policy))
+        };
+        let running: Vec<_> = ends.iter().enumerate().map(start).collect();
+        running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+/// Rank 2 is lost at step 3, then rank 0 at step 7: it was the coordinator.
+fn loses_two(certificates: Option<Certificates>) {
+    let seen = world(&[Some(7), None, Some(3), None], POLICY, certificates);
+    let [Ok(first), Ok(one), Ok(two), Ok(three)] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((first.steps.len(), two.steps.len()), (7, 3));
+    assert_eq!(one.steps, three.steps);
+    assert_eq!(one.before, [vec![0, 1, 3], vec![1, 2]]);
+    let expected = (0..STEPS).map(|step| {
+        if step < 3 {
+            (4, 10.0)
+        } else if step < 7 {
+            (3, 6.0)
+        } else {
+            (2, 3.0)
+        }
+    });
+    assert_eq!(one.steps, expected.collect::<Vec<_>>());
+    assert!(one.stalls.iter().all(|stall| *stall < PATIENT), "{:?}", one.stalls);
+}
+
+#[test]
+fn survivors_form_generation_after_generation() {
+    loses_two(None);
+}
+
+#[test]
+fn survivors_form_generation_after_generation_under_tls() {
+    loses_two(Some(certificates()));
+}
+
+#[test]
+fn a_minority_ends_by_name() {
+    let seen = world(&[Some(4), Some(4), Some(4), None], POLICY, None);
+    let error = seen[3].as_ref().expect_err("one of four").to_string();
+    assert!(error.contains("reaches 1 of 4 members"), "{error}");
+}
