@@ -144,6 +144,12 @@ impl RunDirectory {
         Ok((directory, Start { run: Some(run), resumed }))
     }
 
+    /// Locks the directory of a run whose rank 0 was lost.
+    pub(crate) fn take_over(out: &Path) -> Result<RunDirectory> {
+        fs::create_dir_all(out).with_context(|| format!("cannot make --out {}", out.display()))?;
+        Ok(RunDirectory { path: out.to_owned(), lock: RunLock::take(out)? })
+    }
+
     /// Creates the files of a new run, replacing an earlier run's. Whatever happens, either the earlier run stays
     /// complete or the new one has started: see [`settle`](Self::settle).
     pub(crate) fn begin(self, settings: &Settings, run: &str) -> Result<RunFiles> {

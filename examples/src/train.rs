@@ -2,6 +2,8 @@
 
 mod common;
 mod compress_seconds;
+mod deal;
+mod elastic;
 mod failure;
 mod position;
 mod rank;
@@ -17,6 +19,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use briquette::core::Key;
 use briquette::core::comm::{Local, Session, run_ranks};
+use briquette::core::membership::Policy;
 use briquette::optim::{
     CompAmsConfig, DelayedAdaGradConfig, DelayedAdaGradMomentumConfig, FtrlSgdConfig, GeneralizedSignSgdConfig,
     GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
@@ -25,7 +28,7 @@ use briquette::sim::{Compute, SessionExt, Simulated};
 use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
-use briquette_tcp::{Environment, TcpBuilder};
+use briquette_tcp::{Environment, Members, TcpBuilder};
 use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
@@ -133,9 +136,9 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     run.endpoint = run.open_endpoint()?;
     control.stage.join();
     if let Some(place) = &control.place {
-        let comm = process(settings, place, control)?;
+        let (comm, members) = process(settings, place, control)?;
         control.stage.train();
-        return Pool::share(place.local_world).run(place.rank, || run.rank(comm))?;
+        return Pool::share(place.local_world).run(place.rank, || run.rank(comm, members))?;
     }
     let world = threads(settings)?;
     control.stage.train();
@@ -144,7 +147,7 @@ pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Resul
     let at_once = if measured { 1 } else { settings.ranks };
     let rank = |comm: Session| {
         let rank = comm.rank();
-        let result = Pool::share(at_once).run(rank, || run.rank(comm));
+        let result = Pool::share(at_once).run(rank, || run.rank(comm, None));
         result.map_err(anyhow::Error::from).and_then(|result| result).map_err(RankError::from)
     };
     first_error(run_ranks(world, rank))
@@ -162,18 +165,25 @@ fn threads(settings: &Settings) -> Result<Vec<Session>> {
     })
 }
 
-/// Creates the session of a process that is one rank.
-fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<Session> {
+/// Creates the session of a process that is one rank, and its membership if its world is elastic.
+fn process(settings: &Settings, place: &Environment, control: &Control) -> Result<(Session, Option<Members>)> {
     let channels = settings.config.channels();
     // Lets the process that started this rank know from when on a stop signal is not lost.
     let Environment { rank, world, master, .. } = place;
     control.output.err(format_args!("rank {rank} of {world} handles signals, and joins the others at {master}"));
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
-    let comm = Session::from(builder.clock(Arc::new(WallClock::start())).join()?);
-    Ok(match settings.clock.paces()? {
-        Some(paces) => comm.stepped(paces),
-        None => comm,
-    })
+    let builder = builder.clock(Arc::new(WallClock::start()));
+    let Some(fewest) = place.elastic else {
+        let comm = Session::from(builder.join()?);
+        let comm = match settings.clock.paces()? {
+            Some(paces) => comm.stepped(paces),
+            None => comm,
+        };
+        return Ok((comm, None));
+    };
+    elastic::check(settings)?;
+    let (comm, members) = builder.join_elastic(Policy { fewest, ..Policy::default() })?;
+    Ok((comm, Some(members)))
 }
 
 /// State shared by all ranks.

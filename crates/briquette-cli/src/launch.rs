@@ -46,6 +46,8 @@ Examples:
     briquette launch --nodes host1,host2 --node-rank 0 --ranks 2 \\
         --port 29500 --token-file token -- ./train
   The same with TLS: once `briquette cert --out certs`, copied to both, then add --tls certs.
+  Four ranks, of which two may be lost while the others go on:
+    briquette launch --ranks 4 --elastic 2 -- target/release/cifar --epochs 5
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
@@ -106,6 +108,10 @@ pub struct Launch {
     /// After a failure, end all ranks and start the world again, at most this often. Never after Ctrl-C.
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub restart: u32,
+    /// Go on without a rank that is lost, as long as at least this many are left, for programs that support it (the trainers do). Without
+    /// it, one lost rank ends all.
+    #[arg(long, value_name = "MIN", value_parser = clap::value_parser!(u16).range(1..))]
+    pub elastic: Option<u16>,
     /// Print the commands with their variables and start nothing.
     #[arg(long)]
     pub dry_run: bool,

@@ -90,6 +90,32 @@ impl Shards {
         }
     }
 
+    /// Returns the plan of what is left of an epoch after its first `seen` samples, for a world that has changed its size within it. Every
+    /// sample still occurs at most once.
+    ///
+    /// ```
+    /// use briquette_core::{Key, shards::Shards};
+    ///
+    /// let (key, before) = (Key::new(42), Shards::new(100, 3, 8)?);
+    /// // After two steps of 24 samples, one of three ranks is lost.
+    /// let left = Shards::new(100, 2, 8)?.rest_of_epoch(key, 0, 48)?;
+    /// assert_eq!((left.samples(), left.steps()), (52, 4));
+    /// // The first sample that the whole epoch would deal at its third step.
+    /// assert_eq!(left.indices(0, 0)[0], before.epoch(key, 0).indices(2, 0)[0]);
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::Conflict`] if ranks keep their own samples: those of a lost rank cannot be dealt again.
+    pub fn rest_of_epoch(&self, key: Key, epoch: u64, seen: usize) -> Result<EpochPlan, ConfigError> {
+        if self.own.is_some() {
+            let (why, instead) = ("the samples of a lost rank cannot be dealt to the others", "share all samples");
+            return Err(ConfigError::conflict("an elastic world", "samples that ranks keep", why, instead));
+        }
+        let EpochPlan { order, .. } = self.epoch(key, epoch);
+        Ok(self.shared(order[seen.min(order.len())..].to_vec()))
+    }
+
     /// Returns a plan without shuffling, for a test set.
     pub fn in_order(&self) -> EpochPlan {
         match &self.own {

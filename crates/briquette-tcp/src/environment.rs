@@ -48,6 +48,8 @@ pub mod names {
     pub const LAUNCH: &str = "BRIQUETTE_LAUNCH";
     /// Number of times the world was restarted. After a restart, the program resumes from the last checkpoint of this launch.
     pub const RESTART: &str = "BRIQUETTE_RESTART";
+    /// Minimum number of ranks of an elastic world, which continues when a rank is lost.
+    pub const ELASTIC: &str = "BRIQUETTE_ELASTIC";
 }
 
 /// Place of a process in a world, as set by its launcher (`briquette launch`, `torchrun`, a scheduler's script).
@@ -86,6 +88,8 @@ pub struct Environment {
     pub launch: Option<String>,
     /// Number of times the world was restarted.
     pub restart: u32,
+    /// Minimum number of ranks, if the world is elastic.
+    pub elastic: Option<usize>,
 }
 
 /// Omits the secret.
@@ -108,6 +112,7 @@ impl fmt::Debug for Environment {
             tls,
             launch,
             restart,
+            elastic,
         } = self;
         f.debug_struct("Environment")
             .field("rank", rank)
@@ -126,6 +131,7 @@ impl fmt::Debug for Environment {
             .field("tls", tls)
             .field("launch", launch)
             .field("restart", restart)
+            .field("elastic", elastic)
             .finish()
     }
 }
@@ -247,6 +253,7 @@ impl Environment {
             tls: lookup(names::TLS).map(PathBuf::from),
             launch,
             restart,
+            elastic: given(names::ELASTIC).map(|fewest| number(names::ELASTIC, fewest)).transpose()?,
         }))
     }
 
@@ -278,6 +285,7 @@ impl Environment {
         set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
         set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
         set.extend(self.launch.clone().map(|launch| (names::LAUNCH, launch)));
+        set.extend(self.elastic.map(|fewest| (names::ELASTIC, fewest.to_string())));
         set
     }
 }

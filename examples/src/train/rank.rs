@@ -16,11 +16,13 @@ use indicatif::ProgressBar;
 use tracing::trace_span;
 
 use super::Run;
+use super::deal::Deal;
+use super::position::Position;
 use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::task::{Place, Score, Task};
 
-fn model<M>(model: &Option<M>) -> Result<&M> {
+pub(super) fn model<M>(model: &Option<M>) -> Result<&M> {
     model.as_ref().context("the model was lost with an earlier error")
 }
 
@@ -41,28 +43,50 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) ahead: i64,
     /// Position at which the run ends.
     pub(super) end: u64,
+    /// The samples of the current world.
+    pub(super) deal: Deal,
+    /// Number of the generation whose place this rank has taken, if its world is elastic.
+    pub(super) generation: Option<u64>,
 }
 
 impl<T: Task> Rank<'_, T> {
-    /// Trains all remaining epochs; returns whether it was interrupted.
-    pub(super) fn train(&mut self) -> Result<bool> {
-        let run = self.run;
+    /// Trains all remaining epochs; returns whether it was interrupted, and the sums of all ranks.
+    pub(super) fn train(&mut self) -> Result<(bool, Totals)> {
         // An interrupt at the last step of an epoch leaves its evaluation to the resumed run.
-        if self.unevaluated() {
+        let mut is_due = self.unevaluated();
+        loop {
+            match self.go_on(is_due) {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => {}
+                Err(error) => self.survive(error)?,
+            }
+            self.take_place()?;
+            // All ranks end the epoch again: others may not have come that far.
+            is_due = self.position() > 0 && (self.position() == self.end || self.is_between_epochs(1));
+        }
+    }
+
+    /// Trains to the end, or until the world changes.
+    fn go_on(&mut self, is_due: bool) -> Result<Option<(bool, Totals)>> {
+        let run = self.run;
+        if is_due {
             self.end_epoch()?;
         }
         while self.position() < self.end {
-            let epoch = self.position() / run.steps_per_epoch;
-            let plan = run.shards.epoch(run.key, epoch);
-            let end = self.end.min((epoch + 1) * run.steps_per_epoch);
+            let epoch = self.position() / self.deal.steps_per_epoch;
+            let plan = self.deal.plan(run.key, epoch)?;
+            let end = self.end.min((epoch + 1) * self.deal.steps_per_epoch);
             while self.position() < end {
                 if run.control.stop.load(Ordering::Relaxed) {
                     self.optim.synchronizer_mut().request_stop(StopFlags::INTERRUPTED);
                 }
                 self.train_step(epoch, &plan)?;
+                if self.is_elsewhere() {
+                    return Ok(None);
+                }
                 if self.optim.synchronizer().stopped().any() {
                     self.save()?;
-                    return Ok(true);
+                    return Ok(Some((true, self.agreed_totals()?)));
                 }
                 if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
                     && self.position() < end
@@ -72,14 +96,18 @@ impl<T: Task> Rank<'_, T> {
             }
             self.end_epoch()?;
         }
-        Ok(false)
+        Ok(Some((false, self.agreed_totals()?)))
+    }
+
+    fn is_between_epochs(&self, every: u64) -> bool {
+        self.position().is_multiple_of(self.deal.steps_per_epoch.saturating_mul(every))
     }
 
     /// Returns whether an evaluation is due at this position, the end of an epoch or of the run, and has not been made.
     pub(super) fn unevaluated(&self) -> bool {
-        let (run, position) = (self.run, self.position());
+        let position = self.position();
         let last = position == self.end;
-        let due = position.is_multiple_of(run.steps_per_epoch.saturating_mul(run.settings.eval_every));
+        let due = self.is_between_epochs(self.run.settings.eval_every);
         position > 0 && (last || due) && self.totals.evaluated != Some(self.step())
     }
 
@@ -105,10 +133,10 @@ impl<T: Task> Rank<'_, T> {
     fn train_step(&mut self, epoch: u64, plan: &EpochPlan) -> Result<()> {
         let run = self.run;
         let (step, position) = (self.step(), self.position());
-        let indices = plan.indices((position % run.steps_per_epoch) as usize, self.rank);
+        let indices = plan.indices(self.deal.step(plan, position), self.rank);
         let model = self.model.take().context("the model was lost with an earlier error")?;
         let mut grads = GradientsParams::new();
-        let lr = run.settings.schedule.at(run.settings.lr, position, run.total);
+        let lr = run.settings.schedule.at(run.settings.lr, position, run.end(0, self.deal.steps_per_epoch));
         self.optim.record_samples(indices.len());
         self.optim.record_learning_rate(lr);
         if !indices.is_empty() {
@@ -196,7 +224,7 @@ impl<T: Task> Rank<'_, T> {
     /// this rank's training data; in training form.
     fn averaged(&self, model: &T::Model) -> Result<Option<T::Model>, Error> {
         let Some(average) = self.optim.iterate_average() else { return Ok(None) };
-        let plan = self.run.shards.epoch(self.run.key, 0);
+        let plan = self.deal.plan(self.run.key, 0)?;
         let batches = (0..plan.steps()).map(|step| plan.indices(step, self.rank)).filter(|batch| !batch.is_empty());
         let batches: Vec<&[usize]> = batches.collect();
         let forward = |model: &T::Model, batch: u64| {
@@ -220,7 +248,7 @@ impl<T: Task> Rank<'_, T> {
         let averaged =
             averaged.inspect_err(|error| self.optim.synchronizer_mut().session().abort(&error.to_string()))?;
         let inference = self.optim.evaluation_copy(averaged.as_ref().unwrap_or(trained))?;
-        let (len, world) = (self.run.task.test_len(), self.run.settings.ranks);
+        let (len, world) = (self.run.task.test_len(), self.optim.world());
         let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
         let device = self.device.clone().inner();
         let mut sums = [0.0; 3];
@@ -244,7 +272,7 @@ impl<T: Task> Rank<'_, T> {
 
     fn place(&self) -> String {
         let step = self.step();
-        format!("epoch {:>3}  step {step:>6}", self.position().div_ceil(self.run.steps_per_epoch))
+        format!("epoch {:>3}  step {step:>6}", self.position().div_ceil(self.deal.steps_per_epoch))
     }
 
     /// Formats the ratios; empty if nothing was sent, since a single rank has none.
@@ -258,7 +286,7 @@ impl<T: Task> Rank<'_, T> {
     }
 
     /// Sums the bytes of all ranks.
-    fn agreed_totals(&mut self) -> Result<Totals> {
+    pub(super) fn agreed_totals(&mut self) -> Result<Totals> {
         let clock = self.optim.synchronizer_mut().session().hold_clock();
         let mine = &self.totals;
         // Exact up to 2⁵³ bytes.
@@ -272,7 +300,8 @@ impl<T: Task> Rank<'_, T> {
 
     pub(super) fn save(&mut self) -> Result<()> {
         let totals = Totals { wall_seconds: self.wall_seconds(), ..self.agreed_totals()? };
-        let notes = self.run.notes(&self.start, &totals, self.position())?;
+        let position = Position { step: self.position(), samples: self.deal.samples_of_a_step() };
+        let notes = self.run.notes(&self.start, &totals, position)?;
         self.optim.save(model(&self.model)?, &self.run.checkpoints(), &notes)?;
         Ok(())
     }
@@ -281,7 +310,7 @@ impl<T: Task> Rank<'_, T> {
         self.totals.wall_seconds + self.run.begin.elapsed().as_secs_f64()
     }
 
-    pub(super) fn finish(mut self, interrupted: bool) -> Result<Summary> {
+    pub(super) fn finish(mut self, interrupted: bool, totals: Totals) -> Result<Summary> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
         if self.rank == 0 && self.run.settings.server.is_none() {
@@ -291,7 +320,6 @@ impl<T: Task> Rank<'_, T> {
             let frames = self.optim.synchronizer_mut().session().take_recording();
             crate::record::write_frames(&self.run.settings.out, self.rank, &frames)?;
         }
-        let totals = self.agreed_totals()?;
         let simulated = self.run.settings.simulated();
         let score = totals.score;
         let summary = Summary {

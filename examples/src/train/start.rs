@@ -9,7 +9,10 @@ use briquette::optim::IterateAverageConfig;
 use briquette::sim::SessionExt;
 use briquette::{Checkpoint, DistributedOptimizer};
 
+use briquette_tcp::Members;
+
 use super::common::compared;
+use super::deal::Deal;
 use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run, compress_seconds};
@@ -27,7 +30,7 @@ const POSITION: &str = "position";
 
 impl<T: Task> Run<'_, T> {
     /// Trains as one rank.
-    pub(super) fn rank(&self, comm: Session) -> Result<Summary> {
+    pub(super) fn rank(&self, comm: Session, members: Option<Members>) -> Result<Summary> {
         let (settings, rank) = (self.settings, comm.rank());
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let server = self.server_training(rank)?;
@@ -39,6 +42,9 @@ impl<T: Task> Run<'_, T> {
             }
         };
         let mut optim = optim.with_local_weight_decay(settings.weight_decay);
+        if let Some(members) = members {
+            optim = optim.with_membership(members);
+        }
         if server.is_none() {
             optim = optim.with_run_steps(self.total);
         }
@@ -75,19 +81,22 @@ impl<T: Task> Run<'_, T> {
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }
-        let end = self.end(ahead);
+        let deal = Deal::new(self.shards.clone(), settings.batch, self.key);
+        let end = self.end(ahead, deal.steps_per_epoch);
         if ahead != 0 {
             optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
         }
         let bar = self.progress_bar(rank, end);
+        let generation = optim.generation().map(|generation| generation.number);
+        let model = Some(model);
         let mut state =
-            Rank { run: self, start, rank, device, optim, model: Some(model), totals, files, bar, ahead, end };
-        let interrupted = match server {
-            Some(server) => state.train_by(server),
+            Rank { run: self, start, rank, device, optim, model, totals, files, bar, ahead, end, deal, generation };
+        let ended = match server {
+            Some(server) => state.train_by(server).and_then(|interrupted| Ok((interrupted, state.agreed_totals()?))),
             None => state.train(),
         };
-        let interrupted = interrupted.inspect_err(|error| state.tell_others(error))?;
-        state.finish(interrupted)
+        let (interrupted, totals) = ended.inspect_err(|error| state.tell_others(error))?;
+        state.finish(interrupted, totals)
     }
 
     /// Sets the encode and decode times, if they are given.
@@ -190,9 +199,9 @@ impl<T: Task> Run<'_, T> {
     }
 
     /// Returns the run's last position: --steps counts steps, whatever their size.
-    fn end(&self, ahead: i64) -> u64 {
+    pub(super) fn end(&self, ahead: i64, steps_per_epoch: u64) -> u64 {
         let steps = self.settings.steps.map_or(u64::MAX, |steps| steps.saturating_add_signed(ahead));
-        steps.min(self.steps_per_epoch.saturating_mul(self.settings.epochs as u64))
+        steps.min(steps_per_epoch.saturating_mul(self.settings.epochs as u64))
     }
 
     /// Checks that the learning rates of a resumed run's past steps are unchanged.
@@ -224,9 +233,9 @@ impl<T: Task> Run<'_, T> {
     }
 
     /// Returns the notes that a resumed run needs.
-    pub(super) fn notes(&self, start: &Start, totals: &Totals, step: u64) -> Result<BTreeMap<String, String>> {
+    pub(super) fn notes(&self, start: &Start, totals: &Totals, position: Position) -> Result<BTreeMap<String, String>> {
         let totals = serde_json::to_string(totals)?;
-        let position = serde_json::to_string(&Position { step, samples: self.samples_of_a_step() })?;
+        let position = serde_json::to_string(&position)?;
         let notes = [(TOTAL, self.total.to_string()), (TOTALS, totals), (POSITION, position)];
         let run = start.run.clone().map(|run| (RUN, run));
         Ok(notes.into_iter().chain(run).map(|(name, note)| (name.to_owned(), note)).collect())

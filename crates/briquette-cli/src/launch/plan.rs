@@ -30,6 +30,8 @@ pub(super) struct Plan {
     world_name: String,
     /// Unique id of this launch.
     launch: String,
+    /// Minimum number of ranks of an elastic world.
+    elastic: Option<usize>,
 }
 
 /// Values that are new at each start of the world.
@@ -53,6 +55,10 @@ impl Plan {
         }
         if let Some(only) = launch.only_rank.filter(|only| *only >= nodes * local) {
             return usage(format!("--only-rank {only}: the world has {} ranks, numbered from 0", nodes * local));
+        }
+        let elastic = launch.elastic.map(usize::from);
+        if let Some(fewest) = elastic.filter(|fewest| *fewest > nodes * local) {
+            return usage(format!("--elastic {fewest}: the world has {} ranks at its start", nodes * local));
         }
         if nodes > 1 && launch.token_file.is_none() {
             return usage(
@@ -79,7 +85,16 @@ impl Plan {
             command: launch.command.clone(),
             world_name,
             launch: id,
+            elastic,
         })
+    }
+
+    /// Returns the number of ranks of this machine that may be lost without ending the world; `None` if the world is not elastic. With
+    /// several machines, the ranks decide.
+    #[cfg(unix)]
+    pub(super) fn expendable(&self) -> Option<usize> {
+        let here = if self.nodes > 1 { self.local } else { self.local.saturating_sub(self.elastic?) };
+        self.elastic.map(|_| here)
     }
 
     /// Returns the ranks on this machine.
@@ -141,6 +156,7 @@ impl Plan {
             tls: self.tls.clone(),
             launch: Some(self.launch.clone()),
             restart: start.restart,
+            elastic: self.elastic,
         }
     }
 

@@ -40,6 +40,10 @@ pub(super) struct World<'a> {
     /// Processes that ignored the signal at that time, with their groups: the signal would have been lost. It is sent
     /// once they no longer ignore it.
     deaf: Vec<(Pid, Pid)>,
+    /// Number of ranks that may be lost, if the world is elastic.
+    expendable: Option<usize>,
+    /// Ranks whose loss has been reported.
+    lost: Vec<usize>,
 }
 
 /// Outcome of one start of the world.
@@ -84,8 +88,16 @@ impl<'a> World<'a> {
         start: &Start,
         (output, logs): (&'a Output, &[Arc<Log>]),
     ) -> Result<World<'a>, LaunchError> {
-        let mut world =
-            World { output, ranks: vec![], began: Instant::now(), stage: Stage::Running, stop: None, deaf: vec![] };
+        let mut world = World {
+            output,
+            ranks: vec![],
+            began: Instant::now(),
+            stage: Stage::Running,
+            stop: None,
+            deaf: vec![],
+            expendable: plan.expendable(),
+            lost: vec![],
+        };
         for (i, rank) in plan.ranks().enumerate() {
             let environment = plan.environment(rank, start);
             let log = logs.get(i).cloned();
@@ -202,7 +214,18 @@ impl<'a> World<'a> {
         match self.stage {
             _ if living == 0 => {}
             Stage::Running => {
-                let failed = self.ranks.iter().find(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end)));
+                let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
+                let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
+                if self.expendable.is_some_and(|most| failed.len() <= most) {
+                    let new = failed.iter().filter(|rank| !self.lost.contains(&rank.rank));
+                    let new: Vec<_> = new.filter_map(|rank| Some((rank.rank, rank.end?.0))).collect();
+                    for (rank, end) in new {
+                        self.output.say(format!("rank {rank} {end}; {} go on", ranks(living)));
+                        self.lost.push(rank);
+                    }
+                    return;
+                }
+                let failed = failed.first();
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
                     let time = humantime::format_duration(grace);
                     self.output.say(format!("rank {rank} {end}; {time} for {} to end", ranks(living)));
@@ -257,8 +280,10 @@ impl<'a> World<'a> {
             Some(Ended { rank: rank.rank, end, at, told: rank.told, words: rank.pipes.words() })
         });
         let ended: Vec<Ended> = ended.collect();
+        let failed = ended.iter().filter(|end| end.end.failed()).count();
+        let went_on = self.expendable.is_some_and(|most| failed <= most) && failed < ended.len();
         let Some((signal, _)) = self.stop else {
-            return match failure::first(ended.iter()) {
+            return match failure::first(ended.iter()).filter(|_| !went_on) {
                 None => Outcome::Ended(0),
                 // The run was stopped elsewhere: by a launcher on another machine, or by the rank's own process.
                 Some(first) if first.blame() == Blame::Stopped => {

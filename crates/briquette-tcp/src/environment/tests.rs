@@ -25,6 +25,7 @@ fn what_is_written_is_read_again() {
         tls: Some("certs".into()),
         launch: Some("7d1f".into()),
         restart: 2,
+        elastic: None,
     };
     let set = written.variables();
     let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();

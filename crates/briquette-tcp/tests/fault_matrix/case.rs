@@ -119,6 +119,7 @@ impl Case {
                 tls: None,
                 launch: None,
                 restart: 0,
+                elastic: None,
             };
             let (deadline, lost_after) = self.times();
             let listen = (self.rank == 1 && rank == 1).then(|| (here.to_string(), door.address().to_string()));

@@ -1,0 +1,101 @@
+//! Samples of the steps of a world, which may change its size within an epoch.
+
+use briquette::core::Key;
+use briquette::core::error::ConfigError;
+use briquette_datasets::{EpochPlan, Shards};
+
+/// How the samples of an epoch are dealt to the ranks of the current world.
+///
+/// The *position* of a run counts the steps of its current world's size since its beginning. The steps of an epoch that began in a larger
+/// or smaller world are the last ones of that epoch.
+#[derive(Debug, Clone)]
+pub(super) struct Deal {
+    shards: Shards,
+    world: usize,
+    batch: usize,
+    pub(super) steps_per_epoch: u64,
+    /// An epoch that began in a world of another size, and the number of its samples that had been seen when this world began.
+    began: Option<(u64, usize)>,
+}
+
+impl Deal {
+    pub(super) fn new(shards: Shards, batch: usize, key: Key) -> Deal {
+        let (world, steps_per_epoch) = (shards.world(), shards.epoch(key, 0).steps() as u64);
+        Deal { shards, world, batch, steps_per_epoch, began: None }
+    }
+
+    /// Returns the samples of a step, over all ranks.
+    pub(super) fn samples_of_a_step(&self) -> u64 {
+        (self.world as u64).saturating_mul(self.batch as u64)
+    }
+
+    /// Returns the steps of an epoch that are made by this world.
+    pub(super) fn plan(&self, key: Key, epoch: u64) -> Result<EpochPlan, ConfigError> {
+        Ok(match self.began.filter(|(began, _)| *began == epoch) {
+            Some((_, seen)) => self.shards.rest_of_epoch(key, epoch, seen)?,
+            None => self.shards.epoch(key, epoch),
+        })
+    }
+
+    /// Returns the number of the step at `position` in its epoch's plan.
+    pub(super) fn step(&self, plan: &EpochPlan, position: u64) -> usize {
+        let left = self.steps_per_epoch - position % self.steps_per_epoch;
+        plan.steps().saturating_sub(left as usize)
+    }
+
+    /// Deals the rest of the run to a world of `world` ranks. Returns the position that corresponds to `position` before.
+    pub(super) fn change(&mut self, world: usize, position: u64, key: Key) -> Result<u64, ConfigError> {
+        // At the end of an epoch, the next one has not begun.
+        let epoch = position.saturating_sub(1) / self.steps_per_epoch;
+        let done = position - epoch * self.steps_per_epoch;
+        let samples = self.shards.samples();
+        let before = self.began.filter(|(began, _)| *began == epoch).map_or(0, |(_, seen)| seen);
+        let skipped = self.steps_per_epoch - self.plan(key, epoch)?.steps() as u64;
+        let seen = (done - skipped).saturating_mul(self.samples_of_a_step()) as usize;
+        let seen = before.saturating_add(seen).min(samples);
+        self.shards = Shards::new(samples, world, self.batch)?;
+        self.world = world;
+        self.steps_per_epoch = self.shards.epoch(key, 0).steps() as u64;
+        self.began = Some((epoch, seen));
+        let left = self.plan(key, epoch)?.steps() as u64;
+        Ok((epoch + 1) * self.steps_per_epoch - left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// 100 samples: 4 ranks make one step of 32, 3 ranks one of 24, and 2 ranks deal the other 44 in three.
+    #[test]
+    fn every_sample_of_an_epoch_is_dealt_once_whatever_the_world() {
+        let key = Key::new(7);
+        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
+        let mut seen = Vec::new();
+        let mut position = 4;
+        for world in [4, 3, 2, 2, 2] {
+            if world != deal.world {
+                position = deal.change(world, position, key).unwrap();
+            }
+            let plan = deal.plan(key, 1).unwrap();
+            let step = deal.step(&plan, position);
+            (0..world).for_each(|rank| seen.extend_from_slice(plan.indices(step, rank)));
+            position += 1;
+        }
+        assert_eq!(position, 2 * deal.steps_per_epoch);
+        assert_eq!((seen.len(), seen.iter().collect::<BTreeSet<_>>().len()), (100, 100));
+        // The next epoch is whole.
+        assert_eq!(deal.plan(key, 2).unwrap().steps() as u64, deal.steps_per_epoch);
+    }
+
+    #[test]
+    fn a_change_between_two_epochs_leaves_nothing_of_the_first() {
+        let key = Key::new(7);
+        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
+        assert_eq!(deal.change(2, 8, key).unwrap(), 14);
+        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
+        assert_eq!(deal.change(2, 0, key).unwrap(), 0);
+    }
+}

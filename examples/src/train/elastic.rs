@@ -1,0 +1,75 @@
+//! A rank in a world that goes on when another rank is lost.
+
+use anyhow::{Result, bail};
+use briquette::Error;
+use briquette::core::error::CommError;
+
+use super::Refused;
+use super::rank::{Rank, model};
+use crate::directory::RunDirectory;
+use crate::record::Written;
+use crate::settings::Settings;
+use crate::task::Task;
+
+/// Refuses settings that an elastic world cannot keep.
+pub(super) fn check(settings: &Settings) -> Result<()> {
+    let refused = [
+        ("--server", settings.server.is_some()),
+        ("--non-iid", settings.non_iid.is_some()),
+        ("--record-frames", settings.record_frames == Some(crate::spec::Toggle::On)),
+        ("--clock", settings.clock.paces()?.is_some()),
+    ];
+    match refused.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => bail!(Refused::new(format!(
+            "{flag} does not go with an elastic world (BRIQUETTE_ELASTIC, or `briquette launch --elastic`): leave out one of the two"
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl<T: Task> Rank<'_, T> {
+    /// Continues after an error that means that another rank was lost: this rank is then in the next world, and goes on from [its
+    /// position](Self::position).
+    ///
+    /// # Errors
+    /// The error itself, if it has another cause or the world is not elastic; that of forming the next world.
+    pub(super) fn survive(&mut self, error: anyhow::Error) -> Result<()> {
+        let of_transport =
+            matches!(error.downcast_ref(), Some(Error::WorldChanged { .. } | Error::Comm(_) | Error::Sync(_)));
+        if self.generation.is_none() || !(of_transport || error.is::<CommError>()) {
+            return Err(error);
+        }
+        let error = error.downcast::<Error>().or_else(|error| error.downcast::<CommError>().map(Error::from))?;
+        Ok(self.optim.synchronizer_mut().recover(model(&self.model)?, error)?)
+    }
+
+    /// Returns whether the world has changed since this rank took its place.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.optim.generation().map(|generation| generation.number) != self.generation
+    }
+
+    /// Takes this rank's place in a new generation of the world.
+    pub(super) fn take_place(&mut self) -> Result<()> {
+        let number = self.optim.generation().map(|generation| generation.number);
+        let (rank, world, run) = (self.optim.rank(), self.optim.world(), self.run);
+        let position = self.deal.change(world, self.position(), run.key)?;
+        self.ahead = position as i64 - self.step() as i64;
+        self.end = run.end(self.ahead, self.deal.steps_per_epoch);
+        self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
+        if rank == 0 && self.rank != 0 {
+            let directory = RunDirectory::take_over(&run.settings.out)?;
+            let written = Written::EachStepBefore(self.step());
+            self.files = Some(directory.resume(run.settings, self.start.run.as_deref(), written)?);
+            self.bar = run.progress_bar(0, self.end);
+        }
+        (self.rank, self.generation) = (rank, number);
+        // What was evaluated or saved here is done again: others may not have come that far.
+        self.totals.evaluated = None;
+        self.bar.set_length(self.end);
+        if rank == 0 {
+            let (step, number) = (self.step(), number.unwrap_or_default());
+            run.control.say(format_args!("# generation {number}: {world} ranks go on at step {step}"));
+        }
+        Ok(())
+    }
+}
