@@ -13,7 +13,7 @@ mod start;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -51,8 +51,10 @@ use crate::task::Task;
 pub struct Control {
     /// Hides the progress bar.
     pub plain: bool,
-    /// Writes nothing to standard output.
+    /// Writes nothing to standard output, until this process [leads](Self::leads).
     pub quiet: bool,
+    /// Set when the process becomes rank 0, because the former one was lost.
+    pub leads: Arc<AtomicBool>,
     /// Resumes the run in this directory.
     pub resume: bool,
     /// Treatment of rank-local state if the run resumes with another number of ranks; `None` refuses such a resume.
@@ -75,9 +77,13 @@ impl Control {
         self.place.as_ref().map_or(rank, |place| place.local_rank)
     }
 
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet && !self.leads.load(Ordering::Relaxed)
+    }
+
     /// Writes a line to standard output, unless the run is quiet.
     pub fn say(&self, text: impl Display) {
-        if !self.quiet {
+        if !self.is_quiet() {
             self.output.out(text);
         }
     }
@@ -173,17 +179,18 @@ fn process(settings: &Settings, place: &Environment, control: &Control) -> Resul
     control.output.err(format_args!("rank {rank} of {world} handles signals, and joins the others at {master}"));
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let builder = builder.clock(Arc::new(WallClock::start()));
-    let Some(fewest) = place.elastic else {
-        let comm = Session::from(builder.join()?);
-        let comm = match settings.clock.paces()? {
-            Some(paces) => comm.stepped(paces),
-            None => comm,
-        };
-        return Ok((comm, None));
+    let (comm, members) = match place.elastic {
+        None => (Session::from(builder.join()?), None),
+        Some(fewest) => {
+            elastic::check(settings)?;
+            let (comm, members) = builder.join_elastic(Policy { fewest, ..Policy::default() })?;
+            (comm, Some(members))
+        }
     };
-    elastic::check(settings)?;
-    let (comm, members) = builder.join_elastic(Policy { fewest, ..Policy::default() })?;
-    Ok((comm, Some(members)))
+    Ok(match settings.clock.paces()? {
+        Some(paces) => (comm.stepped(paces), members),
+        None => (comm, members),
+    })
 }
 
 /// State shared by all ranks.
@@ -252,7 +259,7 @@ impl<T: Task> Run<'_, T> {
     }
 
     fn progress_bar(&self, rank: usize, steps: u64) -> ProgressBar {
-        let show = rank == 0 && !self.control.plain && !self.control.quiet;
+        let show = rank == 0 && !self.control.plain && !self.control.is_quiet();
         let target = if show { self.control.output.bar() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps), target);
         let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");

@@ -1,5 +1,7 @@
 //! A rank in a world that goes on when another rank is lost.
 
+use std::sync::atomic::Ordering;
+
 use anyhow::{Result, bail};
 use briquette::Error;
 use briquette::core::error::CommError;
@@ -17,7 +19,6 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
         ("--server", settings.server.is_some()),
         ("--non-iid", settings.non_iid.is_some()),
         ("--record-frames", settings.record_frames == Some(crate::spec::Toggle::On)),
-        ("--clock", settings.clock.paces()?.is_some()),
     ];
     match refused.into_iter().find(|(_, given)| *given) {
         Some((flag, _)) => bail!(Refused::new(format!(
@@ -57,6 +58,7 @@ impl<T: Task> Rank<'_, T> {
         self.end = run.end(self.ahead, self.deal.steps_per_epoch);
         self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
         if rank == 0 && self.rank != 0 {
+            run.control.leads.store(true, Ordering::Relaxed);
             let directory = RunDirectory::take_over(&run.settings.out)?;
             let written = Written::EachStepBefore(self.step());
             self.files = Some(directory.resume(run.settings, self.start.run.as_deref(), written)?);

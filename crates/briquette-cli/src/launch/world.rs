@@ -216,7 +216,8 @@ impl<'a> World<'a> {
             Stage::Running => {
                 let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
                 let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
-                if self.expendable.is_some_and(|most| failed.len() <= most) {
+                let is_lost = |rank: &&Running| matches!(rank.end, Some((End::Signal(_), _)));
+                if failed.iter().all(is_lost) && self.expendable.is_some_and(|most| failed.len() <= most) {
                     let new = failed.iter().filter(|rank| !self.lost.contains(&rank.rank));
                     let new: Vec<_> = new.filter_map(|rank| Some((rank.rank, rank.end?.0))).collect();
                     for (rank, end) in new {
@@ -225,7 +226,8 @@ impl<'a> World<'a> {
                     }
                     return;
                 }
-                let failed = failed.first();
+                // A rank that states an error has told the others.
+                let failed = failed.iter().find(|rank| !is_lost(rank)).or(failed.first());
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
                     let time = humantime::format_duration(grace);
                     self.output.say(format!("rank {rank} {end}; {time} for {} to end", ranks(living)));
@@ -280,8 +282,10 @@ impl<'a> World<'a> {
             Some(Ended { rank: rank.rank, end, at, told: rank.told, words: rank.pipes.words() })
         });
         let ended: Vec<Ended> = ended.collect();
-        let failed = ended.iter().filter(|end| end.end.failed()).count();
-        let went_on = self.expendable.is_some_and(|most| failed <= most) && failed < ended.len();
+        let failed: Vec<_> = ended.iter().filter(|end| end.end.failed()).collect();
+        let all_lost = failed.iter().all(|end| matches!(end.end, End::Signal(_)));
+        let went_on =
+            all_lost && failed.len() < ended.len() && self.expendable.is_some_and(|most| failed.len() <= most);
         let Some((signal, _)) = self.stop else {
             return match failure::first(ended.iter()).filter(|_| !went_on) {
                 None => Outcome::Ended(0),

@@ -149,7 +149,10 @@ impl Synchronizer {
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
         let regrouped = membership.regroup(standing)?;
         let Regrouped { session, generation, before: ranks, commits, .. } = regrouped;
-        self.comm = session;
+        let mut lost = std::mem::replace(&mut self.comm, session);
+        // Seconds go on as they were.
+        std::mem::swap(lost.timeline_mut(), self.comm.timeline_mut());
+        drop(lost);
         let exchanged = self.driver.resolve(commits);
         self.survive(module, before).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let (step, now) = (self.step(), self.comm.now());

@@ -4,6 +4,7 @@
 mod backends;
 mod chosen;
 mod directory;
+mod elastic;
 mod endpoint;
 mod frames;
 mod killed;

@@ -1,0 +1,86 @@
+//! Trainers in an elastic world: ranks are killed, the others go on.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::processes::{children, processes, records};
+use crate::common::{CIFAR, Runs, launcher};
+
+fn kill(process: u32) {
+    assert!(Command::new("kill").args(["-s", "KILL", &process.to_string()]).status().unwrap().success());
+}
+
+/// Returns the step of every record.
+fn steps(runs: &Runs) -> Vec<u64> {
+    let metrics = runs.text("run", "metrics.jsonl");
+    let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
+    metrics.lines().map(step).collect()
+}
+
+/// Ranks 2 and 0 of four are killed, of 150 steps; the next rank 0 continues the records. With --elastic 3, the second loss ends the run.
+#[test]
+fn survivors_of_killed_ranks_end_the_run() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    for (fewest, reducer) in
+        [(2, "--reducer dense"), (2, "--compressor topk:0.05 --feedback error"), (3, "--reducer dense")]
+    {
+        let runs = Runs::default();
+        let common = processes(4, 150).replace("--train-limit 64", "--train-limit 256");
+        let flags = format!("{common} --lr 0.001 --epochs 5000 --checkpoint-every 20 {reducer} --out run");
+        let mut running = runs
+            .start(&launcher, &format!("launch --ranks 4 --elastic {fewest} -- {CIFAR} {flags}"))
+            .within(Duration::from_secs(120));
+        let metrics = runs.path("run/metrics.jsonl");
+        running.wait_until(|| records(&metrics) > 10);
+        let ranks = children(running.id());
+        kill(ranks[2]);
+        running.wait_until(|| records(&metrics) > 40);
+        kill(ranks[0]);
+        let ended = running.end();
+        if fewest == 3 {
+            assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+            assert!(ended.stderr.contains("reaches 2 of 3 members"), "{}", ended.stderr);
+            continue;
+        }
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(steps(&runs), (0..150).collect::<Vec<_>>(), "{}", ended.stderr);
+        let said = &ended.stdout;
+        assert!(said.contains("generation 1: 3 ranks go on") && said.contains("generation 2: 2 ranks go on"), "{said}");
+        assert!(said.contains("[rank 1] written to"), "the next rank 0 reports: {said}");
+        assert!(ended.stderr.contains("rank 0 was killed by signal 9 (SIGKILL); 2 ranks go on"), "{}", ended.stderr);
+    }
+}
+
+/// Nothing changes where no rank is lost: the same bits as in a fixed world.
+#[test]
+fn an_elastic_run_without_a_loss_has_the_bits_of_a_fixed_one() {
+    let (launcher, runs) = (launcher(), Runs::default());
+    let flags = format!("{} --compressor topk:0.05 --feedback error", processes(3, 6));
+    for (world, out) in [("", "fixed"), ("--elastic 1", "elastic")] {
+        runs.run(&launcher, &format!("launch --ranks 3 {world} -- {CIFAR} {flags} --out {out}")).succeeds();
+    }
+    assert_eq!(runs.text("fixed", "metrics.jsonl"), runs.text("elastic", "metrics.jsonl"));
+    assert_eq!(runs.summary("fixed"), runs.summary("elastic"));
+}
+
+#[test]
+fn what_an_elastic_world_cannot_keep_is_refused() {
+    let launcher = launcher();
+    for (flags, said) in [
+        ("--strategy local-sgd:3", "use every-step"),
+        ("--server async-sgd", "--server does not go with an elastic world"),
+        ("--non-iid 0.5", "--non-iid does not go with an elastic world"),
+    ] {
+        let runs = Runs::default();
+        let launch = format!("launch --ranks 3 --elastic 2 -- {CIFAR} {} {flags} --out run", processes(3, 6));
+        let ended = runs.run(&launcher, &launch);
+        assert!(ended.code != Some(0) && ended.stderr.contains(said), "{flags}: {}", ended.stderr);
+    }
+    let ended = Runs::default().run(&launcher, &format!("launch --ranks 3 --elastic 4 -- {CIFAR}"));
+    assert!(ended.code == Some(2) && ended.stderr.contains("--elastic 4: the world has 3 ranks"), "{}", ended.stderr);
+}
