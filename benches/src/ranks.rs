@@ -41,6 +41,7 @@ pub fn here(rank: usize, world: usize, port: u16) -> Environment {
         token_file: None,
         tls: None,
         launch: None,
+        elastic: None,
         restart: 0,
     }
 }

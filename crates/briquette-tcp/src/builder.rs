@@ -26,6 +26,8 @@ use crate::tcp::{Channel, Parts, Tcp, join_within};
 use crate::token::{BLANK, Token};
 use crate::world;
 
+mod again;
+
 /// Time for which a rank that could not join waits for its control thread to end. A name lookup may still be in
 /// progress.
 const ENDING: Duration = Duration::from_secs(3);
@@ -39,6 +41,10 @@ pub struct TcpBuilder {
     pulse: Pulse,
     limits: Limits,
     clock: Option<SharedClock>,
+    /// Addresses of the members of an elastic world, by the rank with which they began.
+    pub(crate) members: Vec<String>,
+    /// Name of the first generation's world.
+    pub(crate) run_name: String,
 }
 
 type SharedClock = Arc<dyn Clock + Sync>;
@@ -60,6 +66,8 @@ impl TcpBuilder {
             pulse: Pulse { interval: Duration::from_secs(1), lost_after: Duration::from_secs(30) },
             limits: Limits { queue: 16, frame: 1 << 30, checksums: true },
             clock: None,
+            members: Vec::new(),
+            run_name: String::new(),
         }
     }
 
@@ -79,6 +87,9 @@ impl TcpBuilder {
         builder.settings.ports.clone_from(&environment.ports);
         if let Some(name) = &environment.world_name {
             builder = builder.world_name(name);
+        }
+        if let Some(elastic) = &environment.elastic {
+            builder = builder.members(elastic.members.iter().cloned());
         }
         if let Some(deadline) = environment.join_deadline {
             builder = builder.join_deadline(deadline);
@@ -244,7 +255,7 @@ impl TcpBuilder {
     /// [`JoinError`] states what is missing, where, and how to fix it.
     pub fn join(self) -> Result<Tcp, JoinError> {
         self.check()?;
-        let TcpBuilder { settings, deadline, pulse, limits, clock } = self;
+        let TcpBuilder { settings, deadline, pulse, limits, clock, .. } = self;
         let settings = Arc::new(settings);
         let (rank, world) = (settings.rank, settings.world);
         let system = |what| JoinError::system(rank, world, what);
@@ -293,27 +304,6 @@ impl TcpBuilder {
             channels.push_back(Channel::new(links, poll).map_err(system("watch sockets"))?);
         }
         Ok(Tcp::new(Parts { channels, shared, commands, control, deadline, limits, clock }))
-    }
-
-    /// Returns the settings with which this process joins a later generation of its world: the same, but for its place and the name of
-    /// the world.
-    pub(crate) fn again(&self, (rank, world): (usize, usize), master: String, name: &str) -> TcpBuilder {
-        let old = &self.settings;
-        let settings = Settings {
-            listen: None,
-            advertise: old.advertise.clone(),
-            token: old.token.clone(),
-            certificates: old.certificates.clone(),
-            join_deadline: old.join_deadline,
-            channels: old.channels,
-            machine: old.machine,
-            ports: old.ports.clone(),
-            is_alone: old.is_alone,
-            cancel: old.cancel.clone(),
-            ..Settings::new(rank, world, master)
-        };
-        let TcpBuilder { deadline, pulse, limits, .. } = *self;
-        TcpBuilder { settings, deadline, pulse, limits, clock: self.clock.clone() }.world_name(name)
     }
 
     fn check(&self) -> Result<(), JoinError> {

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use briquette_core::membership::MemberId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -146,7 +145,9 @@ async fn any_master(
         match attempt(settings, listener, (address, may_hang_up), deadline).await {
             Err(Setback::Silence(cause)) => causes.push(cause),
             // Rank 0 found that port taken, too, and uses one of the next.
-            Err(Setback::Elsewhere(error)) if settings.derives_port().is_some() => causes.push(error.to_string()),
+            Err(Setback::Elsewhere(error)) if settings.derives_port().is_some() || settings.is_later => {
+                causes.push(error.to_string());
+            }
             done => return done,
         }
     }
@@ -278,7 +279,7 @@ pub(crate) async fn call_rank(
 pub(crate) async fn call_member(
     settings: &Settings,
     address: &str,
-    me: MemberId,
+    role: Role,
     deadline: Instant,
 ) -> Result<Secure, String> {
     loop {
@@ -290,10 +291,10 @@ pub(crate) async fn call_member(
                 return Err(error.to_string());
             }
         };
-        let role = Role::Member { member: me };
         let until = deadline.min(Instant::now() + HANDSHAKE);
-        let cause = match timeout_at(until, handshake_with(socket, settings, 0, role)).await {
+        let cause = match timeout_at(until, handshake_with(socket, settings, 0, role.clone())).await {
             Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error @ HandshakeError::Refused(_))) => return Err(reason(error)),
             Ok(Err(error)) => reason(error),
             Err(_) => slow().to_string(),
         };

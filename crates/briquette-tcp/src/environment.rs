@@ -50,6 +50,10 @@ pub mod names {
     pub const RESTART: &str = "BRIQUETTE_RESTART";
     /// Minimum number of ranks of an elastic world, which continues when a rank is lost.
     pub const ELASTIC: &str = "BRIQUETTE_ELASTIC";
+    /// Addresses at which the members of an elastic world accept calls, `host:port,host:port`, by the rank with which they began.
+    pub const MEMBERS: &str = "BRIQUETTE_MEMBERS";
+    /// Set to `1` for a process that joins an elastic world that is running.
+    pub const JOIN: &str = "BRIQUETTE_JOIN";
 }
 
 /// Place of a process in a world, as set by its launcher (`briquette launch`, `torchrun`, a scheduler's script).
@@ -88,8 +92,19 @@ pub struct Environment {
     pub launch: Option<String>,
     /// Number of times the world was restarted.
     pub restart: u32,
-    /// Minimum number of ranks, if the world is elastic.
-    pub elastic: Option<usize>,
+    /// Settings of an elastic world.
+    pub elastic: Option<Elastic>,
+}
+
+/// Settings of an elastic world, as its launcher sets them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elastic {
+    /// Minimum number of ranks.
+    pub fewest: usize,
+    /// Addresses at which members accept calls, by the rank with which they began; empty if no process joins later.
+    pub members: Vec<String>,
+    /// Set if this process joins the running world.
+    pub joins: bool,
 }
 
 /// Omits the secret.
@@ -253,7 +268,7 @@ impl Environment {
             tls: lookup(names::TLS).map(PathBuf::from),
             launch,
             restart,
-            elastic: given(names::ELASTIC).map(|fewest| number(names::ELASTIC, fewest)).transpose()?,
+            elastic: elastic(&given)?,
         }))
     }
 
@@ -285,7 +300,11 @@ impl Environment {
         set.extend(self.token_file.as_ref().map(|file| (names::TOKEN_FILE, path(file))));
         set.extend(self.tls.as_ref().map(|directory| (names::TLS, path(directory))));
         set.extend(self.launch.clone().map(|launch| (names::LAUNCH, launch)));
-        set.extend(self.elastic.map(|fewest| (names::ELASTIC, fewest.to_string())));
+        if let Some(Elastic { fewest, members, joins }) = &self.elastic {
+            set.push((names::ELASTIC, fewest.to_string()));
+            set.extend((!members.is_empty()).then(|| (names::MEMBERS, members.join(","))));
+            set.extend(joins.then(|| (names::JOIN, "1".to_owned())));
+        }
         set
     }
 }
@@ -314,6 +333,15 @@ fn port(given: impl Fn(&str) -> Option<String>, is_named: bool) -> Result<Option
             port.map(Some).ok_or(EnvironmentError::Value { name, value, expected })
         }
     }
+}
+
+/// Settings of an elastic world.
+fn elastic(given: &impl Fn(&str) -> Option<String>) -> Result<Option<Elastic>, EnvironmentError> {
+    let Some(fewest) = given(names::ELASTIC) else { return Ok(None) };
+    let members = given(names::MEMBERS).unwrap_or_default();
+    let members = members.split(',').map(str::trim).filter(|member| !member.is_empty()).map(str::to_owned).collect();
+    let joins = given(names::JOIN).is_some_and(|join| join.trim() == "1");
+    Ok(Some(Elastic { fewest: number(names::ELASTIC, fewest)?, members, joins }))
 }
 
 /// Returns the id of this launch, and the number of restarts of the world.

@@ -64,6 +64,8 @@ pub(crate) enum Role {
     },
     /// Sent to any member of an elastic world: the connection carries the messages of an election.
     Member { member: MemberId },
+    /// Sent to any member of an elastic world: asks to become a member, which accepts connections at this port.
+    Candidate { member: MemberId, port: u16 },
     /// Sent to any rank of a complete world with this session name: the connection carries frames of this channel.
     Data {
         session: String,

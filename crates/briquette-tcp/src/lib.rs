@@ -77,7 +77,7 @@ mod token;
 mod world;
 
 pub use builder::{TcpBuilder, loopback};
-pub use environment::{Environment, EnvironmentError, names};
+pub use environment::{Elastic, Environment, EnvironmentError, names};
 pub use error::JoinError;
 pub use link::SocketBytes;
 pub use members::Members;

@@ -8,7 +8,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use briquette_core::membership;
+use briquette_core::membership::{self, MemberId};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -49,6 +49,8 @@ pub(crate) enum Message {
     Bye,
     /// A message of an election.
     Membership(membership::Message),
+    /// From the coordinator to a candidate: the generation to form, the addresses of members, and the name of their run.
+    Admit { next: membership::Next, known: Vec<(MemberId, String)>, run: String },
 }
 
 #[derive(Debug)]

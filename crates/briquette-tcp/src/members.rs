@@ -3,6 +3,9 @@
 //! Every member keeps a listening socket for elections, whose address all members know. A member that loses a rank calls the others
 //! there, with the same proofs and certificates as at the rendezvous, and exchanges the messages of an [`Election`]. The next
 //! generation then joins as the first did, under a name of its own, with the coordinator as rank 0.
+//!
+//! A process that wants to become a member calls any member there, which notes its address. Once the members have formed a decision
+//! about the next generation, its coordinator calls the process back.
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -24,7 +27,11 @@ use crate::handshake::Role;
 use crate::lines::{self, Lines};
 use crate::secure::Secure;
 use crate::settings::Settings;
-use crate::world;
+
+mod candidate;
+mod doorkeeper;
+
+use doorkeeper::Doorkeeper;
 
 /// Rendezvous timeout of a later generation: all of its members are there.
 const FORMING: Duration = Duration::from_secs(15);
@@ -48,6 +55,8 @@ pub struct Members {
     calls: Arc<Settings>,
     policy: Policy,
     start: Wall,
+    /// Notes candidates between elections.
+    doorkeeper: Option<Doorkeeper>,
 }
 
 impl TcpBuilder {
@@ -59,19 +68,18 @@ impl TcpBuilder {
     pub fn join_elastic(self, policy: Policy) -> Result<(Session, Members), JoinError> {
         let (rank, world) = (self.settings.rank, self.settings.world);
         let system = |what| move |source| JoinError::system(rank, world, what)(source);
-        let template = self.again((rank, world), self.settings.master.clone(), "");
+        let mut template = self.again((rank, world), self.settings.master.clone(), "");
         let name = self.settings.name.clone().unwrap_or_default();
+        template.run_name.clone_from(&name);
         let tcp = self.join()?;
         let own = tcp.address(rank).unwrap_or_default().to_owned();
-        let listener = listen(&own).map_err(system("listen for elections"))?;
+        let listener = listen(&own, template.member_address(rank)).map_err(system("listen for elections"))?;
         let port = listener.local_addr().map_err(system("listen for elections"))?.port();
-        let mut id = [0; 8];
-        let failed = |error: getrandom::Error| io::Error::other(error.to_string());
-        getrandom::fill(&mut id).map_err(failed).map_err(system("draw random numbers"))?;
+        let id = draw_id().map_err(system("draw random numbers"))?;
         let hosts: Vec<String> = (0..world).map(|rank| host(tcp.address(rank).unwrap_or_default())).collect();
         let mut session = Session::from(tcp);
         let mut parts = Vec::new();
-        let mine = [&id[..], &port.to_le_bytes()].concat();
+        let mine = [&id.0.to_le_bytes()[..], &port.to_le_bytes()].concat();
         let gathered = session.all_gather(&mine, &mut parts);
         gathered.map_err(|error| JoinError::Stopped { reason: error.to_string() })?;
         parts[rank] = mine;
@@ -83,31 +91,42 @@ impl TcpBuilder {
         let stopped =
             || JoinError::Stopped { reason: "a rank sent no membership: start all ranks as elastic".to_owned() };
         let known: Vec<(MemberId, String)> = known.collect::<Option<_>>().ok_or_else(stopped)?;
-        let me = known[rank].0;
         let generation = Generation { number: 0, members: known.iter().map(|(member, _)| *member).collect() };
         let run = format!("{name}/{:016x}", known[0].0.0);
-        let mut calls = template.again((rank, world), own, &format!("{run}/members")).settings;
-        calls.tag = world::tag(calls.name.as_deref());
-        let election = Election::new(me, generation.clone(), policy);
-        let members = Members {
-            me,
-            election,
+        let mut members = Members {
+            me: id,
+            election: Election::new(id, generation.clone(), policy),
             generation,
+            calls: Arc::new(template.of_calls()),
             builder: template,
             run,
             known,
             listener,
-            calls: Arc::new(calls),
             policy,
             start: Wall::now(),
+            doorkeeper: None,
         };
+        members.open_the_door();
         Ok((session, members))
+    }
+
+    /// Returns the settings of calls between members.
+    fn of_calls(&self) -> Settings {
+        let name = format!("{}/members", self.run_name);
+        self.again((0, 1), self.settings.master.clone(), &name).settings
     }
 }
 
-/// Listens at any port of the host of `address`.
-fn listen(address: &str) -> io::Result<TcpListener> {
-    let places: Vec<_> = (host(address) + ":0").to_socket_addrs()?.collect();
+fn draw_id() -> io::Result<MemberId> {
+    let mut id = [0; 8];
+    getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(MemberId(u64::from_le_bytes(id)))
+}
+
+/// Listens at the port of `given`, or at any port, on the host of `address`.
+fn listen(address: &str, given: Option<&str>) -> io::Result<TcpListener> {
+    let port = given.and_then(|given| given.rsplit_once(':')).map_or("0", |(_, port)| port);
+    let places: Vec<_> = format!("{}:{port}", host(address)).to_socket_addrs()?.collect();
     TcpListener::bind(&places[..])
 }
 
@@ -118,17 +137,21 @@ fn host(address: &str) -> String {
 impl Regroup for Members {
     fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError> {
         let before = self.generation.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| self.failed(&before, error.to_string()))?;
-        self.election.begin(standing, self.now());
+        let candidates = self.doorkeeper.take().map(Doorkeeper::end).unwrap_or_default();
+        self.election.begin(standing, candidates, self.now());
         let mut cause = String::new();
         for _ in 0..ATTEMPTS {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| self.failed(&before, error.to_string()))?;
             let next = runtime.block_on(self.elect())?;
+            // Its sockets are closed, so that calls for the next generation are not held by it.
+            drop(runtime);
             match self.form(&next) {
                 Ok(session) => {
                     self.election.formed();
                     self.generation = next.generation.clone();
                     let ranks = next.generation.members.iter().filter_map(|member| before.rank_of(*member)).collect();
+                    self.open_the_door();
                     return Ok(Regrouped {
                         session,
                         generation: next.generation,
@@ -149,9 +172,22 @@ impl Regroup for Members {
     fn generation(&self) -> &Generation {
         &self.generation
     }
+
+    fn has_candidates(&self) -> bool {
+        self.doorkeeper.as_ref().is_some_and(Doorkeeper::has_candidates)
+    }
 }
 
 impl Members {
+    /// Notes candidates from now on.
+    fn open_the_door(&mut self) {
+        let listener = self.listener.try_clone();
+        self.doorkeeper = listener.and_then(|listener| Doorkeeper::start(listener, Arc::clone(&self.calls))).ok();
+        if self.doorkeeper.is_none() {
+            tracing::warn!("this member cannot admit new ones: its listener cannot be shared");
+        }
+    }
+
     fn now(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
@@ -191,7 +227,13 @@ impl Members {
                 match action {
                     Action::Send { to, message } => self.send(&mut calls, to, message).await,
                     Action::Probe(member) => self.probe(&calls, member),
-                    Action::Form(next) => return Ok(next),
+                    Action::Form(next) => {
+                        self.known.extend(next.candidates.iter().map(|new| (new.member, new.address.clone())));
+                        if next.coordinator == self.me {
+                            self.call_back(&next).await;
+                        }
+                        return Ok(next);
+                    }
                     Action::End(error) => return Err(error),
                 }
             }
@@ -211,6 +253,25 @@ impl Members {
         }
     }
 
+    /// Calls the candidates of the next generation. One that cannot be reached fails its formation.
+    async fn call_back(&self, next: &Next) {
+        for (place, candidate) in next.candidates.iter().enumerate() {
+            let deadline = Instant::now() + FORMING / 3;
+            match call_member(&self.calls, &candidate.address, Role::Member { member: self.me }, deadline).await {
+                Ok(stream) => {
+                    let mut line = Lines::new();
+                    line.add(place, stream);
+                    let (known, run) = (self.known.clone(), self.run.clone());
+                    line.send(place, &lines::Message::Admit { next: next.clone(), known, run }).await;
+                    line.close().await;
+                }
+                Err(cause) => {
+                    tracing::warn!("{} cannot be reached at {}: {cause}", candidate.member, candidate.address)
+                }
+            }
+        }
+    }
+
     async fn send(&self, calls: &mut Talk, to: MemberId, message: Message) {
         let Some(place) = self.known.iter().position(|(known, _)| *known == to) else { return };
         if calls.lines.has(place) {
@@ -226,7 +287,7 @@ impl Members {
         let (sender, deadline) =
             (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));
         tokio::spawn(async move {
-            let called = call_member(&settings, &address, me, deadline).await;
+            let called = call_member(&settings, &address, Role::Member { member: me }, deadline).await;
             drop(sender.send((place, called.map(Some))));
         });
     }

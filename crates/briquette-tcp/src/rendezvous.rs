@@ -303,7 +303,9 @@ impl Gathering {
         let Introduction { rank, to, role, .. } = caller.introduction.clone();
         let problem = match role {
             Role::Join { .. } => format!("rank {rank} has joined already, and the world is complete"),
-            Role::Member { member } => format!("{member} calls a world that is being formed"),
+            Role::Member { member } | Role::Candidate { member, .. } => {
+                format!("{member} calls a world that is being formed")
+            }
             Role::Data { session: other, .. } if other != session => "that call is for another run".to_owned(),
             Role::Data { .. } if to != own => format!("that call is for rank {to}, and this is rank {own}"),
             Role::Data { channel, .. } if channel > channels => {
@@ -334,7 +336,9 @@ impl Gathering {
             return Err(error);
         }
         let problem = match role {
-            Role::Data { .. } | Role::Member { .. } => "the process group is not initialized yet".to_owned(),
+            Role::Data { .. } | Role::Member { .. } | Role::Candidate { .. } => {
+                "the process group is not initialized yet".to_owned()
+            }
             Role::Join { .. } if to != 0 => format!("that call is for rank {to}, and this is rank 0"),
             Role::Join { .. } if rank == 0 => "rank 0 is this one: two processes were started as rank 0".to_owned(),
             Role::Join { .. } if rank >= world => format!("ranks are 0 to {}", world - 1),

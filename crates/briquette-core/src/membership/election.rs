@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Generation, MemberId, MembershipError, Next, Policy, Standing};
+use super::{Candidate, Generation, MemberId, MembershipError, Next, Policy, Standing};
 
 /// A message between members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub enum Message {
         formed: Generation,
         /// Its standing.
         standing: Standing,
+        /// Processes that have asked it to be admitted.
+        candidates: Vec<Candidate>,
     },
     /// From the coordinator: the next generation.
     Announce(Next),
@@ -93,6 +95,8 @@ pub struct Election {
     dead: Vec<MemberId>,
     /// Reports of members of this generation.
     reports: BTreeMap<MemberId, Standing>,
+    /// Candidates of this member, and of those who reported.
+    candidates: Vec<Candidate>,
     /// When this phase began.
     since: f64,
     announcements: u64,
@@ -115,6 +119,7 @@ impl Election {
             phase: Phase::Done,
             dead: Vec::new(),
             reports: BTreeMap::new(),
+            candidates: Vec::new(),
             since: 0.0,
             announcements: 0,
             actions: VecDeque::new(),
@@ -131,14 +136,17 @@ impl Election {
         self.formed.clone_from(&self.generation);
     }
 
-    /// Begins at `now` seconds, when a member is lost.
-    pub fn begin(&mut self, standing: Standing, now: f64) {
-        self.standing = standing;
+    /// Begins at `now` seconds, when a member is lost or a candidate is to be admitted.
+    pub fn begin(&mut self, standing: Standing, candidates: Vec<Candidate>, now: f64) {
         self.begin_again(now);
+        self.actions.clear();
+        (self.standing, self.candidates) = (standing, candidates);
+        self.report(now);
     }
 
-    /// Begins again at `now` seconds, when the announced generation could not be formed.
+    /// Begins again at `now` seconds, when the announced generation could not be formed. Candidates have to ask again.
     pub fn begin_again(&mut self, now: f64) {
+        self.candidates.clear();
         self.dead.clear();
         self.reports.clear();
         self.actions.clear();
@@ -181,7 +189,8 @@ impl Election {
         match below.iter().find(|member| !self.dead.contains(member)) {
             Some(&to) => {
                 let (generation, formed) = (self.generation.clone(), self.formed.clone());
-                let message = Message::Report { generation, formed, standing: self.standing };
+                let candidates = self.candidates.clone();
+                let message = Message::Report { generation, formed, standing: self.standing, candidates };
                 self.phase = Phase::Follows(to);
                 self.actions.push_back(Action::Send { to, message });
             }
@@ -195,8 +204,9 @@ impl Election {
 
     fn hear(&mut self, from: MemberId, message: Message, now: f64) {
         match message {
-            Message::Report { generation, formed, standing } => {
-                self.hear_report(from, (generation, formed), standing, now)
+            Message::Report { generation, formed, standing, candidates } => {
+                self.hear_report(from, (generation, formed), standing, now);
+                self.candidates.extend(candidates);
             }
             Message::Announce(next) if self.phase == Phase::Follows(from) => {
                 if next.generation.rank_of(self.me).is_none() {
@@ -268,10 +278,10 @@ impl Election {
     fn announce(&mut self) {
         self.reports.insert(self.me, self.standing);
         self.announcements += 1;
-        let next =
-            successor((&self.generation, &self.formed), &self.reports, self.policy, (self.me, self.announcements));
-        match next {
-            Ok(next) => {
+        let generations = (&self.generation, &self.formed);
+        match successor(generations, &self.reports, self.policy, (self.me, self.announcements)) {
+            Ok(mut next) => {
+                next.admit(std::mem::take(&mut self.candidates));
                 let others = self.reports.keys().filter(|member| **member != self.me);
                 let announce = |to: &MemberId| Action::Send { to: *to, message: Message::Announce(next.clone()) };
                 self.actions.extend(others.map(announce));
@@ -333,6 +343,17 @@ pub(super) fn successor(
         return Err(MembershipError::Minority { rank, generation: number, living, members: of, fewest: policy.fewest });
     }
     let commits = members.iter().any(|member| commits_to(&reports[member]));
-    let generation = Generation { number: number + 1, members };
-    Ok(Next { generation, coordinator, attempt, step, commits })
+    let (generation, candidates) = (Generation { number: number + 1, members }, Vec::new());
+    Ok(Next { generation, candidates, coordinator, attempt, step, commits })
+}
+
+impl Next {
+    /// Adds candidates, in the order of their identities.
+    fn admit(&mut self, mut candidates: Vec<Candidate>) {
+        candidates.sort_by_key(|candidate| candidate.member);
+        candidates.dedup_by_key(|candidate| candidate.member);
+        candidates.retain(|candidate| self.generation.rank_of(candidate.member).is_none());
+        self.generation.members.extend(candidates.iter().map(|candidate| candidate.member));
+        self.candidates = candidates;
+    }
 }

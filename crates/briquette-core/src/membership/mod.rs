@@ -10,6 +10,9 @@
 //! the step's average. A rank whose vote fails is *in doubt*. It commits if any survivor committed, and otherwise discards the step,
 //! so that all survivors begin the next generation at the same step with the same parameters.
 //!
+//! **New members.** A process that asks a member to be admitted is a *candidate*. At the end of a step on which all ranks agree, the
+//! members form the next generation with it. It then receives the replicated state from a member, and has no residual.
+//!
 //! **Quorum.** A generation needs more than half of the members of the last one that was formed, or half of them with its first member, and at
 //! least [`Policy::fewest`]. Two parts of a divided network can therefore never both train. A member without a quorum ends with
 //! [`MembershipError::Minority`].
@@ -92,11 +95,22 @@ pub struct Standing {
     pub in_doubt: bool,
 }
 
+/// A process that asks to become a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its identity.
+    pub member: MemberId,
+    /// Where it can be reached, in a form that the transport knows.
+    pub address: String,
+}
+
 /// The next generation, as its coordinator announces it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Next {
-    /// Its members; those of the previous generation keep their order.
+    /// Its members; those of the previous generation keep their order, and new ones follow.
     pub generation: Generation,
+    /// The new ones.
+    pub candidates: Vec<Candidate>,
     /// The member that coordinates.
     pub coordinator: MemberId,
     /// Number of this announcement by the coordinator: together with it, a name that no other session has.
@@ -114,7 +128,7 @@ pub struct Regrouped {
     pub session: Session,
     /// The generation.
     pub generation: Generation,
-    /// The ranks that its members had in the previous generation, by their new rank.
+    /// The ranks that its members had in the previous generation, by their new rank. New members follow; they have no state yet.
     pub before: Vec<usize>,
     /// Set if a member in doubt commits its step.
     pub commits: bool,
@@ -131,6 +145,11 @@ pub trait Regroup: Send {
 
     /// Returns the current generation.
     fn generation(&self) -> &Generation;
+
+    /// Returns whether a process asks to become a member. It is one after the next [`regroup`](Self::regroup).
+    fn has_candidates(&self) -> bool {
+        false
+    }
 }
 
 /// A member cannot be part of the next generation.

@@ -230,7 +230,7 @@ impl Simulation {
                     if self.lives[member] == Life::Trains {
                         self.elect(member);
                         let standing = self.standings[member];
-                        self.elections[member].begin(standing, now);
+                        self.elections[member].begin(standing, Vec::new(), now);
                         self.act(member);
                     }
                     continue;
@@ -375,9 +375,16 @@ fn a_quorum_is_more_than_half_or_half_with_the_first_member() {
 fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     let (all, policy) = (generation(&[1, 2, 3, 4, 5]), Policy { fewest: 1, patience: 1.0 });
     let mut second = Election::new(MemberId(2), all.clone(), policy);
-    second.begin(Standing::default(), 0.0);
+    second.begin(Standing::default(), Vec::new(), 0.0);
     let accepted = Generation { number: 5, members: vec![MemberId(1), MemberId(2), MemberId(3)] };
-    let announced = Next { generation: accepted, coordinator: MemberId(1), attempt: 1, step: 0, commits: false };
+    let announced = Next {
+        generation: accepted,
+        candidates: Vec::new(),
+        coordinator: MemberId(1),
+        attempt: 1,
+        step: 0,
+        commits: false,
+    };
     second.handle(Event::Heard { from: MemberId(1), message: Message::Announce(announced) }, 0.1);
     second.begin_again(2.0);
     for lost in [1, 3] {
@@ -388,4 +395,29 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
         matches!(actions.last(), Some(Action::End(MembershipError::Minority { living: 1, members: 5, .. }))),
         "{actions:?}"
     );
+}
+
+/// A candidate asked the second of three members, which reports it to the first.
+#[test]
+fn golden_a_candidate_becomes_the_last_member() {
+    let (all, policy) = (generation(&[1, 2, 3]), Policy { fewest: 1, patience: 1.0 });
+    let mut members: Vec<_> = all.members.iter().map(|member| Election::new(*member, all.clone(), policy)).collect();
+    let candidate = Candidate { member: MemberId(9), address: "there".to_owned() };
+    for (rank, member) in members.iter_mut().enumerate() {
+        let candidates = if rank == 1 { vec![candidate.clone()] } else { Vec::new() };
+        member.begin(Standing { step: 5, in_doubt: false }, candidates, 0.0);
+    }
+    let mut next = None;
+    for rank in [1, 2] {
+        let Some(Action::Send { to: MemberId(1), message }) = members[rank].next_action() else { panic!("a report") };
+        members[0].handle(Event::Heard { from: all.members[rank], message }, 0.1);
+    }
+    while let Some(action) = members[0].next_action() {
+        if let Action::Form(formed) = action {
+            next = Some(formed);
+        }
+    }
+    let next = next.expect("every member has reported");
+    assert_eq!(next.generation.members, [1, 2, 3, 9].map(MemberId));
+    assert_eq!((next.candidates, next.step, next.commits), (vec![candidate], 5, false));
 }

@@ -1,4 +1,4 @@
-use super::{Staged, State, Stateful};
+use super::{OnResize, Place, Staged, State, Stateful};
 use crate::error::StateError;
 use crate::{CompressionRatio, stateful};
 

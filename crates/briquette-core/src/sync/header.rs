@@ -24,11 +24,19 @@ impl StopFlags {
     pub const INTERRUPTED: StopFlags = StopFlags(1);
     /// Training ends early.
     pub const EARLY: StopFlags = StopFlags(2);
+    /// No stop: a process asks to become a member of an elastic world.
+    pub const CANDIDATE: StopFlags = StopFlags(4);
 
     /// Returns the union of both sets of requests.
     #[must_use]
     pub fn with(self, other: StopFlags) -> StopFlags {
         StopFlags(self.0 | other.0)
+    }
+
+    /// Returns the requests that are not in `other`.
+    #[must_use]
+    pub fn without(self, other: StopFlags) -> StopFlags {
+        StopFlags(self.0 & !other.0)
     }
 
     /// Returns whether all requests in `other` are made.

@@ -208,6 +208,7 @@ fn a_token_that_cannot_be_read_or_is_none_is_named() {
             tls,
             launch: None,
             restart,
+            elastic: None,
         };
         TcpBuilder::from_environment(&environment).unwrap_err().to_string()
     };

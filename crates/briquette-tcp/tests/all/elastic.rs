@@ -135,3 +135,88 @@ fn a_minority_ends_by_name() {
     let error = seen[3].as_ref().expect_err("one of four").to_string();
     assert!(error.contains("reaches 1 of 4 members"), "{error}");
 }
+
+/// Returns addresses whose ports are free now.
+fn free_addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+/// Trains until a world of `until` has made five steps. Members agree at every step on whether a candidate waits. Returns the world of
+/// each step.
+fn until_it_has_grown((mut comm, mut members): (Session, Members), is_new: bool, until: usize) -> Vec<usize> {
+    let (mut committed, mut worlds) = ([0.0], Vec::new());
+    let mut newcomers = is_new;
+    loop {
+        if newcomers {
+            // New members learn the step from the first.
+            if comm.rank() > 0 {
+                committed[0] = 0.0;
+            }
+            comm.all_reduce_sum_f64(&mut committed).unwrap();
+        }
+        newcomers = false;
+        let mut waiting = [f64::from(u8::from(members.has_candidates()))];
+        comm.all_reduce_sum_f64(&mut waiting).unwrap();
+        comm.barrier().unwrap();
+        committed[0] += 1.0;
+        worlds.push(comm.world());
+        if waiting[0] > 0.0 {
+            let standing = Standing { step: committed[0] as u64, in_doubt: false };
+            let next = members.regroup(standing).unwrap();
+            newcomers = next.before.len() < next.generation.members.len();
+            comm = next.session;
+        }
+        if worlds.iter().filter(|world| **world == until).count() == 5 {
+            return worlds;
+        }
+        assert!(worlds.len() < 20_000, "nobody joins");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn processes_join_a_running_world() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let master = listener.local_addr().unwrap().to_string();
+    let (addresses, mut listener) = (free_addresses(2), Some(listener));
+    let builder = |rank| {
+        let builder = TcpBuilder::new(rank, 2, &master).deadline(PATIENT).join_deadline(PATIENT);
+        builder.world_name("growing").members(addresses.clone())
+    };
+    let worlds: Vec<_> = thread::scope(|threads| {
+        let first: Vec<_> = (0..2)
+            .map(|rank| {
+                let mut builder = builder(rank);
+                if rank == 0 {
+                    builder = builder.listener(listener.take().unwrap());
+                }
+                threads.spawn(move || until_it_has_grown(builder.join_elastic(POLICY).unwrap(), false, 4))
+            })
+            .collect();
+        let later: Vec<_> = (0..2)
+            .map(|number| {
+                let builder = builder(1);
+                threads.spawn(move || {
+                    thread::sleep(Duration::from_millis(300 * number));
+                    until_it_has_grown(builder.join_running(POLICY).unwrap(), true, 4)
+                })
+            })
+            .collect();
+        first.into_iter().chain(later).map(|member| member.join().expect("no panic")).collect()
+    });
+    assert_eq!(worlds[0], worlds[1]);
+    assert!(worlds[0].is_sorted() && worlds[0].contains(&2), "{worlds:?}");
+    for late in &worlds[2..] {
+        assert!(worlds[0].ends_with(late), "{worlds:?}");
+    }
+}
+
+#[test]
+fn a_candidate_without_a_world_or_its_token_is_refused() {
+    let [free] = &free_addresses(1)[..] else { unreachable!() };
+    let join = |builder: TcpBuilder| builder.join_running(POLICY).unwrap_err().to_string();
+    let alone = TcpBuilder::new(0, 2, "127.0.0.1:1").join_deadline(Duration::from_secs(1)).members([free.clone()]);
+    let text = join(alone);
+    assert!(text.contains("no member has admitted this process") && text.contains(free), "{text}");
+}
