@@ -169,7 +169,7 @@ fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, C
     let control = Control {
         plain: cli.plain || place.is_some(),
         // Rank 0 alone prints.
-        quiet: place.as_ref().is_some_and(|place| place.rank != 0),
+        quiet: false,
         resume: cli.resume.is_some(),
         world_change: cli.world_change.map(|own| match own {
             OwnState::Spread => WorldChange::SpreadResiduals,
@@ -179,6 +179,7 @@ fn prepare(cli: Cli, defaults: Options, control: Control) -> Result<(Settings, C
         place,
         ..control
     };
+    let control = Control { quiet: !control.is_rank_0(), ..control };
     if control.quiet {
         control.stage.hush();
     }

@@ -28,7 +28,7 @@ use briquette::sim::{Compute, SessionExt, Simulated};
 use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
-use briquette_tcp::{Environment, Members, TcpBuilder};
+use briquette_tcp::{Elastic, Environment, Members, TcpBuilder};
 use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
@@ -77,6 +77,16 @@ impl Control {
         self.place.as_ref().map_or(rank, |place| place.local_rank)
     }
 
+    /// Returns whether this process begins as rank 0.
+    pub(crate) fn is_rank_0(&self) -> bool {
+        self.place.as_ref().is_none_or(|place| place.rank == 0) && !self.joins()
+    }
+
+    /// Returns whether this process joins a running world.
+    pub(crate) fn joins(&self) -> bool {
+        self.place.as_ref().and_then(|place| place.elastic.as_ref()).is_some_and(|elastic| elastic.joins)
+    }
+
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet && !self.leads.load(Ordering::Relaxed)
     }
@@ -94,7 +104,7 @@ impl Control {
     /// [`Refused`]: another process uses the directory; or it holds another run, which is neither to be replaced nor to
     /// be resumed; or there is nothing to resume.
     pub fn check_out(&self, out: &Path) -> Result<()> {
-        if self.place.as_ref().is_some_and(|place| place.rank != 0) {
+        if !self.is_rank_0() {
             return Ok(());
         }
         directory::check(out, self)
@@ -179,11 +189,13 @@ fn process(settings: &Settings, place: &Environment, control: &Control) -> Resul
     control.output.err(format_args!("rank {rank} of {world} handles signals, and joins the others at {master}"));
     let builder = TcpBuilder::from_environment(place)?.cancel(Arc::clone(&control.stop)).channels(channels);
     let builder = builder.clock(Arc::new(WallClock::start()));
-    let (comm, members) = match place.elastic {
+    let (comm, members) = match &place.elastic {
         None => (Session::from(builder.join()?), None),
-        Some(fewest) => {
+        Some(Elastic { fewest, joins, .. }) => {
             elastic::check(settings)?;
-            let (comm, members) = builder.join_elastic(Policy { fewest, ..Policy::default() })?;
+            let policy = Policy { fewest: *fewest, ..Policy::default() };
+            let joined = if *joins { builder.join_running(policy) } else { builder.join_elastic(policy) };
+            let (comm, members) = joined?;
             (comm, Some(members))
         }
     };
@@ -229,8 +241,7 @@ impl<T: Task> Run<'_, T> {
 
     /// Opens the endpoint that serves rank 0's numbers, if requested.
     fn open_endpoint(&self) -> Result<Option<Endpoint>> {
-        let is_rank_0 = self.control.place.as_ref().is_none_or(|place| place.rank == 0);
-        self.settings.metrics_addr.filter(|_| is_rank_0).map(Endpoint::open).transpose()
+        self.settings.metrics_addr.filter(|_| self.control.is_rank_0()).map(Endpoint::open).transpose()
     }
 
     fn optimizer(&self) -> ModuleOptimizer {

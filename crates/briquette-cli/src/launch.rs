@@ -112,6 +112,10 @@ pub struct Launch {
     /// it, one lost rank ends all.
     #[arg(long, value_name = "MIN", value_parser = clap::value_parser!(u16).range(1..))]
     pub elastic: Option<u16>,
+    /// With --elastic: start a lost rank again, as a new member of the running world. With --nodes it needs as many free ports after --port
+    /// as there are ranks.
+    #[arg(long, requires = "elastic")]
+    pub rejoin: bool,
     /// Print the commands with their variables and start nothing.
     #[arg(long)]
     pub dry_run: bool,

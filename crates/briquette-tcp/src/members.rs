@@ -135,10 +135,11 @@ fn host(address: &str) -> String {
 }
 
 impl Regroup for Members {
-    fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError> {
+    fn regroup(&mut self, standing: Standing, admits: bool) -> Result<Regrouped, MembershipError> {
         let before = self.generation.clone();
+        // Candidates that are not admitted ask again.
         let candidates = self.doorkeeper.take().map(Doorkeeper::end).unwrap_or_default();
-        self.election.begin(standing, candidates, self.now());
+        self.election.begin(standing, admits.then_some(candidates), self.now());
         let mut cause = String::new();
         for _ in 0..ATTEMPTS {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

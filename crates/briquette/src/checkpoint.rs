@@ -23,7 +23,7 @@ mod model;
 mod replicas;
 mod resume;
 mod save;
-mod state;
+pub(crate) mod state;
 mod timing;
 
 use std::collections::BTreeMap;

@@ -280,7 +280,7 @@ impl DistributedOptimizer {
         if let Some(average) = &mut self.average {
             average.update(&module);
         }
-        Ok(module)
+        self.admit(module)
     }
 
     fn end_step<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {

@@ -15,13 +15,24 @@ pub(super) struct Deal {
     batch: usize,
     pub(super) steps_per_epoch: u64,
     /// An epoch that began in a world of another size, and the number of its samples that had been seen when this world began.
-    began: Option<(u64, usize)>,
+    pub(super) began: Option<(u64, usize)>,
 }
 
 impl Deal {
     pub(super) fn new(shards: Shards, batch: usize, key: Key) -> Deal {
         let (world, steps_per_epoch) = (shards.world(), shards.epoch(key, 0).steps() as u64);
         Deal { shards, world, batch, steps_per_epoch, began: None }
+    }
+
+    /// Returns how a running world deals its samples, for a new member of it.
+    pub(super) fn of_running(
+        samples: usize,
+        world: usize,
+        batch: usize,
+        began: Option<(u64, usize)>,
+        key: Key,
+    ) -> Result<Deal, ConfigError> {
+        Ok(Deal { began, ..Deal::new(Shards::new(samples, world, batch)?, batch, key) })
     }
 
     /// Returns the samples of a step, over all ranks.

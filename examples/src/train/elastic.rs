@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use anyhow::{Result, bail};
-use briquette::Error;
+use anyhow::{Context, Result, bail};
 use briquette::core::error::CommError;
+use briquette::{DistributedOptimizer, Error};
+use serde::{Deserialize, Serialize};
 
 use super::Refused;
 use super::rank::{Rank, model};
-use crate::directory::RunDirectory;
-use crate::record::Written;
+use crate::directory::{RunDirectory, Start};
+use crate::record::{Totals, Written};
 use crate::settings::Settings;
 use crate::task::Task;
 
@@ -28,6 +29,23 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     }
 }
 
+/// What a new member learns from the others.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Handover {
+    pub(super) start: Start,
+    pub(super) position: u64,
+    /// The epoch that began in another world, and the samples of it that were seen there.
+    pub(super) began: Option<(u64, usize)>,
+    pub(super) best_test_accuracy: f64,
+}
+
+/// Sends rank 0's value to the others.
+pub(super) fn broadcast(optim: &mut DistributedOptimizer, mine: Option<&Handover>) -> Result<Handover> {
+    let mut bytes = mine.map_or(Ok(Vec::new()), serde_json::to_vec)?;
+    optim.synchronizer_mut().session().broadcast(0, &mut bytes)?;
+    serde_json::from_slice(&bytes).context("the state of training, as received from rank 0")
+}
+
 impl<T: Task> Rank<'_, T> {
     /// Continues after an error that means that another rank was lost: this rank is then in the next world, and goes on from [its
     /// position](Self::position).
@@ -42,6 +60,11 @@ impl<T: Task> Rank<'_, T> {
         }
         let error = error.downcast::<Error>().or_else(|error| error.downcast::<CommError>().map(Error::from))?;
         Ok(self.optim.synchronizer_mut().recover(model(&self.model)?, error)?)
+    }
+
+    /// Returns whether an epoch or the run ends here.
+    pub(super) fn is_at_an_end(&self) -> bool {
+        self.position() > 0 && (self.position() == self.end || self.is_between_epochs(1))
     }
 
     /// Returns whether the world has changed since this rank took its place.
@@ -68,6 +91,11 @@ impl<T: Task> Rank<'_, T> {
         // What was evaluated or saved here is done again: others may not have come that far.
         self.totals.evaluated = None;
         self.bar.set_length(self.end);
+        if self.optim.synchronizer().new_members() > 0 {
+            let Totals { best_test_accuracy, .. } = self.totals;
+            let handover = Handover { start: self.start.clone(), position, began: self.deal.began, best_test_accuracy };
+            broadcast(&mut self.optim, Some(&handover).filter(|_| rank == 0))?;
+        }
         if rank == 0 {
             let (step, number) = (self.step(), number.unwrap_or_default());
             run.control.say(format_args!("# generation {number}: {world} ranks go on at step {step}"));

@@ -53,16 +53,21 @@ impl<T: Task> Rank<'_, T> {
     /// Trains all remaining epochs; returns whether it was interrupted, and the sums of all ranks.
     pub(super) fn train(&mut self) -> Result<(bool, Totals)> {
         // An interrupt at the last step of an epoch leaves its evaluation to the resumed run.
-        let mut is_due = self.unevaluated();
+        // A new member does what the others do.
+        let mut is_due = if self.run.control.joins() { self.is_at_an_end() } else { self.unevaluated() };
         loop {
             match self.go_on(is_due) {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => {}
                 Err(error) => self.survive(error)?,
             }
-            self.take_place()?;
+            while self.is_elsewhere() {
+                if let Err(error) = self.take_place() {
+                    self.survive(error)?;
+                }
+            }
             // All ranks end the epoch again: others may not have come that far.
-            is_due = self.position() > 0 && (self.position() == self.end || self.is_between_epochs(1));
+            is_due = self.is_at_an_end();
         }
     }
 
@@ -99,7 +104,7 @@ impl<T: Task> Rank<'_, T> {
         Ok(Some((false, self.agreed_totals()?)))
     }
 
-    fn is_between_epochs(&self, every: u64) -> bool {
+    pub(super) fn is_between_epochs(&self, every: u64) -> bool {
         self.position().is_multiple_of(self.deal.steps_per_epoch.saturating_mul(every))
     }
 

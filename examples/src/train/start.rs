@@ -10,9 +10,11 @@ use briquette::sim::SessionExt;
 use briquette::{Checkpoint, DistributedOptimizer};
 
 use briquette_tcp::Members;
+use burn::tensor::Device;
 
 use super::common::compared;
 use super::deal::Deal;
+use super::elastic::{Handover, broadcast};
 use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run, compress_seconds};
@@ -56,6 +58,9 @@ impl<T: Task> Run<'_, T> {
         if let Some(steps) = settings.rebroadcast {
             optim = optim.with_rebroadcast(steps);
         }
+        if self.control.joins() {
+            return self.enter(optim, device);
+        }
         let mut model = optim.join(self.task.build(&device))?;
         self.set_compress_seconds(&mut optim)?;
         let (directory, start) = self.start(&mut optim)?;
@@ -96,6 +101,37 @@ impl<T: Task> Run<'_, T> {
             None => state.train(),
         };
         let (interrupted, totals) = ended.inspect_err(|error| state.tell_others(error))?;
+        state.finish(interrupted, totals)
+    }
+
+    /// Trains as a new member of a running world.
+    fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
+        let (settings, model) = (self.settings, Some(optim.enter(self.task.build(&device))?));
+        self.set_compress_seconds(&mut optim)?;
+        let Handover { start, position, began, best_test_accuracy } = broadcast(&mut optim, None)?;
+        let deal = Deal::of_running(self.shards.samples(), optim.world(), settings.batch, began, self.key)?;
+        let ahead = position as i64 - optim.synchronizer().step() as i64;
+        let end = self.end(ahead, deal.steps_per_epoch);
+        optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
+        let (rank, bar) = (optim.rank(), self.progress_bar(optim.rank(), end));
+        let generation = optim.generation().map(|generation| generation.number);
+        let totals = Totals { best_test_accuracy, ..Totals::default() };
+        let mut state = Rank {
+            run: self,
+            start,
+            rank,
+            device,
+            optim,
+            model,
+            totals,
+            files: None,
+            bar,
+            ahead,
+            end,
+            deal,
+            generation,
+        };
+        let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted, totals)
     }
 

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use briquette_tcp::{Environment, Token, names};
+use briquette_tcp::{Elastic, Environment, Token, names};
 use sha2::{Digest, Sha256};
 
 use super::{Launch, LaunchError};
@@ -32,6 +32,10 @@ pub(super) struct Plan {
     launch: String,
     /// Minimum number of ranks of an elastic world.
     elastic: Option<usize>,
+    /// Set if lost ranks are started again.
+    rejoin: bool,
+    /// All machines.
+    hosts: Vec<String>,
 }
 
 /// Values that are new at each start of the world.
@@ -40,6 +44,7 @@ pub(super) struct Start {
     port: u16,
     token: Option<String>,
     restart: u32,
+    members: Vec<String>,
 }
 
 impl Plan {
@@ -86,7 +91,32 @@ impl Plan {
             world_name,
             launch: id,
             elastic,
+            rejoin: launch.rejoin,
+            hosts: launch.nodes.iter().map(|name| name.trim().to_owned()).collect(),
         })
+    }
+
+    /// Returns whether lost ranks are started again.
+    #[cfg(unix)]
+    pub(super) fn rejoins(&self) -> bool {
+        self.rejoin
+    }
+
+    /// Returns the addresses at which members accept calls: free ports of this machine, or with several machines the ports after rank 0's.
+    #[cfg(unix)]
+    fn members(&self, port: u16) -> Result<Vec<String>, LaunchError> {
+        if !self.rejoin {
+            return Ok(Vec::new());
+        }
+        if self.nodes > 1 {
+            let address = |rank: usize| format!("{}:{}", self.hosts[rank / self.local], usize::from(port) + 1 + rank);
+            return Ok((0..self.nodes * self.local).map(address).collect());
+        }
+        let system = |source| LaunchError::System { what: "no port of this machine can be listened on", source };
+        let listeners = (0..self.local).map(|_| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+        let listeners: Vec<_> = listeners.collect::<Result<_, _>>().map_err(system)?;
+        let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
+        addresses.collect::<std::io::Result<_>>().map_err(system)
     }
 
     /// Returns the number of ranks of this machine that may be lost without ending the world; `None` if the world is not elastic. With
@@ -116,7 +146,8 @@ impl Plan {
             Some(_) => None,
             None => Some(crate::token::new().map_err(|source| LaunchError::System { what, source })?),
         };
-        Ok(Start { port: self.free_port()?, token, restart })
+        let port = self.free_port()?;
+        Ok(Start { port, token, restart, members: self.members(port)? })
     }
 
     /// Returns the given port, which must be free at rank 0's listening address, or one that is free now. Another
@@ -137,8 +168,8 @@ impl Plan {
         }
     }
 
-    /// Returns the environment of `rank`.
-    pub(super) fn environment(&self, rank: usize, start: &Start) -> Environment {
+    /// Returns the environment of `rank`; with `joins`, that of a process that takes its place in the running world.
+    pub(super) fn environment(&self, rank: usize, start: &Start, joins: bool) -> Environment {
         Environment {
             rank,
             world: self.nodes * self.local,
@@ -156,14 +187,14 @@ impl Plan {
             tls: self.tls.clone(),
             launch: Some(self.launch.clone()),
             restart: start.restart,
-            elastic: self.elastic,
+            elastic: self.elastic.map(|fewest| Elastic { fewest, members: start.members.clone(), joins }),
         }
     }
 
     /// Returns one shell command line per rank, except for the values that only a start determines.
     pub(super) fn commands(&self) -> Vec<String> {
         let token = self.token_file.is_none().then(String::new);
-        let start = Start { port: self.port.unwrap_or(0), token, restart: 0 };
+        let start = Start { port: self.port.unwrap_or(0), token, restart: 0, members: Vec::new() };
         let quoted = |text: &OsStr| {
             let text = text.to_string_lossy();
             shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
@@ -176,7 +207,8 @@ impl Plan {
         let command: Vec<String> = self.command.iter().map(|part| quoted(part)).collect();
         self.ranks()
             .map(|rank| {
-                let mut parts: Vec<_> = self.environment(rank, &start).variables().into_iter().map(variable).collect();
+                let mut parts: Vec<_> =
+                    self.environment(rank, &start, false).variables().into_iter().map(variable).collect();
                 parts.extend(command.iter().cloned());
                 parts.join(" ")
             })

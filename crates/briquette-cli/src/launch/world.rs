@@ -25,13 +25,19 @@ const TORCHRUN: &[&str] =
     &["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"];
 /// Polling interval for a process that ignored a signal it should have received.
 const AGAIN: Duration = Duration::from_millis(20);
+/// Time from the loss of a rank to its new start, and the most new starts of a rank.
+const PAUSE: Duration = Duration::from_secs(1);
+const MOST_JOINS: u32 = 1000;
 /// Interval at which children are checked even if no signal arrives.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Running ranks of this machine. Those still alive on drop are killed.
 #[derive(Debug)]
 pub(super) struct World<'a> {
+    plan: &'a Plan,
+    start: Start,
     output: &'a Output,
+    logs: &'a [Arc<Log>],
     ranks: Vec<Running>,
     began: Instant,
     stage: Stage,
@@ -42,8 +48,8 @@ pub(super) struct World<'a> {
     deaf: Vec<(Pid, Pid)>,
     /// Number of ranks that may be lost, if the world is elastic.
     expendable: Option<usize>,
-    /// Ranks whose loss has been reported.
-    lost: Vec<usize>,
+    /// Ranks whose loss has been reported, and when they are started again.
+    lost: Vec<(usize, Option<Instant>)>,
 }
 
 /// Outcome of one start of the world.
@@ -66,6 +72,8 @@ struct Running {
     told: bool,
     /// Set if the process has been reaped, so that the system may reuse its number.
     reaped: bool,
+    /// Number of times that the rank was lost and started again.
+    joins: u32,
 }
 
 /// Stage of ending the remaining ranks after a failure.
@@ -84,12 +92,15 @@ enum Stage {
 impl<'a> World<'a> {
     /// Starts the ranks. Their output goes to `output`, and each rank's to its log if there are logs.
     pub(super) fn start(
-        plan: &Plan,
+        plan: &'a Plan,
         start: &Start,
-        (output, logs): (&'a Output, &[Arc<Log>]),
+        (output, logs): (&'a Output, &'a [Arc<Log>]),
     ) -> Result<World<'a>, LaunchError> {
         let mut world = World {
+            plan,
+            start: start.clone(),
             output,
+            logs,
             ranks: vec![],
             began: Instant::now(),
             stage: Stage::Running,
@@ -98,31 +109,87 @@ impl<'a> World<'a> {
             expendable: plan.expendable(),
             lost: vec![],
         };
-        for (i, rank) in plan.ranks().enumerate() {
-            let environment = plan.environment(rank, start);
-            let log = logs.get(i).cloned();
-            if let Some(log) = &log {
-                let (world, restart) = (environment.world, environment.restart);
-                log.write(format!("[launch] rank {rank} of {world}, restart {restart}").as_bytes());
-            }
-            let (program, arguments) = plan.command();
-            let mut command = child::command(program, arguments);
-            // Variables set by a launcher around this one are not for its ranks.
-            for name in [names::TOKEN, names::TOKEN_FILE, names::TLS].iter().chain(TORCHRUN) {
-                command.env_remove(name);
-            }
-            command.envs(allocator::settings().iter().copied()).envs(environment.variables());
-            // Keys pressed on the terminal are for the launcher, which forwards their signals.
-            command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let failed = |source| LaunchError::Start { rank, program: program.to_string_lossy().into_owned(), source };
-            let mut child = command.spawn().map_err(failed)?;
-            let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
-                unreachable!("both were asked for")
-            };
-            let pipes = output.read(rank, log, (out, err));
-            world.ranks.push(Running { rank, child, pipes, end: None, told: false, reaped: false });
+        for rank in plan.ranks() {
+            let running = world.spawn(rank, 0)?;
+            world.ranks.push(running);
         }
         Ok(world)
+    }
+
+    /// Starts a rank. `joins` is the number of times that it was lost.
+    fn spawn(&self, rank: usize, joins: u32) -> Result<Running, LaunchError> {
+        let environment = self.plan.environment(rank, &self.start, joins > 0);
+        let log = self.logs.get(rank - self.plan.ranks().start).cloned();
+        if let Some(log) = &log {
+            let (world, restart) = (environment.world, environment.restart);
+            log.write(format!("[launch] rank {rank} of {world}, restart {restart}").as_bytes());
+        }
+        let (program, arguments) = self.plan.command();
+        let mut command = child::command(program, arguments);
+        // Variables set by a launcher around this one are not for its ranks.
+        let elastic = [names::ELASTIC, names::MEMBERS, names::JOIN];
+        for name in [names::TOKEN, names::TOKEN_FILE, names::TLS].iter().chain(&elastic).chain(TORCHRUN) {
+            command.env_remove(name);
+        }
+        command.envs(allocator::settings().iter().copied()).envs(environment.variables());
+        // Keys pressed on the terminal are for the launcher, which forwards their signals.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed = |source| LaunchError::Start { rank, program: program.to_string_lossy().into_owned(), source };
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
+            unreachable!("both were asked for")
+        };
+        let pipes = self.output.read(rank, log, (out, err));
+        Ok(Running { rank, child, pipes, end: None, told: false, reaped: false, joins })
+    }
+
+    /// Handles the ranks that an elastic world has lost; returns whether it goes on.
+    fn goes_on(&mut self, now: Instant, grace: Duration) -> bool {
+        let Some(most) = self.expendable else { return false };
+        let failed: Vec<_> =
+            self.ranks.iter().filter(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end))).collect();
+        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost()) {
+            return false;
+        }
+        let known = |rank: usize| self.lost.iter().any(|(lost, _)| *lost == rank);
+        let new: Vec<_> = failed.iter().filter(|rank| !known(rank.rank)).collect();
+        let new: Vec<_> = new.iter().filter_map(|rank| Some((rank.rank, rank.joins, rank.end?.0))).collect();
+        let (living, is_over) =
+            (self.living(), self.ranks.iter().any(|rank| rank.end.is_some_and(|(end, _)| !end.failed())));
+        for (rank, joins, end) in new {
+            let again = self.plan.rejoins() && self.stop.is_none() && !is_over && joins < MOST_JOINS;
+            let then = if again { ", and it is started again" } else { "" };
+            self.output.say(format!("rank {rank} {end}; {} go on{then}", ranks(living)));
+            self.lost.push((rank, again.then(|| now + PAUSE)));
+        }
+        if is_over {
+            // A rank that has not been admitted by now waits for nobody.
+            self.lost.iter_mut().for_each(|(_, again)| *again = None);
+            if self.ranks.iter().all(|rank| rank.end.is_some() || rank.joins > 0) && living > 0 {
+                self.stage = Stage::Grace(now + grace);
+            }
+        }
+        for place in 0..self.lost.len() {
+            let (rank, Some(at)) = self.lost[place] else { continue };
+            if now < at || self.stop.is_some() {
+                continue;
+            }
+            self.lost[place].1 = None;
+            let Some(slot) = self.ranks.iter().position(|running| running.rank == rank) else { continue };
+            match self.spawn(rank, self.ranks[slot].joins + 1) {
+                Ok(running) => {
+                    let mut old = std::mem::replace(&mut self.ranks[slot], running);
+                    old.signal(Signal::SIGKILL);
+                    // Fails only if it was reaped already.
+                    let _ = old.child.wait();
+                    old.pipes.drain();
+                    self.lost.retain(|(lost, _)| *lost != rank);
+                }
+                Err(error) => self.output.say(format!("rank {rank} cannot be started again: {error}")),
+            }
+            break;
+        }
+        true
     }
 
     /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
@@ -133,6 +200,7 @@ impl<'a> World<'a> {
                 Stage::Running | Stage::Killed => LOOK,
             };
             let limit = if self.deaf.is_empty() { limit } else { limit.min(AGAIN) };
+            let limit = if self.lost.iter().any(|(_, again)| again.is_some()) { limit.min(PAUSE / 4) } else { limit };
             if let Some(signal) = signals.wait(limit.min(LOOK)) {
                 self.asked_to_stop(signal);
             }
@@ -214,20 +282,13 @@ impl<'a> World<'a> {
         match self.stage {
             _ if living == 0 => {}
             Stage::Running => {
-                let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
-                let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
-                let is_lost = |rank: &&Running| matches!(rank.end, Some((End::Signal(_), _)));
-                if failed.iter().all(is_lost) && self.expendable.is_some_and(|most| failed.len() <= most) {
-                    let new = failed.iter().filter(|rank| !self.lost.contains(&rank.rank));
-                    let new: Vec<_> = new.filter_map(|rank| Some((rank.rank, rank.end?.0))).collect();
-                    for (rank, end) in new {
-                        self.output.say(format!("rank {rank} {end}; {} go on", ranks(living)));
-                        self.lost.push(rank);
-                    }
+                if self.goes_on(now, grace) {
                     return;
                 }
+                let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
+                let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
                 // A rank that states an error has told the others.
-                let failed = failed.iter().find(|rank| !is_lost(rank)).or(failed.first());
+                let failed = failed.iter().find(|rank| !rank.is_lost()).or(failed.first());
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
                     let time = humantime::format_duration(grace);
                     self.output.say(format!("rank {rank} {end}; {time} for {} to end", ranks(living)));
@@ -283,7 +344,8 @@ impl<'a> World<'a> {
         });
         let ended: Vec<Ended> = ended.collect();
         let failed: Vec<_> = ended.iter().filter(|end| end.end.failed()).collect();
-        let all_lost = failed.iter().all(|end| matches!(end.end, End::Signal(_)));
+        let is_lost = |end: &&Ended| self.ranks.iter().any(|rank| rank.rank == end.rank && rank.is_lost());
+        let all_lost = failed.iter().all(|end| is_lost(end));
         let went_on =
             all_lost && failed.len() < ended.len() && self.expendable.is_some_and(|most| failed.len() <= most);
         let Some((signal, _)) = self.stop else {
@@ -339,6 +401,11 @@ fn ignores(process: Pid, signal: Signal) -> bool {
 }
 
 impl Running {
+    /// Returns whether it was lost: it was killed, or could not join the running world again.
+    fn is_lost(&self) -> bool {
+        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0)
+    }
+
     /// Returns the process group that the rank leads, while the number is still its own.
     fn group(&self) -> Option<Pid> {
         let id = i32::try_from(self.child.id()).ok()?;

@@ -29,8 +29,8 @@ pub enum Message {
         formed: Generation,
         /// Its standing.
         standing: Standing,
-        /// Processes that have asked it to be admitted.
-        candidates: Vec<Candidate>,
+        /// Processes that have asked it to be admitted; `None` if it cannot hand over its state now.
+        candidates: Option<Vec<Candidate>>,
     },
     /// From the coordinator: the next generation.
     Announce(Next),
@@ -95,8 +95,8 @@ pub struct Election {
     dead: Vec<MemberId>,
     /// Reports of members of this generation.
     reports: BTreeMap<MemberId, Standing>,
-    /// Candidates of this member, and of those who reported.
-    candidates: Vec<Candidate>,
+    /// Candidates of this member, and of those who reported, if all of them can hand over their state.
+    candidates: Option<Vec<Candidate>>,
     /// When this phase began.
     since: f64,
     announcements: u64,
@@ -119,7 +119,7 @@ impl Election {
             phase: Phase::Done,
             dead: Vec::new(),
             reports: BTreeMap::new(),
-            candidates: Vec::new(),
+            candidates: None,
             since: 0.0,
             announcements: 0,
             actions: VecDeque::new(),
@@ -136,8 +136,8 @@ impl Election {
         self.formed.clone_from(&self.generation);
     }
 
-    /// Begins at `now` seconds, when a member is lost or a candidate is to be admitted.
-    pub fn begin(&mut self, standing: Standing, candidates: Vec<Candidate>, now: f64) {
+    /// Begins at `now` seconds, when a member is lost, or candidates are to be admitted. They are admitted if all members bring a list.
+    pub fn begin(&mut self, standing: Standing, candidates: Option<Vec<Candidate>>, now: f64) {
         self.begin_again(now);
         self.actions.clear();
         (self.standing, self.candidates) = (standing, candidates);
@@ -146,7 +146,7 @@ impl Election {
 
     /// Begins again at `now` seconds, when the announced generation could not be formed. Candidates have to ask again.
     pub fn begin_again(&mut self, now: f64) {
-        self.candidates.clear();
+        self.candidates = None;
         self.dead.clear();
         self.reports.clear();
         self.actions.clear();
@@ -206,7 +206,7 @@ impl Election {
         match message {
             Message::Report { generation, formed, standing, candidates } => {
                 self.hear_report(from, (generation, formed), standing, now);
-                self.candidates.extend(candidates);
+                self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
             }
             Message::Announce(next) if self.phase == Phase::Follows(from) => {
                 if next.generation.rank_of(self.me).is_none() {
@@ -281,7 +281,7 @@ impl Election {
         let generations = (&self.generation, &self.formed);
         match successor(generations, &self.reports, self.policy, (self.me, self.announcements)) {
             Ok(mut next) => {
-                next.admit(std::mem::take(&mut self.candidates));
+                next.admit(self.candidates.take().unwrap_or_default());
                 let others = self.reports.keys().filter(|member| **member != self.me);
                 let announce = |to: &MemberId| Action::Send { to: *to, message: Message::Announce(next.clone()) };
                 self.actions.extend(others.map(announce));

@@ -136,12 +136,12 @@ pub struct Regrouped {
 
 /// Forms the next generation when a member is lost.
 pub trait Regroup: Send {
-    /// Agrees with the other survivors on the next generation, and returns its session. Called by every survivor after an
-    /// error of its session, which is dropped by then.
+    /// Agrees with the other members on the next generation, and returns its session. Called by every survivor after an error of its
+    /// session, or by every member at the end of a step. If all members call it with `admits`, candidates become members.
     ///
     /// # Errors
     /// [`MembershipError`]; this member cannot go on.
-    fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError>;
+    fn regroup(&mut self, standing: Standing, admits: bool) -> Result<Regrouped, MembershipError>;
 
     /// Returns the current generation.
     fn generation(&self) -> &Generation;

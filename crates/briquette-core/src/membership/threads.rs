@@ -22,7 +22,7 @@ use crate::comm::Session;
 ///             return None;
 ///         }
 ///         drop(session);
-///         let next = member.regroup(Standing::default()).expect("two of three");
+///         let next = member.regroup(Standing::default(), false).expect("two of three");
 ///         Some((next.session.rank(), next.session.world(), next.before))
 ///     })).collect();
 ///     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Vec<_>>()
@@ -125,7 +125,7 @@ impl Threads {
 }
 
 impl Regroup for Threads {
-    fn regroup(&mut self, standing: Standing) -> Result<Regrouped, MembershipError> {
+    fn regroup(&mut self, standing: Standing, _admits: bool) -> Result<Regrouped, MembershipError> {
         let shared = Arc::clone(&self.shared);
         let until = Instant::now() + Duration::from_secs_f64(shared.policy.patience);
         let mut world = shared.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 //! include this file.
 
 use briquette_core::state::{State, Value};
-use safetensors::tensor::{Dtype, SafeTensors};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 /// Prefix of this crate's tensors; all others are Burn's.
 pub(super) const PREFIX: &str = "state/";
@@ -28,6 +28,22 @@ pub(super) fn to_blob(name: &str, value: &Value) -> (String, Dtype, Vec<u8>) {
         Value::U64(x) => (named(ONE), Dtype::U64, x.to_le_bytes().to_vec()),
         other => unreachable!("a state value without a file form: {other:?}"),
     }
+}
+
+/// Encodes a state in the memory format of a file.
+pub(crate) fn to_bytes(state: &State) -> Result<Vec<u8>, String> {
+    let blobs: Vec<_> = state.iter().map(|(name, value)| to_blob(name, value)).collect();
+    let views = blobs.iter().map(|(name, dtype, bytes)| {
+        let view = TensorView::new(*dtype, vec![bytes.len() / width(*dtype)], bytes);
+        view.map(|view| (name, view)).map_err(|error| error.to_string())
+    });
+    let views: Vec<_> = views.collect::<Result<_, _>>()?;
+    safetensors::serialize(views, None).map_err(|error| error.to_string())
+}
+
+/// Reverses [`to_bytes`].
+pub(crate) fn from_bytes(bytes: &[u8]) -> Result<State, String> {
+    SafeTensors::deserialize(bytes).map_err(|error| error.to_string()).and_then(|file| read_state(&file))
 }
 
 /// Reads the tensors written by [`to_blob`].

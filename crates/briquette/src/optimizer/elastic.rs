@@ -3,8 +3,10 @@
 use briquette_core::membership::{Generation, Regroup};
 use burn::module::Module;
 
-use super::DistributedOptimizer;
+use super::{DistributedOptimizer, keeping};
+use crate::checkpoint::by_the_default_device;
 use crate::error::{Error, StepError};
+use crate::flat::{self, Part};
 
 impl DistributedOptimizer {
     /// Makes the world elastic: if a rank is lost during a step, the survivors agree on a new world without it, and compute the same
@@ -75,5 +77,52 @@ impl DistributedOptimizer {
         let StepError { model, source } = failed;
         self.sync.recover(&*model, source)?;
         Ok(*model)
+    }
+
+    /// Joins a world that is running, as a new member: `session` and membership are from
+    /// [`TcpBuilder::join_running`](crate::tcp::TcpBuilder::join_running). Takes the place of [`join`](Self::join). Compares the settings of
+    /// the run with the other ranks, then takes rank 0's parameters, buffers, optimizer state, replicated strategy state and step. Residuals
+    /// begin empty.
+    ///
+    /// # Errors
+    /// As for [`join`](Self::join).
+    pub fn enter<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        self.hand_over(true, module)
+    }
+
+    /// Admits candidates at the end of a step, if ranks have agreed so.
+    pub(super) fn admit<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
+        match self.sync.admit(&module) {
+            Ok(false) => Ok(module),
+            Ok(true) => {
+                // Clones share running statistics, which joining writes.
+                let buffers = match flat::read_bytes(&module, Part::Buffers) {
+                    Ok(buffers) => buffers,
+                    Err(error) => return Err(keeping((module, error))),
+                };
+                let handed = self.hand_over(false, module.clone());
+                let module = flat::write_bytes(module, Part::Buffers, &buffers).unwrap_or_else(|module| module);
+                let kept = handed.and_then(|_| self.sync.keep_buffers(&module));
+                kept.map_or_else(|error| Err(keeping((module.clone(), error))), |()| Ok(module.clone()))
+            }
+            Err(error) => Err(keeping((module, error))),
+        }
+    }
+
+    fn hand_over<M: Module>(&mut self, is_new: bool, module: M) -> Result<M, Error> {
+        let DistributedOptimizer { inner, sync, .. } = self;
+        let mut record = None;
+        let joined = sync.hand_over(is_new, |sync| {
+            let module = sync.join_with(module, Some(inner))?;
+            // New members do not know the step yet.
+            sync.comm.scope().step = 0;
+            record = sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))?;
+            Ok(module)
+        })?;
+        if let Some(record) = record {
+            let loaded = by_the_default_device(|| self.inner.clone().load_record(record));
+            self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
+        }
+        Ok(joined)
     }
 }

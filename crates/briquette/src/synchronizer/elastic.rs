@@ -1,16 +1,22 @@
 //! Elastic worlds: training continues with the survivors when a rank is lost.
 
+use briquette_core::comm::Scope;
 use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
 use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
 use briquette_core::state::State;
 use briquette_core::step::Exchanged;
-use briquette_core::sync::{Agrees, SyncStrategy};
+use briquette_core::sync::{Agrees, StopFlags, SyncStrategy};
 use burn::module::Module;
 
 use super::Synchronizer;
 use super::timing::Start;
+use crate::checkpoint::state;
 use crate::error::Error;
 use crate::flat::{self, Part};
+use crate::handshake::Identity;
+
+/// Name of the step in a state that is handed over.
+const STEP: &str = "step";
 
 /// Membership of this rank, if its world is elastic.
 #[derive(Default)]
@@ -20,6 +26,28 @@ pub(super) struct Elastic {
     pub(super) began: Option<u64>,
     /// Set from a change of the world in a committed step to the end of that step.
     is_new: bool,
+    /// Set if ranks have agreed to admit candidates at the end of this step.
+    pub(super) admits: bool,
+    /// Set while members hand their state over to new ones.
+    hands_over: bool,
+    /// Number of new members in the current generation.
+    new: usize,
+}
+
+impl Elastic {
+    /// Returns the request to admit a candidate, if one has called this rank.
+    pub(super) fn asks(&self) -> StopFlags {
+        let has_candidates = self.membership.as_ref().is_some_and(|membership| membership.has_candidates());
+        if has_candidates { StopFlags::CANDIDATE } else { StopFlags::NONE }
+    }
+
+    /// Leaves out of a comparison with new members what depends on the steps that were made: settings of a part or a size of the run,
+    /// and the optimizer's answer to test gradients.
+    pub(super) fn narrow(&self, identity: &mut Identity) {
+        if self.hands_over {
+            (identity.part, identity.size, identity.optimizer) = Default::default();
+        }
+    }
 }
 
 impl Synchronizer {
@@ -37,6 +65,11 @@ impl Synchronizer {
         self.elastic.membership.as_ref().map(|membership| membership.generation())
     }
 
+    /// Returns the number of members that are new in the current generation; they have the last ranks.
+    pub fn new_members(&self) -> usize {
+        self.elastic.new
+    }
+
     /// Continues after `error` if it means that a rank of an elastic world was lost: forms the next world, unless the failed call
     /// has done so. The caller then repeats the call, or computes the step again, as every survivor does.
     ///
@@ -47,7 +80,7 @@ impl Synchronizer {
             Error::WorldChanged { .. } => Ok(()),
             error if self.is_survivable(&error) => {
                 self.undo_forward(module);
-                match self.next_world(module)? {
+                match self.next_world(module, false)?.0 {
                     // The gradient of a vote is known only within the step.
                     Some(_) => Err(error),
                     None => Ok(()),
@@ -111,7 +144,7 @@ impl Synchronizer {
             return Err(error);
         }
         let before = self.world();
-        match self.next_world(module)? {
+        match self.next_world(module, false)?.0 {
             Some(exchanged) => Ok(exchanged),
             None => {
                 let (step, rank, world) = (self.step(), self.rank(), self.world());
@@ -142,12 +175,93 @@ impl Synchronizer {
         self.elastic.membership.is_some() && lost.is_some_and(|error| is_loss(error) && !is_own(error))
     }
 
-    /// Forms the next world with the other survivors, and converts this rank's state to it.
-    fn next_world<M: Module>(&mut self, module: &M) -> Result<Option<Exchanged>, Error> {
+    /// Forms the next world with candidates, if ranks have agreed so; returns whether there are new members, to whom the state is then
+    /// [handed over](Self::hand_over).
+    pub(crate) fn admit<M: Module>(&mut self, module: &M) -> Result<bool, Error> {
+        if self.elastic.membership.is_none() || !std::mem::take(&mut self.elastic.admits) {
+            return Ok(false);
+        }
+        Ok(self.next_world(module, true)?.1)
+    }
+
+    /// Runs `join` in a world with new members, who receive the strategy's replicated state and the step from rank 0. `is_new` is set on
+    /// new members. The others keep their own state, and their buffers.
+    pub(crate) fn hand_over<M: Module>(
+        &mut self,
+        is_new: bool,
+        join: impl FnOnce(&mut Synchronizer) -> Result<M, Error>,
+    ) -> Result<M, Error> {
+        let mut own = State::default();
+        own.put_part("strategy", self.driver.strategy());
+        // New members do not know the step yet.
+        *self.comm.scope() = Scope { operation: "join", step: 0, bucket: None };
+        self.elastic.hands_over = true;
+        let joined = join(self);
+        self.elastic.hands_over = false;
+        *self.comm.scope() = Scope { operation: "hand-over", step: 0, bucket: None };
+        let joined = joined.and_then(|module| self.hand_over_state(is_new, &own).map(|()| module));
+        let joined = joined.map_err(|error| if is_new { error } else { self.without_new(error) });
+        self.computing();
+        let loaded = if is_new { Ok(()) } else { self.load_strategy(&own) };
+        joined.and_then(|module| loaded.map(|()| module))
+    }
+
+    /// Returns the loss of a new member in place of an error that is its own: the others go on without it.
+    fn without_new(&self, error: Error) -> Error {
+        let other = match &error {
+            Error::Mismatch { rank, .. } | Error::Comm(CommError::Aborted { by: rank, .. }) => *rank,
+            _ => return error,
+        };
+        if other < self.world() - self.elastic.new {
+            return error;
+        }
+        if self.rank() == 0 {
+            tracing::warn!("a new member is refused: {error}");
+        }
+        let during = Scope { operation: "join", step: self.step(), bucket: None };
+        CommError::Lost { rank: self.rank(), other, address: None, during, cause: error.to_string() }.into()
+    }
+
+    fn hand_over_state(&mut self, is_new: bool, own: &State) -> Result<(), Error> {
+        let broken =
+            |problem: String| Error::Membership(MembershipError::Failed { rank: 0, generation: 0, cause: problem });
+        let mut bytes = Vec::new();
+        if self.rank() == 0 {
+            let mut shared = own.clone();
+            // What is rank-local begins empty.
+            let mut places = State::default();
+            places.put_part("strategy", self.driver.strategy());
+            shared.for_each_own(&places, |_, _, values| values.clear());
+            shared.put(STEP, self.step());
+            bytes =
+                state::to_bytes(&shared).map_err(broken).inspect_err(|error| self.comm.abort(&error.to_string()))?;
+        }
+        self.comm.broadcast(0, &mut bytes)?;
+        if is_new {
+            let shared = state::from_bytes(&bytes).map_err(broken)?;
+            let step = shared.u64(STEP)?;
+            self.load_strategy(&shared)?;
+            self.driver.resume(step, None, None);
+            self.computing();
+        }
+        self.elastic.began = Some(self.step());
+        Ok(())
+    }
+
+    fn load_strategy(&mut self, saved: &State) -> Result<(), Error> {
+        let mut strategy = self.build_strategy(self.layout()?)?;
+        saved.load_part("strategy", &mut *strategy)?;
+        self.driver.set_strategy(strategy);
+        Ok(())
+    }
+
+    /// Forms the next world with the other members, and converts this rank's state to it. Returns the exchange in doubt if it is
+    /// committed, and whether there are new members.
+    fn next_world<M: Module>(&mut self, module: &M, admits: bool) -> Result<(Option<Exchanged>, bool), Error> {
         let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt() };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
-        let regrouped = membership.regroup(standing)?;
+        let regrouped = membership.regroup(standing, admits)?;
         let Regrouped { session, generation, before: ranks, commits, .. } = regrouped;
         let mut lost = std::mem::replace(&mut self.comm, session);
         // Seconds go on as they were.
@@ -168,12 +282,14 @@ impl Synchronizer {
         let lost: Vec<usize> = (0..before).filter(|rank| !ranks.contains(rank)).collect();
         if self.rank() == 0 {
             let (number, world, seconds) = (generation.number, self.world(), now - began);
+            let (left, new) = (ranks.len(), world - ranks.len());
             tracing::warn!(
-                "lost ranks {lost:?} of {before}; {world} go on at step {step} as generation {number}, after {seconds:.2} s"
+                "generation {number} at step {step}, after {seconds:.2} s: {left} of {before} ranks, without {lost:?}, and {new} new"
             );
         }
-        *self.comm.scope() = briquette_core::comm::Scope { operation: "compute", step, bucket: None };
-        Ok(exchanged)
+        *self.comm.scope() = Scope { operation: "compute", step, bucket: None };
+        self.elastic.new = self.world() - ranks.len();
+        Ok((exchanged, self.elastic.new > 0))
     }
 
     /// Converts the strategy's state from a world of `before` ranks: what waits keeps its weight in the mean.

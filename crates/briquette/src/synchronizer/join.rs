@@ -107,6 +107,7 @@ impl Synchronizer {
         if !discrete.is_empty() {
             identity.part.push(("integer and boolean tensors".to_owned(), discrete));
         }
+        self.elastic.narrow(&mut identity);
         let is_mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;

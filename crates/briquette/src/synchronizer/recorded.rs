@@ -56,7 +56,7 @@ impl Synchronizer {
         Header {
             step: self.step(),
             session: self.comm.share_number() as u8,
-            stop: self.stop_request,
+            stop: self.stop_request.with(self.elastic.asks()),
             samples: loss.samples.unwrap_or(1),
             samples_recorded: loss.samples.is_some(),
             loss: (loss.weight > 0.0).then(|| loss.sum / loss.weight),

@@ -73,7 +73,8 @@ impl Synchronizer {
         if let (Some(waited), Some(seconds)) = (waited, &mut exchange.seconds) {
             seconds.overlapped = (seconds.compress + seconds.exchange + self.start.header_seconds - waited).max(0.0);
         }
-        self.agreed_stop = stop;
+        self.agreed_stop = stop.without(StopFlags::CANDIDATE);
+        self.elastic.admits = stop.contains(StopFlags::CANDIDATE);
         let first_half = std::mem::take(&mut self.report);
         if exchange.excluded != first_half.exchange.excluded && !exchange.excluded.is_empty() {
             let (step, ranks) = (self.step(), &exchange.excluded);
