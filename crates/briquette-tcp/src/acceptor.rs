@@ -45,7 +45,8 @@ struct Acceptor {
     sender: mpsc::Sender<Call>,
     /// Peers whose handshakes are in progress, oldest first.
     pending: VecDeque<PendingHandshake>,
-    handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, String>)>,
+    /// The problem of a handshake is absent if it is expected.
+    handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, Option<String>>)>,
     refused: RefusedPeers,
     /// Time since which no connection could be accepted although no handshake uses a file descriptor.
     exhausted: Option<Instant>,
@@ -70,7 +71,7 @@ impl Acceptor {
                     let Ok((from, result)) = done else { continue };
                     match result {
                         Ok(caller) => drop(self.sender.send(Ok((caller, from))).await),
-                        Err(problem) => self.refused.record(from.ip(), &problem),
+                        Err(problem) => problem.iter().for_each(|problem| self.refused.record(from.ip(), problem)),
                     }
                 }
                 () = sleep_until(oldest + CROWDED), if is_full => self.drop_oldest(),
@@ -105,8 +106,8 @@ impl Acceptor {
         let settings = Arc::clone(&self.settings);
         let handshake = self.handshakes.spawn(async move {
             let result = match timeout(HANDSHAKE, receive(socket, &settings)).await {
-                Ok(result) => result.map_err(|error| error.to_string()),
-                Err(_) => Err(unfinished(HANDSHAKE)),
+                Ok(result) => result.map_err(|error| (!is_expected(&settings, &error)).then(|| error.to_string())),
+                Err(_) => Err(Some(unfinished(HANDSHAKE))),
             };
             (from, result)
         });
@@ -120,6 +121,12 @@ impl Acceptor {
             self.refused.record(from, &unfinished(since.elapsed()));
         }
     }
+}
+
+/// Returns whether members of an elastic world cause an error: one finds out whether another is there, or calls for another generation.
+fn is_expected(settings: &Settings, error: &HandshakeError) -> bool {
+    let is_left = matches!(error, HandshakeError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof);
+    settings.is_later && (is_left || matches!(error, HandshakeError::OtherWorld))
 }
 
 fn unfinished(after: Duration) -> String {

@@ -257,7 +257,7 @@ impl TcpBuilder {
         self.check()?;
         let TcpBuilder { settings, deadline, pulse, limits, clock, .. } = self;
         let settings = Arc::new(settings);
-        let (rank, world) = (settings.rank, settings.world);
+        let (rank, world, is_elastic) = (settings.rank, settings.world, settings.is_elastic);
         let system = |what| JoinError::system(rank, world, what);
         let polls = (0..=settings.channels).map(|_| watch(world)).collect::<Result<(Vec<_>, Vec<_>), _>>();
         let (polls, wakers) = polls.map_err(system("watch sockets"))?;
@@ -276,7 +276,7 @@ impl TcpBuilder {
                     Ok(world) => world,
                     Err(error) => return drop(result.send(Err(error))),
                 };
-                let shared = Arc::new(Shared::new(rank, addresses, machines, wakers));
+                let shared = Arc::new(Shared::new((rank, is_elastic), addresses, machines, wakers));
                 let streams: Result<Vec<_>, _> =
                     links.into_iter().map(|link| link.map(|link| link.into_stream()).transpose()).collect();
                 let streams = streams.map_err(JoinError::system(rank, world, "take over a socket"));

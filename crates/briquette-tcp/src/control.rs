@@ -110,7 +110,12 @@ async fn tell(lines: &mut Lines, shared: &Shared, but: Option<usize>) {
     lines.tell_others(&message, but).await;
     if shared.rank == 0 && shared.addresses.len() > 1 {
         let known: Vec<String> = (1..shared.addresses.len()).filter_map(|rank| shared.last_seen(rank)).collect();
-        tracing::error!("the run stopped; {}", known.join("; "));
+        let known = known.join("; ");
+        if shared.is_elastic {
+            tracing::debug!("this generation ended; {known}");
+        } else {
+            tracing::error!("the run stopped; {known}");
+        }
     }
 }
 

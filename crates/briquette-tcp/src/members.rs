@@ -65,12 +65,13 @@ impl TcpBuilder {
     ///
     /// # Errors
     /// [`JoinError`].
-    pub fn join_elastic(self, policy: Policy) -> Result<(Session, Members), JoinError> {
+    pub fn join_elastic(mut self, policy: Policy) -> Result<(Session, Members), JoinError> {
         let (rank, world) = (self.settings.rank, self.settings.world);
         let system = |what| move |source| JoinError::system(rank, world, what)(source);
         let mut template = self.again((rank, world), self.settings.master.clone(), "");
         let name = self.settings.name.clone().unwrap_or_default();
         template.run_name.clone_from(&name);
+        self.settings.is_elastic = true;
         let tcp = self.join()?;
         let own = tcp.address(rank).unwrap_or_default().to_owned();
         let listener = listen(&own, template.member_address(rank)).map_err(system("listen for elections"))?;

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) ports: Option<RangeInclusive<u16>>,
     /// Set if all ranks are known to be on this machine.
     pub(crate) is_alone: bool,
+    /// Set if the world goes on when a rank is lost.
+    pub(crate) is_elastic: bool,
     /// Set for a later generation of an elastic world: rank 0's socket may still be in use for the election before.
     pub(crate) is_later: bool,
     pub(crate) cancel: Option<Arc<AtomicBool>>,
@@ -59,6 +61,7 @@ impl Settings {
             tag: world::tag(None),
             ports: None,
             is_alone: false,
+            is_elastic: false,
             is_later: false,
             cancel: None,
         }

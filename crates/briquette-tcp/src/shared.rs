@@ -51,6 +51,8 @@ impl Stop {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) rank: usize,
+    /// Set if the world goes on when a rank is lost.
+    pub(crate) is_elastic: bool,
     /// Address at which each rank accepts connections.
     pub(crate) addresses: Vec<String>,
     /// Machine number of each rank.
@@ -71,10 +73,24 @@ pub(crate) struct Peer {
 }
 
 impl Shared {
-    pub(crate) fn new(rank: usize, addresses: Vec<String>, machines: Vec<usize>, wakers: Vec<mio::Waker>) -> Shared {
+    pub(crate) fn new(
+        (rank, is_elastic): (usize, bool),
+        addresses: Vec<String>,
+        machines: Vec<usize>,
+        wakers: Vec<mio::Waker>,
+    ) -> Shared {
         let peer = Peer { heard: Instant::now(), doing: Doing::default(), left: false };
         let peers = Mutex::new(vec![peer; addresses.len()]);
-        Shared { rank, addresses, machines, stopped: OnceLock::new(), wakers, doing: Mutex::default(), peers }
+        Shared {
+            rank,
+            is_elastic,
+            addresses,
+            machines,
+            stopped: OnceLock::new(),
+            wakers,
+            doing: Mutex::default(),
+            peers,
+        }
     }
 
     pub(crate) fn stopped(&self) -> Option<&Stop> {

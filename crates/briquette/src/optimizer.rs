@@ -184,6 +184,7 @@ impl DistributedOptimizer {
         }
         if let Some(average) = &mut self.average {
             self.sync.check_replicas_equal("an iterate average")?;
+            self.sync.check_fixed("an iterate average")?;
             average.forget();
         }
         Ok(module)

@@ -1,5 +1,7 @@
 //! One start of the world: processes, forwarded signals, and termination.
 
+mod lost;
+
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -25,9 +27,6 @@ const TORCHRUN: &[&str] =
     &["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"];
 /// Polling interval for a process that ignored a signal it should have received.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Time from the loss of a rank to its new start, and the most new starts of a rank.
-const PAUSE: Duration = Duration::from_secs(1);
-const MOST_JOINS: u32 = 1000;
 /// Interval at which children are checked even if no signal arrives.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -143,55 +142,6 @@ impl<'a> World<'a> {
         Ok(Running { rank, child, pipes, end: None, told: false, reaped: false, joins })
     }
 
-    /// Handles the ranks that an elastic world has lost; returns whether it goes on.
-    fn goes_on(&mut self, now: Instant, grace: Duration) -> bool {
-        let Some(most) = self.expendable else { return false };
-        let failed: Vec<_> =
-            self.ranks.iter().filter(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end))).collect();
-        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost()) {
-            return false;
-        }
-        let known = |rank: usize| self.lost.iter().any(|(lost, _)| *lost == rank);
-        let new: Vec<_> = failed.iter().filter(|rank| !known(rank.rank)).collect();
-        let new: Vec<_> = new.iter().filter_map(|rank| Some((rank.rank, rank.joins, rank.end?.0))).collect();
-        let (living, is_over) =
-            (self.living(), self.ranks.iter().any(|rank| rank.end.is_some_and(|(end, _)| !end.failed())));
-        for (rank, joins, end) in new {
-            let again = self.plan.rejoins() && self.stop.is_none() && !is_over && joins < MOST_JOINS;
-            let then = if again { ", and it is started again" } else { "" };
-            self.output.say(format!("rank {rank} {end}; {} go on{then}", ranks(living)));
-            self.lost.push((rank, again.then(|| now + PAUSE)));
-        }
-        if is_over {
-            // A rank that has not been admitted by now waits for nobody.
-            self.lost.iter_mut().for_each(|(_, again)| *again = None);
-            if self.ranks.iter().all(|rank| rank.end.is_some() || rank.joins > 0) && living > 0 {
-                self.stage = Stage::Grace(now + grace);
-            }
-        }
-        for place in 0..self.lost.len() {
-            let (rank, Some(at)) = self.lost[place] else { continue };
-            if now < at || self.stop.is_some() {
-                continue;
-            }
-            self.lost[place].1 = None;
-            let Some(slot) = self.ranks.iter().position(|running| running.rank == rank) else { continue };
-            match self.spawn(rank, self.ranks[slot].joins + 1) {
-                Ok(running) => {
-                    let mut old = std::mem::replace(&mut self.ranks[slot], running);
-                    old.signal(Signal::SIGKILL);
-                    // Fails only if it was reaped already.
-                    let _ = old.child.wait();
-                    old.pipes.drain();
-                    self.lost.retain(|(lost, _)| *lost != rank);
-                }
-                Err(error) => self.output.say(format!("rank {rank} cannot be started again: {error}")),
-            }
-            break;
-        }
-        true
-    }
-
     /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
     pub(super) fn watch(&mut self, signals: &Listening, grace: Duration) -> Outcome {
         while self.ranks.iter().any(|rank| rank.end.is_none()) {
@@ -200,7 +150,8 @@ impl<'a> World<'a> {
                 Stage::Running | Stage::Killed => LOOK,
             };
             let limit = if self.deaf.is_empty() { limit } else { limit.min(AGAIN) };
-            let limit = if self.lost.iter().any(|(_, again)| again.is_some()) { limit.min(PAUSE / 4) } else { limit };
+            let limit =
+                if self.lost.iter().any(|(_, again)| again.is_some()) { limit.min(lost::PAUSE / 4) } else { limit };
             if let Some(signal) = signals.wait(limit.min(LOOK)) {
                 self.asked_to_stop(signal);
             }
@@ -401,11 +352,6 @@ fn ignores(process: Pid, signal: Signal) -> bool {
 }
 
 impl Running {
-    /// Returns whether it was lost: it was killed, or could not join the running world again.
-    fn is_lost(&self) -> bool {
-        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0)
-    }
-
     /// Returns the process group that the rank leads, while the number is still its own.
     fn group(&self) -> Option<Pid> {
         let id = i32::try_from(self.child.id()).ok()?;

@@ -18,6 +18,7 @@ impl TcpBuilder {
             machine: old.machine,
             ports: old.ports.clone(),
             is_alone: old.is_alone,
+            is_elastic: true,
             is_later: true,
             cancel: old.cancel.clone(),
             ..Settings::new(rank, world, master)

@@ -106,6 +106,17 @@ impl Synchronizer {
         }
     }
 
+    /// Refuses `what` in an elastic world: a new member would not have it.
+    pub(crate) fn check_fixed(&self, what: &str) -> Result<(), ConfigError> {
+        match self.elastic.membership {
+            None => Ok(()),
+            Some(_) => {
+                let why = "a new member would begin with another one";
+                Err(ConfigError::conflict("an elastic world", what, why, "leave out one of the two"))
+            }
+        }
+    }
+
     /// Refuses what an elastic world cannot continue.
     pub(super) fn check_elastic(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
         if self.elastic.membership.is_none() {

@@ -56,6 +56,37 @@ fn survivors_of_killed_ranks_end_the_run() {
     }
 }
 
+/// Rank 2, then rank 0 are killed and started again: they join the running world, which ends with all four.
+#[test]
+fn lost_ranks_join_the_running_world_again() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    let runs = Runs::default();
+    let common = processes(4, 20_000).replace("--train-limit 64", "--train-limit 256");
+    let flags = format!(
+        "{common} --lr 0.001 --epochs 50000 --checkpoint-every 50 --compressor topk:0.05 --feedback error --out run"
+    );
+    let launch = format!("launch --ranks 4 --elastic 2 --rejoin -- {CIFAR} {flags}");
+    let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(120));
+    let (metrics, id) = (runs.path("run/metrics.jsonl"), running.id());
+    running.wait_until(|| records(&metrics) > 10);
+    kill(children(id)[2]);
+    running.wait_said("generation 2 at step");
+    kill(children(id)[0]);
+    running.wait_said("generation 4 at step");
+    let before = records(&metrics);
+    running.wait_until(|| records(&metrics) > before + 20);
+    assert!(Command::new("kill").args(["-s", "INT", &id.to_string()]).status().unwrap().success());
+    let ended = running.end();
+    let said = &ended.stdout;
+    assert!(said.contains("generation 2: 4 ranks go on") && said.contains("generation 4: 4 ranks go on"), "{said}");
+    assert!(said.contains("interrupted at step"), "{said}\n{}", ended.stderr);
+    let steps = steps(&runs);
+    assert_eq!(steps, (0..steps.len() as u64).collect::<Vec<_>>());
+}
+
 /// Nothing changes where no rank is lost: the same bits as in a fixed world.
 #[test]
 fn an_elastic_run_without_a_loss_has_the_bits_of_a_fixed_one() {

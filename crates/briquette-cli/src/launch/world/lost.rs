@@ -1,0 +1,71 @@
+//! Ranks that an elastic world has lost, and their new start.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::{Running, Stage, World, ranks};
+use crate::launch::failure::End;
+
+/// Time from the loss of a rank to its new start.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// The most new starts of a rank.
+const MOST_JOINS: u32 = 1000;
+
+impl World<'_> {
+    /// Handles the ranks that an elastic world has lost; returns whether it goes on.
+    pub(super) fn goes_on(&mut self, now: Instant, grace: Duration) -> bool {
+        let Some(most) = self.expendable else { return false };
+        let failed: Vec<_> =
+            self.ranks.iter().filter(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end))).collect();
+        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost()) {
+            return false;
+        }
+        let known = |rank: usize| self.lost.iter().any(|(lost, _)| *lost == rank);
+        let new: Vec<_> = failed.iter().filter(|rank| !known(rank.rank)).collect();
+        let new: Vec<_> = new.iter().filter_map(|rank| Some((rank.rank, rank.joins, rank.end?.0))).collect();
+        let (living, is_over) =
+            (self.living(), self.ranks.iter().any(|rank| rank.end.is_some_and(|(end, _)| !end.failed())));
+        for (rank, joins, end) in new {
+            let again = self.plan.rejoins() && self.stop.is_none() && !is_over && joins < MOST_JOINS;
+            let then = if again { ", and it is started again" } else { "" };
+            self.output.say(format!("rank {rank} {end}; {} go on{then}", ranks(living)));
+            self.lost.push((rank, again.then(|| now + PAUSE)));
+        }
+        if is_over {
+            // A rank that has not been admitted by now waits for nobody.
+            self.lost.iter_mut().for_each(|(_, again)| *again = None);
+            if self.ranks.iter().all(|rank| rank.end.is_some() || rank.joins > 0) && living > 0 {
+                self.stage = Stage::Grace(now + grace);
+            }
+        }
+        for place in 0..self.lost.len() {
+            let (rank, Some(at)) = self.lost[place] else { continue };
+            if now < at || self.stop.is_some() {
+                continue;
+            }
+            self.lost[place].1 = None;
+            let Some(slot) = self.ranks.iter().position(|running| running.rank == rank) else { continue };
+            match self.spawn(rank, self.ranks[slot].joins + 1) {
+                Ok(running) => {
+                    let mut old = std::mem::replace(&mut self.ranks[slot], running);
+                    old.signal(Signal::SIGKILL);
+                    // Fails only if it was reaped already.
+                    let _ = old.child.wait();
+                    old.pipes.drain();
+                    self.lost.retain(|(lost, _)| *lost != rank);
+                }
+                Err(error) => self.output.say(format!("rank {rank} cannot be started again: {error}")),
+            }
+            break;
+        }
+        true
+    }
+}
+
+impl Running {
+    /// Returns whether it was lost: it was killed, or could not join the running world again.
+    pub(super) fn is_lost(&self) -> bool {
+        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0)
+    }
+}
