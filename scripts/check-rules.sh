@@ -24,10 +24,10 @@ forbid "briquette-core, briquette-sim and briquette-zoo know no framework, socke
 except=$core/config/catalogue.rs forbid "briquette-core and briquette-zoo keep nothing process-wide" \
     'static mut|static .*(Mutex|RwLock|Atomic|OnceLock|LazyLock|RefCell)|thread_local!' "$core" "$zoo"
 # Threads: only comm/local.rs, comm/background.rs and what is under them, the laws' worlds, and tests.
-threads=$(grep -rlE 'thread::(spawn|scope|Builder)' "$core" "$zoo" --include='*.rs' \
+threads=$(grep -rlE '^[^/]*thread::(spawn|scope|Builder)' "$core" "$zoo" --include='*.rs' \
     | grep -vE '/(comm/local|comm/background|laws)(\.rs$|/)|/tests\.rs$' || true)
 for file in $threads; do
-    line=$(grep -nE 'thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
+    line=$(grep -nE '^[^/]*thread::(spawn|scope|Builder)' "$file" | head -1 | cut -d: -f1)
     tests=$(grep -n '#\[cfg(test)\]' "$file" | head -1 | cut -d: -f1)
     if [ -z "$tests" ] || [ "$line" -lt "$tests" ]; then
         echo "broken: threads outside comm/local.rs and comm/background.rs: $file:$line"

@@ -305,7 +305,7 @@ impl Members {
     }
 }
 
-/// What a call to a member came to: a line, nothing but the knowledge that it accepts connections, or the reason why it failed.
+/// Result of a call to a member: a line, or nothing if it accepts connections and that was the question, or the reason of the failure.
 type Called = (usize, Result<Option<Secure>, String>);
 
 /// Connections of an election.

@@ -4,7 +4,7 @@ use briquette::core::Key;
 use briquette::core::error::ConfigError;
 use briquette_datasets::{EpochPlan, Shards};
 
-/// How the samples of an epoch are dealt to the ranks of the current world.
+/// Deal of the samples of an epoch to the ranks of the current world.
 ///
 /// The *position* of a run counts the steps of its current world's size since its beginning. The steps of an epoch that began in a larger
 /// or smaller world are the last ones of that epoch.

@@ -29,7 +29,7 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     }
 }
 
-/// What a new member learns from the others.
+/// Position of a run, which a new member receives from the others.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Handover {
     pub(super) start: Start,

@@ -324,23 +324,27 @@ pub(super) fn successor(
     policy: Policy,
     (coordinator, attempt): (MemberId, u64),
 ) -> Result<Next, MembershipError> {
-    let highest = reports.values().map(|standing| standing.step).max().unwrap_or_default();
+    let has_state = || reports.values().filter(|standing| !standing.is_new);
+    let highest = has_state().map(|standing| standing.step).max().unwrap_or_default();
     // A member at the step before is in doubt and commits. If it is not, it has discarded that step with others: those who
     // committed were out of reach then, and the discard stands.
-    let discarded = reports.values().any(|standing| standing.step + 1 == highest && !standing.in_doubt);
+    let discarded = has_state().any(|standing| standing.step + 1 == highest && !standing.in_doubt);
     let step = if discarded { highest - 1 } else { highest };
-    let commits_to = |standing: &Standing| !discarded && standing.in_doubt && standing.step + 1 == step;
-    let stays = |member: &MemberId| reports.get(member).is_some_and(|s| s.step == step || commits_to(s));
+    let commits_to = |s: &Standing| !s.is_new && !discarded && s.in_doubt && s.step + 1 == step;
+    let fits = |s: &Standing| !s.is_new && s.step == step || commits_to(s);
+    let stays = |member: &MemberId| reports.get(member).is_some_and(fits);
     let number = generation.number;
     let rank = generation.rank_of(coordinator).unwrap_or(usize::MAX);
+    let members: Vec<MemberId> = generation.members.iter().copied().filter(stays).collect();
+    let is_new = |member: &MemberId| reports.get(member).is_some_and(|standing| standing.is_new);
+    let living: Vec<MemberId> = generation.members.iter().copied().filter(|m| stays(m) || is_new(m)).collect();
+    if !formed.is_quorum(&living) || members.len() < policy.fewest.max(1) {
+        let [living, of] = [&living, &formed.members].map(Vec::len);
+        return Err(MembershipError::Minority { rank, generation: number, living, members: of, fewest: policy.fewest });
+    }
     if !stays(&coordinator) {
         let reason = format!("others have discarded step {step}, which it has committed");
         return Err(MembershipError::Fenced { rank, generation: number, reason });
-    }
-    let members: Vec<MemberId> = generation.members.iter().copied().filter(stays).collect();
-    if !formed.may_continue_with(&members, &policy) {
-        let [living, of] = [&members, &formed.members].map(Vec::len);
-        return Err(MembershipError::Minority { rank, generation: number, living, members: of, fewest: policy.fewest });
     }
     let commits = members.iter().any(|member| commits_to(&reports[member]));
     let (generation, candidates) = (Generation { number: number + 1, members }, Vec::new());

@@ -61,12 +61,11 @@ impl Generation {
         self.members.iter().position(|other| *other == member)
     }
 
-    /// Returns whether these members may form the next generation.
-    pub fn may_continue_with(&self, members: &[MemberId], policy: &Policy) -> bool {
-        let known = members.iter().filter(|member| self.members.contains(member)).count();
-        let has_first = self.members.first().is_some_and(|first| members.contains(first));
-        let is_quorum = 2 * known > self.members.len() || 2 * known == self.members.len() && has_first;
-        is_quorum && members.len() >= policy.fewest
+    /// Returns whether these members, who are alive, are a quorum of this generation.
+    pub fn is_quorum(&self, living: &[MemberId]) -> bool {
+        let known = living.iter().filter(|member| self.members.contains(member)).count();
+        let has_first = self.members.first().is_some_and(|first| living.contains(first));
+        2 * known > self.members.len() || 2 * known == self.members.len() && has_first
     }
 }
 
@@ -93,6 +92,8 @@ pub struct Standing {
     pub step: u64,
     /// Set if the vote on the next step failed, so that other members may have committed it.
     pub in_doubt: bool,
+    /// Set for a new member that has not received its state. It counts for the quorum, and cannot go on.
+    pub is_new: bool,
 }
 
 /// A process that asks to become a member.
@@ -100,7 +101,7 @@ pub struct Standing {
 pub struct Candidate {
     /// Its identity.
     pub member: MemberId,
-    /// Where it can be reached, in a form that the transport knows.
+    /// Its address, in a form that the transport knows.
     pub address: String,
 }
 

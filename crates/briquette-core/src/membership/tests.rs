@@ -7,7 +7,7 @@ use rand::Rng;
 use super::*;
 use crate::Key;
 
-/// What happens at a time.
+/// An event.
 #[derive(Debug, Clone, PartialEq)]
 enum Due {
     Deliver {
@@ -84,7 +84,7 @@ impl Simulation {
             count: 0,
             elections: (0..MEMBERS).map(|member| Election::new(id(member), generation.clone(), policy)).collect(),
             lives: vec![Life::Trains; MEMBERS],
-            standings: vec![Standing { step: 7, in_doubt: false }; MEMBERS],
+            standings: vec![Standing { step: 7, in_doubt: false, is_new: false }; MEMBERS],
             cut: BTreeSet::new(),
             looks: vec![-1.0; MEMBERS],
             queued: vec![Vec::new(); MEMBERS],
@@ -114,9 +114,9 @@ impl Simulation {
             let coin = (self.rng)() < 0.5;
             let step = self.standings[member].step;
             self.standings[member] = match (committed, coin) {
-                (true, true) => Standing { step: step + 1, in_doubt: false },
-                (true, false) | (false, true) => Standing { step, in_doubt: true },
-                (false, false) => Standing { step, in_doubt: false },
+                (true, true) => Standing { step: step + 1, in_doubt: false, is_new: false },
+                (true, false) | (false, true) => Standing { step, in_doubt: true, is_new: false },
+                (false, false) => Standing { step, in_doubt: false, is_new: false },
             };
             let after = (self.rng)() * 3.0;
             self.at(after, Due::Notice(member));
@@ -190,7 +190,7 @@ impl Simulation {
             self.lives[member] = Life::Trains;
             let standing = self.standings[member];
             let step = standing.step + u64::from(standing.in_doubt && next.commits);
-            self.standings[member] = Standing { step, in_doubt: false };
+            self.standings[member] = Standing { step, in_doubt: false, is_new: false };
             steps.insert(step);
         }
         assert!(steps.iter().all(|step| *step == next.step), "{steps:?} in {next:?}\n{}", self.log);
@@ -340,7 +340,9 @@ fn generation(members: &[u64]) -> Generation {
 }
 
 fn next(standings: &[(u64, u64, bool)], members: &[u64], fewest: usize) -> Result<Next, MembershipError> {
-    let reports = standings.iter().map(|&(member, step, in_doubt)| (MemberId(member), Standing { step, in_doubt }));
+    let reports = standings
+        .iter()
+        .map(|&(member, step, in_doubt)| (MemberId(member), Standing { step, in_doubt, is_new: false }));
     let (generation, policy) = (generation(members), Policy { fewest, patience: 1.0 });
     let coordinator = MemberId(standings[0].0);
     election::successor((&generation, &generation), &reports.collect(), policy, (coordinator, 1))
@@ -368,6 +370,23 @@ fn a_quorum_is_more_than_half_or_half_with_the_first_member() {
     assert!(may(&[2, 3, 4], 3) && !may(&[1, 4], 3));
     let text = next(&[(3, 7, false), (4, 7, false)], &[1, 2, 3, 4], 1).unwrap_err().to_string();
     assert!(text.starts_with("rank 2 of generation 4 reaches 2 of 4 members"), "{text}");
+}
+
+/// Members 1 and 2 of four are alive, and a new one without state, which counts for the quorum and does not go on.
+#[test]
+fn golden_a_new_member_counts_and_cannot_go_on() {
+    let reports = |first: u64| {
+        let standing = |is_new| Standing { step: if is_new { 0 } else { 7 }, in_doubt: false, is_new };
+        BTreeMap::from([
+            (MemberId(first), standing(false)),
+            (MemberId(3), standing(false)),
+            (MemberId(4), standing(true)),
+        ])
+    };
+    let (all, policy) = (generation(&[1, 2, 3, 4]), Policy { fewest: 1, patience: 1.0 });
+    let next = |first| election::successor((&all, &all), &reports(first), policy, (MemberId(first), 1)).unwrap();
+    assert_eq!((next(2).generation.members, next(2).step), (vec![MemberId(2), MemberId(3)], 7));
+    assert_eq!(next(1).generation.members, [MemberId(1), MemberId(3)]);
 }
 
 /// A coordinator is lost after one of three members has heard its announcement.
@@ -407,7 +426,7 @@ fn golden_a_candidate_becomes_the_last_member() {
         let mut members: Vec<_> =
             all.members.iter().map(|member| Election::new(*member, all.clone(), policy)).collect();
         for (member, candidates) in members.iter_mut().zip([Some(vec![]), Some(vec![candidate.clone()]), third]) {
-            member.begin(Standing { step: 5, in_doubt: false }, candidates, 0.0);
+            member.begin(Standing { step: 5, in_doubt: false, is_new: false }, candidates, 0.0);
         }
         for rank in [1, 2] {
             let Some(Action::Send { to: MemberId(1), message }) = members[rank].next_action() else {

@@ -6,7 +6,7 @@ use crate::error::{ReduceError, SyncError};
 use crate::seam::Momenta;
 use crate::sync::Agreement;
 
-/// Whether ranks vote, and the exchange whose vote failed.
+/// The vote: its setting, and the exchange whose vote failed.
 #[derive(Debug, Default)]
 pub(super) struct Vote {
     votes: bool,

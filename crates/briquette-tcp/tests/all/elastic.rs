@@ -14,7 +14,7 @@ use crate::common::{PATIENT, certificates};
 const STEPS: u64 = 12;
 const POLICY: Policy = Policy { fewest: 1, patience: 20.0 };
 
-/// What a member saw.
+/// Steps and generations of a member.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Seen {
     /// World and sum of ranks + 1 of each committed step.
@@ -54,7 +54,7 @@ fn member(
                 assert!(is_loss(&error), "{error}");
                 let begin = Instant::now();
                 let Regrouped { session, before, commits, .. } =
-                    members.regroup(Standing { step: committed, in_doubt }, false)?;
+                    members.regroup(Standing { step: committed, in_doubt, is_new: false }, false)?;
                 comm = session;
                 if in_doubt && commits {
                     seen.steps.push((world, (1..=world).sum::<usize>() as f64));
@@ -68,7 +68,7 @@ fn member(
     // A member that is in doubt about the last step needs the others.
     while let Err(error) = comm.barrier() {
         assert!(is_loss(&error), "{error}");
-        match members.regroup(Standing { step: committed, in_doubt: false }, false) {
+        match members.regroup(Standing { step: committed, in_doubt: false, is_new: false }, false) {
             Ok(next) => comm = next.session,
             Err(_) => break,
         }
@@ -162,7 +162,7 @@ fn until_it_has_grown((mut comm, mut members): (Session, Members), is_new: bool,
         committed[0] += 1.0;
         worlds.push(comm.world());
         if waiting[0] > 0.0 {
-            let standing = Standing { step: committed[0] as u64, in_doubt: false };
+            let standing = Standing { step: committed[0] as u64, in_doubt: false, is_new: false };
             let next = members.regroup(standing, true).unwrap();
             newcomers = next.before.len() < next.generation.members.len();
             comm = next.session;

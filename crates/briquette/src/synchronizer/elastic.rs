@@ -211,10 +211,22 @@ impl Synchronizer {
         self.elastic.hands_over = false;
         *self.comm.scope() = Scope { operation: "hand-over", step: 0, bucket: None };
         let joined = joined.and_then(|module| self.hand_over_state(is_new, &own).map(|()| module));
-        let joined = joined.map_err(|error| if is_new { error } else { self.without_new(error) });
+        let joined =
+            joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
         self.computing();
         let loaded = if is_new { Ok(()) } else { self.load_strategy(&own) };
         joined.and_then(|module| loaded.map(|()| module))
+    }
+
+    /// Takes part in the next election without a state, if a rank was lost: the others need its vote. Returns the error.
+    fn give_up_entering(&mut self, error: Error) -> Error {
+        if self.is_survivable(&error)
+            && let Some(membership) = &mut self.elastic.membership
+        {
+            // It cannot go on, whatever the others decide.
+            let _ = membership.regroup(Standing { is_new: true, ..Standing::default() }, false);
+        }
+        error
     }
 
     /// Returns the loss of a new member in place of an error that is its own: the others go on without it.
@@ -269,7 +281,7 @@ impl Synchronizer {
     /// Forms the next world with the other members, and converts this rank's state to it. Returns the exchange in doubt if it is
     /// committed, and whether there are new members.
     fn next_world<M: Module>(&mut self, module: &M, admits: bool) -> Result<(Option<Exchanged>, bool), Error> {
-        let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt() };
+        let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt(), is_new: false };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
         let regrouped = membership.regroup(standing, admits)?;

@@ -14,7 +14,7 @@ use crate::common::*;
 
 const STEPS: u64 = 4;
 
-/// What a rank has at the end.
+/// State of a rank at the end.
 #[derive(Debug, Clone, PartialEq)]
 struct End {
     bits: Vec<(String, Vec<u32>)>,
