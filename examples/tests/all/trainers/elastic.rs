@@ -74,6 +74,9 @@ fn lost_ranks_join_the_running_world_again() {
     running.wait_until(|| records(&metrics) > 10);
     kill(children(id)[2]);
     running.wait_said("generation 2 at step");
+    // The new member has its state.
+    let before = records(&metrics);
+    running.wait_until(|| records(&metrics) > before + 3);
     kill(children(id)[0]);
     running.wait_said("generation 4 at step");
     let before = records(&metrics);
