@@ -10,6 +10,7 @@ twice, or if a process has more descriptors at the end than 20 above its first c
 """
 
 import argparse
+import collections
 import csv
 import datetime
 import json
@@ -76,7 +77,7 @@ def main():
     log = open(work / "log", "w")
     world = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
     metrics, rng = work / "run/metrics.jsonl", random.Random(args.seed)
-    stalls, first, last, kills = [], {}, {}, 0
+    stalls, first, last, seen, kills = [], {}, {}, collections.Counter(), 0
     said = lambda: (work / "log").read_text()
     try:
         begin, next_kill = time.monotonic(), 10.0
@@ -93,6 +94,7 @@ def main():
                 continue
             for rank, pid in ranks.items():
                 last[pid] = resources(pid)
+                seen[pid] += 1
                 first.setdefault(pid, last[pid])
             victim = rng.choice(sorted(ranks))
             before, killed = lines(metrics), time.monotonic()
@@ -118,7 +120,8 @@ def main():
     if grown:
         problems.append(f"descriptors grow: {grown}")
     model = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    age = max(last, key=lambda pid: sum(1 for _ in [pid]) * (last[pid][1])) if last else None
+    # The process that was there for most of the kills.
+    age = max(seen, key=seen.get) if seen else None
     row = {
         "ranks": args.ranks,
         "seconds": args.seconds,
