@@ -59,7 +59,7 @@ all ranks; so does Ctrl-\\ (SIGQUIT) at once. When a rank fails, the others have
 long again SIGKILL.
 
 Exit codes:
-  0            all ranks ended well
+  0            all ranks ended well, or with --elastic those that were not lost
   a rank's     that of the rank that failed first; 128 + signal if a signal killed it
   128 + signal the launcher was told to stop (130: Ctrl-C), and ranks did not all end with 0
   2            the command line asks for something impossible; nothing was started

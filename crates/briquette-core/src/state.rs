@@ -93,6 +93,9 @@ pub enum OnResize {
     /// As `Spread`, for a part of the update that waits for a later step (a residual). In a world that continues after a rank is
     /// lost, the survivors multiply it by new world size / old world size, so that it keeps its weight in the mean.
     Waits,
+    /// As `Spread`, for a vector that has a meaning on its own rank alone (a velocity). In a world that continues after a rank is lost,
+    /// the survivors keep it.
+    Keep,
     /// The vector is dropped: it is empty, as before the first exchange.
     Drop,
 }
@@ -207,7 +210,7 @@ impl State {
         self.for_each_own(own, |_, resize, values| match resize {
             OnResize::Waits => values.iter_mut().for_each(|value| *value *= weight),
             OnResize::Drop => values.clear(),
-            OnResize::Spread => {}
+            OnResize::Keep | OnResize::Spread => {}
         });
     }
 

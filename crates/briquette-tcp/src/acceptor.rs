@@ -40,13 +40,15 @@ pub(crate) fn accept(listeners: Vec<TcpListener>, settings: Arc<Settings>) -> Ca
     calls
 }
 
+/// A caller, or the problem of its handshake, which is absent if it is expected.
+type Handshaken = Result<Caller<Secure>, Option<String>>;
+
 struct Acceptor {
     settings: Arc<Settings>,
     sender: mpsc::Sender<Call>,
     /// Peers whose handshakes are in progress, oldest first.
     pending: VecDeque<PendingHandshake>,
-    /// The problem of a handshake is absent if it is expected.
-    handshakes: JoinSet<(SocketAddr, Result<Caller<Secure>, Option<String>>)>,
+    handshakes: JoinSet<(SocketAddr, Handshaken)>,
     refused: RefusedPeers,
     /// Time since which no connection could be accepted although no handshake uses a file descriptor.
     exhausted: Option<Instant>,

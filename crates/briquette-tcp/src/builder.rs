@@ -306,7 +306,7 @@ impl TcpBuilder {
         Ok(Tcp::new(Parts { channels, shared, commands, control, deadline, limits, clock }))
     }
 
-    fn check(&self) -> Result<(), JoinError> {
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
         let Settings { rank, world, master, listener, listen, token, ports, .. } = &self.settings;
         let problem = |text: String| Err(JoinError::Settings(text));
         if let Some(ports) = ports.as_ref().filter(|ports| ports.is_empty() || *ports.start() == 0) {

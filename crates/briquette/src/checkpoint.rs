@@ -162,7 +162,7 @@ impl Synchronizer {
         }
         state.for_each_own(&own, |name, resize, values| match (resize, &saved[..]) {
             (OnResize::Drop, _) | (_, []) => values.clear(),
-            (OnResize::Spread | OnResize::Waits, saved) => {
+            (OnResize::Spread | OnResize::Waits | OnResize::Keep, saved) => {
                 let mut sums = vec![0.0_f64; values.len()];
                 for other in saved {
                     let theirs = other.f32s(name, Some(sums.len())).unwrap_or_default();

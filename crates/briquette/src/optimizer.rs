@@ -182,6 +182,9 @@ impl DistributedOptimizer {
             // The other ranks proceed to their first step and would wait for this one.
             self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         }
+        if self.background {
+            self.sync.check_fixed("background saving")?;
+        }
         if let Some(average) = &mut self.average {
             self.sync.check_replicas_equal("an iterate average")?;
             self.sync.check_fixed("an iterate average")?;

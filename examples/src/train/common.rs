@@ -33,7 +33,8 @@ pub(super) fn compared(
     let Value::Object(flags) = serde_json::to_value(settings)? else { bail!("settings are a table") };
     let flags = flags.into_iter().filter(|(flag, value)| !NOT_FLAGS.contains(&flag.as_str()) && !value.is_null());
     let mut flags: Vec<_> = flags.collect();
-    flags.retain(|(flag, _)| !OF_A_RANK.contains(&flag.as_str()));
+    // The number of ranks is compared as the size of the world, which changes in an elastic one.
+    flags.retain(|(flag, _)| !OF_A_RANK.contains(&flag.as_str()) && flag != "ranks");
     flags.sort_by_key(|(flag, _)| !FIRST.contains(&flag.as_str()));
     for (flag, value) in flags {
         let (name, value) = (format!("--{flag}"), value.as_str().map_or_else(|| value.to_string(), str::to_owned));

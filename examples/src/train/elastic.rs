@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::error::CommError;
+use briquette::core::membership::MembershipError;
 use briquette::{DistributedOptimizer, Error};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     let refused = [
         ("--server", settings.server.is_some()),
         ("--non-iid", settings.non_iid.is_some()),
+        ("--background-saving", settings.background_saving == Some(crate::spec::Toggle::On)),
+        ("--average-from", settings.average_from.is_some()),
         ("--record-frames", settings.record_frames == Some(crate::spec::Toggle::On)),
     ];
     match refused.into_iter().find(|(_, given)| *given) {
@@ -62,6 +65,37 @@ impl<T: Task> Rank<'_, T> {
         Ok(self.optim.synchronizer_mut().recover(model(&self.model)?, error)?)
     }
 
+    /// Opens the run's files if this rank has become rank 0. A former rank 0 that is suspended still holds them: then they are tried again at
+    /// the end of each epoch.
+    pub(super) fn take_files(&mut self) {
+        if self.rank != 0 || self.files.is_some() || self.generation.is_none_or(|number| number == 0) {
+            return;
+        }
+        let settings = self.run.settings;
+        let written = Written::EachStepBefore(self.step());
+        let directory = RunDirectory::take_over(&settings.out);
+        let files = directory.and_then(|directory| directory.resume(settings, self.start.run.as_deref(), written));
+        match files {
+            Ok(files) => self.files = Some(files),
+            Err(error) => tracing::warn!("rank 0 cannot take the run's files yet, and records nothing: {error:#}"),
+        }
+    }
+
+    /// Returns whether every rank has ended the run: a rank that leaves at once may leave another one in doubt about the last step. If not,
+    /// this rank is in the next world.
+    pub(super) fn is_complete_everywhere(&mut self) -> Result<bool> {
+        if self.generation.is_none() {
+            return Ok(true);
+        }
+        let Err(error) = self.optim.synchronizer_mut().session().barrier() else { return Ok(true) };
+        match self.optim.synchronizer_mut().recover(model(&self.model)?, error.into()) {
+            Ok(()) => Ok(false),
+            // The others have passed the barrier and left.
+            Err(Error::Membership(MembershipError::Minority { .. })) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Returns whether an epoch or the run ends here.
     pub(super) fn is_at_an_end(&self) -> bool {
         self.position() > 0 && (self.position() == self.end || self.is_between_epochs(1))
@@ -82,12 +116,10 @@ impl<T: Task> Rank<'_, T> {
         self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
         if rank == 0 && self.rank != 0 {
             run.control.leads.store(true, Ordering::Relaxed);
-            let directory = RunDirectory::take_over(&run.settings.out)?;
-            let written = Written::EachStepBefore(self.step());
-            self.files = Some(directory.resume(run.settings, self.start.run.as_deref(), written)?);
             self.bar = run.progress_bar(0, self.end);
         }
         (self.rank, self.generation) = (rank, number);
+        self.take_files();
         // What was evaluated or saved here is done again: others may not have come that far.
         self.totals.evaluated = None;
         self.bar.set_length(self.end);

@@ -101,11 +101,12 @@ impl<T: Task> Rank<'_, T> {
             }
             self.end_epoch()?;
         }
-        Ok(Some((false, self.agreed_totals()?)))
+        let totals = self.agreed_totals()?;
+        Ok(self.is_complete_everywhere()?.then_some((false, totals)))
     }
 
     pub(super) fn is_between_epochs(&self, every: u64) -> bool {
-        self.position().is_multiple_of(self.deal.steps_per_epoch.saturating_mul(every))
+        self.deal.is_between_epochs(self.position(), every)
     }
 
     /// Returns whether an evaluation is due at this position, the end of an epoch or of the run, and has not been made.
@@ -117,6 +118,7 @@ impl<T: Task> Rank<'_, T> {
     }
 
     pub(super) fn end_epoch(&mut self) -> Result<()> {
+        self.take_files();
         if self.unevaluated() {
             self.evaluate()?;
         }
@@ -141,7 +143,12 @@ impl<T: Task> Rank<'_, T> {
         let indices = plan.indices(self.deal.step(plan, position), self.rank);
         let model = self.model.take().context("the model was lost with an earlier error")?;
         let mut grads = GradientsParams::new();
-        let lr = run.settings.schedule.at(run.settings.lr, position, run.end(0, self.deal.steps_per_epoch));
+        // --steps counts steps, whatever their size.
+        let (at, total) = match run.settings.steps.filter(|_| self.generation.is_some_and(|number| number > 0)) {
+            Some(steps) => (step, steps),
+            None => (position, run.end(0, self.deal.steps_per_epoch)),
+        };
+        let lr = run.settings.schedule.at(run.settings.lr, at, total);
         self.optim.record_samples(indices.len());
         self.optim.record_learning_rate(lr);
         if !indices.is_empty() {

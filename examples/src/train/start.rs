@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use briquette::optim::IterateAverageConfig;
 use briquette::sim::SessionExt;
-use briquette::{Checkpoint, DistributedOptimizer};
+use briquette::{Checkpoint, DistributedOptimizer, WorldChange};
 
 use briquette_tcp::Members;
 use burn::tensor::Device;
@@ -207,7 +207,10 @@ impl<T: Task> Run<'_, T> {
             let note = checkpoint.note(TOTALS).ok_or("it was not written by this trainer: it has no totals")?;
             serde_json::from_str(note).map_err(|error| format!("its totals cannot be read: {error}"))
         };
-        let change = self.control.world_change.unwrap_or_default();
+        // The launcher may start a world again that had lost ranks.
+        let is_elastic = self.control.place.as_ref().is_some_and(|place| place.elastic.is_some());
+        let default = if is_elastic { WorldChange::SpreadResiduals } else { WorldChange::default() };
+        let change = self.control.world_change.unwrap_or(default);
         let found = optim.resume(model, &self.checkpoints(), change, accept);
         let (model, checkpoint, totals) = found.with_context(|| format!("--resume {}", self.settings.out.display()))?;
         let step = optim.synchronizer().step();

@@ -65,6 +65,10 @@ impl Plan {
         if let Some(fewest) = elastic.filter(|fewest| *fewest > nodes * local) {
             return usage(format!("--elastic {fewest}: the world has {} ranks at its start", nodes * local));
         }
+        let last = usize::from(launch.port.unwrap_or(0)) + nodes * local;
+        if launch.rejoin && nodes > 1 && last > usize::from(u16::MAX) {
+            return usage(format!("--rejoin needs the ports after --port up to {last}, and the last port is 65535"));
+        }
         if nodes > 1 && launch.token_file.is_none() {
             return usage(
                 "more than one node needs --token-file FILE, a secret that all ranks share: make it once with `(umask \

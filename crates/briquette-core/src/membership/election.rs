@@ -255,6 +255,10 @@ impl Election {
         self.dead.push(member);
         self.reports.remove(&member);
         if self.phase == Phase::Follows(member) {
+            if self.standing.is_new {
+                // It counted for that coordinator, and may not count for another one.
+                return self.fence(format!("it had no state yet, and {member} was lost"));
+            }
             self.report(now);
         }
     }
@@ -352,11 +356,13 @@ pub(super) fn successor(
 }
 
 impl Next {
-    /// Adds candidates, in the order of their identities.
+    /// Adds candidates, in the order of their identities, and at most as many as there are members: if all of them are lost before they
+    /// have their state, the others are half of this generation, with its first member.
     fn admit(&mut self, mut candidates: Vec<Candidate>) {
         candidates.sort_by_key(|candidate| candidate.member);
         candidates.dedup_by_key(|candidate| candidate.member);
         candidates.retain(|candidate| self.generation.rank_of(candidate.member).is_none());
+        candidates.truncate(self.generation.members.len());
         self.generation.members.extend(candidates.iter().map(|candidate| candidate.member));
         self.candidates = candidates;
     }

@@ -51,6 +51,8 @@ impl std::fmt::Debug for Shared {
 
 #[derive(Default)]
 struct World {
+    /// Number of the last generation that was decided.
+    decided: u64,
     dead: Vec<MemberId>,
     reports: BTreeMap<MemberId, Standing>,
     /// The generation that is being formed, with the sessions that its members have not taken yet.
@@ -99,6 +101,7 @@ impl Threads {
             Ok(next) => {
                 let sessions = (self.shared.sessions)(next.generation.members.len());
                 let sessions = next.generation.members.iter().copied().zip(sessions).collect();
+                world.decided = next.generation.number;
                 world.next = Some((next, sessions));
             }
             Err(error) => world.ended = Some(error),
@@ -132,6 +135,11 @@ impl Regroup for Threads {
         // Members of the generation before may not have left it yet.
         while world.next.is_some() {
             world = shared.changed.wait(world).unwrap_or_else(PoisonError::into_inner);
+        }
+        if world.decided > self.generation.number {
+            let (rank, generation) = (self.generation.rank_of(self.me).unwrap_or_default(), self.generation.number);
+            let reason = format!("generation {} is without it", world.decided);
+            return Err(MembershipError::Fenced { rank, generation, reason });
         }
         world.reports.insert(self.me, standing);
         loop {

@@ -155,7 +155,7 @@ fn golden_what_waits_keeps_its_weight_when_a_rank_is_lost() {
         let mut state = State::default();
         for (name, resize, value) in [
             ("residual", OnResize::Waits, values[0]),
-            ("velocity", OnResize::Spread, values[1]),
+            ("velocity", OnResize::Keep, values[1]),
             ("in flight", OnResize::Drop, values[2]),
         ] {
             state.put_at(Place::PerRank(resize), name, vec![value]);

@@ -293,7 +293,7 @@ impl<R: Reducer> MomentumCorrection<R> {
 
 stateful! {
     impl<R: Reducer> Stateful for MomentumCorrection<R> {
-        velocity: vector("velocity").rank_local(Spread),
+        velocity: vector("velocity").rank_local(Keep),
         pending: vector("residual").exactly_like("velocity").rank_local(Waits),
         inner: part("inner"),
     }

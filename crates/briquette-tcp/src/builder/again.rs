@@ -20,7 +20,8 @@ impl TcpBuilder {
             is_alone: old.is_alone,
             is_elastic: true,
             is_later: true,
-            cancel: old.cancel.clone(),
+            // A request to stop must not keep a generation from forming: it saves.
+            cancel: None,
             ..Settings::new(rank, world, master)
         };
         let TcpBuilder { deadline, pulse, limits, .. } = *self;

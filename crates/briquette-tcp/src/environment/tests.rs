@@ -25,7 +25,7 @@ fn what_is_written_is_read_again() {
         tls: Some("certs".into()),
         launch: Some("7d1f".into()),
         restart: 2,
-        elastic: None,
+        elastic: Some(Elastic { fewest: 2, members: vec!["host1:29501".into(), "host2:29502".into()], joins: true }),
     };
     let set = written.variables();
     let set: Vec<_> = set.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as Wall};
 
 use briquette_core::Session;
 use briquette_core::membership::{Election, MemberId, Next, Policy};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Members, draw_id, host, listen};
 use crate::acceptor::{Calls, accept};
@@ -19,6 +19,8 @@ use crate::settings::Settings;
 
 /// Time after which a candidate asks again: the member that noted it may have been lost.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Connect timeout of a member.
+const CONNECT: Duration = Duration::from_secs(5);
 /// Pause between two rounds of calls to the members.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -38,6 +40,7 @@ impl TcpBuilder {
     /// [`JoinError::Incomplete`] if no member has admitted this process until the [rendezvous timeout](Self::join_deadline);
     /// [`JoinError::Refused`] if a member refuses it.
     pub fn join_running(mut self, policy: Policy) -> Result<(Session, Members), JoinError> {
+        self.check()?;
         let (rank, world) = (self.settings.rank, self.settings.world);
         let system = |what| move |source| JoinError::system(rank, world, what)(source);
         self.run_name = self.settings.name.clone().unwrap_or_default();
@@ -46,7 +49,7 @@ impl TcpBuilder {
         let runtime = runtime.map_err(system("start its control thread"))?;
         let calls = Arc::new(self.of_calls());
         let deadline = Instant::now() + self.settings.join_deadline;
-        let (listener, admission) = runtime.block_on(calls.unless_cancelled(self.ask(me, &calls, deadline)))?;
+        let (listener, admission) = runtime.block_on(self.settings.unless_cancelled(self.ask(me, &calls, deadline)))?;
         drop(runtime);
         let Admission { next, known, run } = admission;
         let mut members = Members {
@@ -99,7 +102,7 @@ impl TcpBuilder {
                         continue;
                     }
                 }
-                if let Some(admission) = admitted(calls, deadline.min(Instant::now() + AGAIN)).await {
+                if let Some(admission) = admitted(calls, me, deadline.min(Instant::now() + AGAIN)).await {
                     let listener = listener.try_clone();
                     return listener.map(|listener| (listener, admission)).map_err(JoinError::system(
                         rank,
@@ -121,7 +124,8 @@ impl TcpBuilder {
         seed: &str,
         settings: &Arc<Settings>,
     ) -> Result<(TcpListener, u16, Calls), std::io::Error> {
-        let here = tokio::net::TcpStream::connect(seed).await?.local_addr()?;
+        let connected = timeout(CONNECT, tokio::net::TcpStream::connect(seed)).await;
+        let here = connected.map_err(|_| std::io::Error::other("no answer"))??.local_addr()?;
         let given = self.member_address(self.settings.rank).filter(|given| host(given) == host(&here.to_string()));
         // The port of the rank in whose place it joins may be in use.
         let listener = listen(&here.to_string(), given).or_else(|_| listen(&here.to_string(), None))?;
@@ -134,13 +138,16 @@ impl TcpBuilder {
 }
 
 /// Waits until the coordinator of a generation calls.
-async fn admitted(calls: &mut Calls, until: Instant) -> Option<Admission> {
+async fn admitted(calls: &mut Calls, me: MemberId, until: Instant) -> Option<Admission> {
     while let Ok(Some(call)) = timeout_at(until, calls.recv()).await {
         let Ok((caller, _)) = call else { continue };
         let Ok(stream) = caller.welcome().await else { continue };
         let mut line = Lines::new();
         line.add(0, stream);
-        if let Ok((_, Event::Said(Message::Admit { next, known, run }))) = timeout_at(until, line.next()).await {
+        // The one before at this port may have been meant.
+        if let Ok((_, Event::Said(Message::Admit { next, known, run }))) = timeout_at(until, line.next()).await
+            && next.generation.rank_of(me).is_some()
+        {
             return Some(Admission { next, known, run });
         }
     }

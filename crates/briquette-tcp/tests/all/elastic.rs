@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_core::membership::{MembershipError, Policy, Regroup, Regrouped, Standing, is_loss};
-use briquette_tcp::{Certificates, Members, TcpBuilder};
+use briquette_tcp::{Certificates, Members, TcpBuilder, Token};
 
 use crate::common::{PATIENT, certificates};
 
@@ -219,4 +219,11 @@ fn a_candidate_without_a_world_or_its_token_is_refused() {
     let alone = TcpBuilder::new(0, 2, "127.0.0.1:1").join_deadline(Duration::from_secs(1)).members([free.clone()]);
     let text = join(alone);
     assert!(text.contains("no member has admitted this process") && text.contains(free), "{text}");
+    // A member that waits for candidates, with another token.
+    let master = free_addresses(1).remove(0);
+    let own = TcpBuilder::new(0, 1, &master).members([free.clone()]).token(Token::new("a secret of sixteen"));
+    let (_session, members) = own.join_elastic(POLICY).unwrap();
+    let other = TcpBuilder::new(0, 2, &master).join_deadline(Duration::from_secs(2)).members([free.clone()]);
+    let text = join(other.token(Token::new("another of sixteen")));
+    assert!(text.contains("the token is wrong") && !members.has_candidates(), "{text}");
 }

@@ -102,8 +102,11 @@ impl DistributedOptimizer {
                 };
                 let handed = self.hand_over(false, module.clone());
                 let module = flat::write_bytes(module, Part::Buffers, &buffers).unwrap_or_else(|module| module);
-                let kept = handed.and_then(|_| self.sync.keep_buffers(&module));
-                kept.map_or_else(|error| Err(keeping((module.clone(), error))), |()| Ok(module.clone()))
+                let kept = self.sync.keep_buffers(&module);
+                match handed.and_then(|_| kept) {
+                    Ok(()) => Ok(module),
+                    Err(error) => Err(keeping((module, error))),
+                }
             }
             Err(error) => Err(keeping((module, error))),
         }

@@ -3,7 +3,7 @@
 use briquette_core::comm::Scope;
 use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
 use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
-use briquette_core::state::State;
+use briquette_core::state::{OnResize, State};
 use briquette_core::step::Exchanged;
 use briquette_core::sync::{Agrees, StopFlags, SyncStrategy};
 use burn::module::Module;
@@ -41,12 +41,14 @@ impl Elastic {
         if has_candidates { StopFlags::CANDIDATE } else { StopFlags::NONE }
     }
 
-    /// Leaves out of a comparison with new members what depends on the steps that were made: settings of a part or a size of the run,
-    /// and the optimizer's answer to test gradients.
-    pub(super) fn narrow(&self, identity: &mut Identity) {
+    /// Returns what ranks compare. With new members, this leaves out what depends on the steps that were made: settings of a part or a
+    /// size of the run, and the optimizer's answer to test gradients.
+    pub(super) fn compared(&self, identity: &Identity) -> Identity {
+        let mut compared = identity.clone();
         if self.hands_over {
-            (identity.part, identity.size, identity.optimizer) = Default::default();
+            (compared.part, compared.size, compared.optimizer) = Default::default();
         }
+        compared
     }
 }
 
@@ -131,6 +133,17 @@ impl Synchronizer {
             let why = "its survivors compute a step again, and ranks of this strategy are at different parameters";
             return conflict("a strategy other than every-step", why, "use every-step");
         }
+        let (mut own, mut coupled) = (State::default(), None);
+        own.put_part("strategy", strategy);
+        own.clone().for_each_own(&own, |name, resize, _| {
+            if !matches!(resize, OnResize::Waits | OnResize::Keep) {
+                coupled = Some(name.to_owned());
+            }
+        });
+        if let Some(name) = coupled {
+            let why = "without a lost rank's share, it does not agree with what the others keep of it";
+            return conflict(&format!("the rank-local state `{name}`"), why, "use feedback error, momentum or none");
+        }
         if self.config.channels() > 0 || self.config.during_backward() {
             let why = "an exchange in the background cannot be repeated";
             return conflict("exchanges in the background", why, "leave out during_backward and delayed strategies");
@@ -156,7 +169,11 @@ impl Synchronizer {
         }
         let before = self.world();
         match self.next_world(module, false)?.0 {
-            Some(exchanged) => Ok(exchanged),
+            // Those that committed have had the election with candidates in common with this one.
+            Some(mut exchanged) => {
+                exchanged.stop = exchanged.stop.without(StopFlags::CANDIDATE);
+                Ok(exchanged)
+            }
             None => {
                 let (step, rank, world) = (self.step(), self.rank(), self.world());
                 let generation = self.generation().map_or(0, |generation| generation.number);
@@ -189,7 +206,7 @@ impl Synchronizer {
     /// Forms the next world with candidates, if ranks have agreed so; returns whether there are new members, to whom the state is then
     /// [handed over](Self::hand_over).
     pub(crate) fn admit<M: Module>(&mut self, module: &M) -> Result<bool, Error> {
-        if self.elastic.membership.is_none() || !std::mem::take(&mut self.elastic.admits) {
+        if self.elastic.membership.is_none() || !std::mem::take(&mut self.elastic.admits) || self.agreed_stop.any() {
             return Ok(false);
         }
         Ok(self.next_world(module, true)?.1)

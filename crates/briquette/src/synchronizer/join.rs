@@ -107,14 +107,16 @@ impl Synchronizer {
         if !discrete.is_empty() {
             identity.part.push(("integer and boolean tensors".to_owned(), discrete));
         }
-        self.elastic.narrow(&mut identity);
-        let is_mixed = handshake::compare(&mut self.comm, &identity, &inventory)?;
+        let compared = self.elastic.compared(&identity);
+        let is_mixed = handshake::compare(&mut self.comm, &compared, &inventory)?;
         let first = self.take_first(module, &inventory, &mut *strategy);
         let module = first.inspect_err(|error| self.comm.abort(&error.to_string()))?;
         // If the aggregator is not the mean, no rank may decide for the others, so rank 0's parameters may not be
         // re-broadcast.
         let drifts = is_mixed && averages_gradients(strategy.plan(0));
-        let due = if drifts && self.config.weights_by_samples() { REBROADCAST_STEPS } else { 0 };
+        // In an elastic world, a broadcast that fails half-way cannot be repeated.
+        let may_broadcast = self.config.weights_by_samples() && self.generation().is_none();
+        let due = if drifts && may_broadcast { REBROADCAST_STEPS } else { 0 };
         if drifts && due == 0 && self.rank() == 0 {
             tracing::warn!("ranks round differently, and parameters are not re-broadcast: replicas drift apart");
         }

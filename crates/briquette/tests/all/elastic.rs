@@ -1,12 +1,12 @@
 //! Elastic worlds: a rank vanishes at any call, and the others continue without it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use briquette::core::Session;
 use briquette::core::comm::{Faulty, Local};
-use briquette::core::membership::{MembershipError, Policy, Threads};
+use briquette::core::membership::{Generation, MembershipError, Policy, Regroup, Regrouped, Standing, Threads};
 use briquette::{DistributedConfig, DistributedOptimizer, Error};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 
@@ -28,11 +28,22 @@ struct End {
 
 /// Creates a world of threads, in which `victim` vanishes at `call`.
 fn members(ranks: usize, fewest: usize, victim: Option<(usize, u64)>) -> Vec<(Session, Threads)> {
-    let is_first = AtomicBool::new(true);
+    members_until(ranks, fewest, 0, victim)
+}
+
+/// As [`members`], in this generation.
+fn members_until(
+    ranks: usize,
+    fewest: usize,
+    generation: usize,
+    victim: Option<(usize, u64)>,
+) -> Vec<(Session, Threads)> {
+    let worlds = AtomicUsize::new(0);
     let policy = Policy { fewest, patience: 20.0 };
     Threads::world(ranks, policy, move |ranks| {
         let endpoints = Local::builder(ranks).deadline(Duration::from_secs(20)).endpoints().into_iter().enumerate();
-        let victim = victim.filter(|_| is_first.swap(false, Ordering::Relaxed));
+        let is_due = worlds.fetch_add(1, Ordering::Relaxed) == generation;
+        let victim = victim.filter(|_| is_due);
         let session = |(rank, inner)| match victim {
             Some((victim, call)) if victim == rank => Faulty::vanishing_at(inner, call).into(),
             _ => Faulty::never(inner).into(),
@@ -41,8 +52,25 @@ fn members(ranks: usize, fewest: usize, victim: Option<(usize, u64)>) -> Vec<(Se
     })
 }
 
+/// A membership that is asked to admit a candidate at every step, who never comes.
+struct Asked(Threads);
+
+impl Regroup for Asked {
+    fn regroup(&mut self, standing: Standing, admits: bool) -> Result<Regrouped, MembershipError> {
+        self.0.regroup(standing, admits)
+    }
+
+    fn generation(&self) -> &Generation {
+        self.0.generation()
+    }
+
+    fn has_candidates(&self) -> bool {
+        true
+    }
+}
+
 fn train_elastic<M: Model>(
-    members: Vec<(Session, Threads)>,
+    members: Vec<(Session, impl Regroup + 'static)>,
     (config, optimizer): (&DistributedConfig, fn() -> ModuleOptimizer),
     model: impl Fn() -> M + Sync,
 ) -> Vec<Result<End, Error>> {
@@ -112,6 +140,30 @@ fn a_rank_that_vanishes_at_any_call_leaves_survivors_with_the_same_bits() {
     assert!(runs > 300 && committed_in_doubt > 0, "{runs} runs, {committed_in_doubt} with a commit in doubt");
 }
 
+/// Ranks agree on a candidate at every step, and form a generation at its end. A rank vanishes at every call of such a generation, also
+/// between a survivor that has committed and one that is in doubt.
+#[test]
+fn a_rank_that_vanishes_while_a_candidate_is_awaited_leaves_survivors_with_the_same_bits() {
+    let asked = |victim| {
+        let members = members_until(3, 1, 2, victim).into_iter().map(|(session, member)| (session, Asked(member)));
+        train_elastic(members.collect(), (&top_k(), adam), || Mlp::new(5))
+    };
+    let undisturbed = asked(None);
+    let bits = |end: &Result<End, Error>| end.as_ref().unwrap_or_else(|error| panic!("{error}")).bits.clone();
+    assert!(undisturbed.iter().all(|end| bits(end) == bits(&undisturbed[0])));
+    let mut lost = 0;
+    for victim in 0..3 {
+        for call in 0..20 {
+            let ends = asked(Some((victim, call)));
+            let survivors: Vec<&Result<End, Error>> = ends.iter().filter(|end| end.is_ok()).collect();
+            assert!(survivors.len() >= 2, "rank {victim} vanishes at call {call}: {ends:?}");
+            assert!(survivors.iter().all(|end| bits(end) == bits(survivors[0])), "rank {victim}, call {call}");
+            lost += usize::from(survivors.len() == 2);
+        }
+    }
+    assert!(lost > 20, "{lost}");
+}
+
 /// A world that loses one rank of three trains as plain Burn does on the samples of the ranks that took part in each step.
 #[test]
 fn a_world_that_shrinks_trains_as_one_process_on_the_samples_of_its_steps() {
@@ -163,9 +215,11 @@ fn too_few_survivors_end_by_name() {
 #[test]
 fn what_cannot_be_computed_again_is_refused_when_it_joins() {
     let local = config(r#"{"strategy": {"kind": "local-sgd", "period": 4}}"#);
-    let ends = train_elastic(members(2, 1, None), (&local, adam), || Mlp::new(5));
-    let text = ends[0].as_ref().expect_err("parameters of ranks differ").to_string();
-    assert!(text.contains("an elastic world") && text.contains("use every-step"), "{text}");
+    for (config, said) in [(local, "use every-step"), (ef21(), "rank-local state `strategy/")] {
+        let ends = train_elastic(members(2, 1, None), (&config, adam), || Mlp::new(5));
+        let text = ends[0].as_ref().expect_err("it is refused").to_string();
+        assert!(text.contains("an elastic world") && text.contains(said), "{text}");
+    }
 }
 
 /// Nothing changes where no rank is lost.

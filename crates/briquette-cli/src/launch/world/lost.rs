@@ -66,6 +66,6 @@ impl World<'_> {
 impl Running {
     /// Returns whether it was lost: it was killed, or could not join the running world again.
     pub(super) fn is_lost(&self) -> bool {
-        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0)
+        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0 && !end.refused())
     }
 }
