@@ -150,12 +150,12 @@ impl Simulation {
                 Action::End(error) => self.lives[member] = Life::Ended(error),
             }
         }
-        if let (Life::Elects, Some(due)) = (&self.lives[member], self.elections[member].due()) {
-            if self.looks[member] != due {
-                self.looks[member] = due;
-                let after = (due - self.now).max(0.0);
-                self.at(after, Due::Look(member));
-            }
+        if let (Life::Elects, Some(due)) = (&self.lives[member], self.elections[member].due())
+            && self.looks[member] != due
+        {
+            self.looks[member] = due;
+            let after = (due - self.now).max(0.0);
+            self.at(after, Due::Look(member));
         }
     }
 

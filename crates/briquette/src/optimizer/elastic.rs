@@ -103,7 +103,7 @@ impl DistributedOptimizer {
                 let handed = self.hand_over(false, module.clone());
                 let module = flat::write_bytes(module, Part::Buffers, &buffers).unwrap_or_else(|module| module);
                 let kept = self.sync.keep_buffers(&module);
-                match handed.and_then(|_| kept) {
+                match handed.and(kept) {
                     Ok(()) => Ok(module),
                     Err(error) => Err(keeping((module, error))),
                 }
