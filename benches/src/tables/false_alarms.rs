@@ -1,4 +1,4 @@
-//! Alarms of the [loss guard](loss_guard) on the losses of finished runs.
+//! Alarms of the loss guard on the losses of finished runs.
 //!
 //! Each run's losses are given to a guard around a constant ratio, and around one that is raised from 5x to 20x in the middle, ten times
 //! each: without the first 0 to 9 steps, so that the points of the trend differ. The losses are then given again with a rise added

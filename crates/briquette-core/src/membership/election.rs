@@ -82,7 +82,7 @@ enum Phase {
     Done,
 }
 
-/// One member's part in the agreement; see the [module](self).
+/// The part of one member in the agreement on the next generation.
 #[derive(Debug, Clone)]
 pub struct Election {
     me: MemberId,
