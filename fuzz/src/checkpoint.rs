@@ -2,5 +2,7 @@
 
 #[path = "../../crates/briquette/src/checkpoint/claims.rs"]
 pub mod claims;
+// Its encoder is not fuzzed.
+#[allow(dead_code)]
 #[path = "../../crates/briquette/src/checkpoint/state.rs"]
 mod state;
