@@ -153,7 +153,8 @@ fn a_rank_that_vanishes_while_a_candidate_is_awaited_leaves_survivors_with_the_s
     assert!(undisturbed.iter().all(|end| bits(end) == bits(&undisturbed[0])));
     let mut lost = 0;
     for victim in 0..3 {
-        for call in 0..20 {
+        // The calls of the vote, from 8 to 11, again and again: it depends on the threads who has committed.
+        for call in (0..20).chain([8, 9, 10, 11].repeat(25)) {
             let ends = asked(Some((victim, call)));
             let survivors: Vec<&Result<End, Error>> = ends.iter().filter(|end| end.is_ok()).collect();
             assert!(survivors.len() >= 2, "rank {victim} vanishes at call {call}: {ends:?}");
