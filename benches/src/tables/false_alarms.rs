@@ -2,7 +2,7 @@
 //!
 //! Each run's losses are given to a guard around a constant ratio, and around one that is raised from 5x to 20x in the middle, ten times
 //! each: without the first 0 to 9 steps, so that the points of the trend differ. The losses are then given again with a rise added
-//! from the middle on, which tells how many harmful runs the guard finds. The runs must be healthy: of fixed ratios or `auto`, with
+//! from the middle on, which shows how many harmful runs the guard finds. The runs must be healthy: of fixed ratios or `auto`, with
 //! the accuracy of the dense run.
 
 use std::collections::BTreeMap;

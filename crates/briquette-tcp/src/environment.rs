@@ -340,7 +340,14 @@ fn elastic(given: &impl Fn(&str) -> Option<String>) -> Result<Option<Elastic>, E
     let Some(fewest) = given(names::ELASTIC) else { return Ok(None) };
     let members = given(names::MEMBERS).unwrap_or_default();
     let members = members.split(',').map(str::trim).filter(|member| !member.is_empty()).map(str::to_owned).collect();
-    let joins = given(names::JOIN).is_some_and(|join| join.trim() == "1");
+    let joins = match given(names::JOIN).as_deref().map(str::trim) {
+        None | Some("" | "0") => false,
+        Some("1") => true,
+        Some(other) => {
+            let expected = "`1` joins a running world";
+            return Err(EnvironmentError::Value { name: names::JOIN, value: other.to_owned(), expected });
+        }
+    };
     Ok(Some(Elastic { fewest: number(names::ELASTIC, fewest)?, members, joins }))
 }
 

@@ -279,12 +279,11 @@ impl Members {
         if calls.lines.has(place) {
             return calls.lines.send(place, &lines::Message::Membership(message)).await;
         }
-        let is_reply = !matches!(message, Message::Report { .. });
-        calls.unsent.push((place, message));
-        if is_reply {
-            // The line on which it reported is gone, so it has given up waiting.
+        if !matches!(message, Message::Report { .. }) {
+            // The line on which it reported is gone, so it has given up waiting for this reply.
             return;
         }
+        calls.unsent.push((place, message));
         let (settings, address, me) = (Arc::clone(&self.calls), self.known[place].1.clone(), self.me);
         let (sender, deadline) =
             (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));

@@ -162,8 +162,8 @@ impl DistributedOptimizer {
     /// copies rank 0's parameters and buffers into the module, by path, so ranks may initialize their modules differently. Local parameter ids do
     /// not change, so parameter groups still match.
     ///
-    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state if ranks differ. Fields of type `Tensor` are not
-    /// copied, because Burn does not expose them: make them the same on every rank, or use a `Param` without a gradient.
+    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state. Fields of type `Tensor` are not, because Burn does
+    /// not expose them: make them the same on every rank, or use a `Param` without a gradient.
     ///
     /// **Frozen layers** (`no_grad`) are copied from rank 0 here and are not sent again. To unfreeze some, call `join` again, on every rank, with
     /// the unfrozen module. This resets the exchange and drops the residuals; the step count continues.
@@ -182,14 +182,11 @@ impl DistributedOptimizer {
             // The other ranks proceed to their first step and would wait for this one.
             self.inner = loaded.inspect_err(|error| self.sync.comm.abort(&error.to_string()))?;
         }
-        if self.background {
-            self.sync.check_fixed("background saving")?;
-        }
-        if let Some(average) = &mut self.average {
+        self.check_elastic()?;
+        if self.average.is_some() {
             self.sync.check_replicas_equal("an iterate average")?;
-            self.sync.check_fixed("an iterate average")?;
-            average.forget();
         }
+        self.average.iter_mut().for_each(IterateAverage::forget);
         Ok(module)
     }
 
@@ -247,8 +244,7 @@ impl DistributedOptimizer {
         self.sync.forward_model(model)
     }
 
-    /// Exchanges gradients without stepping the optimizer: the first half of [`step`](Self::step). Use it to inspect or clip the
-    /// average:
+    /// Exchanges gradients without stepping the optimizer: the first half of [`step`](Self::step), to inspect or clip the average:
     ///
     /// ```no_run
     /// # use briquette::{DistributedOptimizer, Error};

@@ -19,9 +19,9 @@ pub(super) struct Deal {
 }
 
 impl Deal {
-    pub(super) fn new(shards: Shards, batch: usize, key: Key) -> Deal {
-        let (world, steps_per_epoch) = (shards.world(), shards.epoch(key, 0).steps() as u64);
-        Deal { shards, world, batch, steps_per_epoch, began: None }
+    /// Deals to a world in which an epoch has `steps_per_epoch` steps (updates, if there is a server).
+    pub(super) fn new(shards: Shards, batch: usize, steps_per_epoch: u64) -> Deal {
+        Deal { world: shards.world(), shards, batch, steps_per_epoch, began: None }
     }
 
     /// Returns how a running world deals its samples, for a new member of it.
@@ -32,7 +32,9 @@ impl Deal {
         began: Option<(u64, usize)>,
         key: Key,
     ) -> Result<Deal, ConfigError> {
-        Ok(Deal { began, ..Deal::new(Shards::new(samples, world, batch)?, batch, key) })
+        let shards = Shards::new(samples, world, batch)?;
+        let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
+        Ok(Deal { began, ..Deal::new(shards, batch, steps_per_epoch) })
     }
 
     /// Returns the samples of a step, over all ranks.
@@ -73,10 +75,7 @@ impl Deal {
         let skipped = self.steps_per_epoch - self.plan(key, epoch)?.steps() as u64;
         let seen = (done - skipped).saturating_mul(self.samples_of_a_step()) as usize;
         let seen = before.saturating_add(seen).min(samples);
-        self.shards = Shards::new(samples, world, self.batch)?;
-        self.world = world;
-        self.steps_per_epoch = self.shards.epoch(key, 0).steps() as u64;
-        self.began = Some((epoch, seen));
+        *self = Deal::of_running(samples, world, self.batch, Some((epoch, seen)), key)?;
         let left = self.plan(key, epoch)?.steps() as u64;
         Ok((epoch + 1) * self.steps_per_epoch - left)
     }
@@ -88,11 +87,15 @@ mod tests {
 
     use super::*;
 
+    fn deal(samples: usize, world: usize, key: Key) -> Deal {
+        Deal::of_running(samples, world, 8, None, key).unwrap()
+    }
+
     /// 100 samples: 4 ranks make one step of 32, 3 ranks one of 24, and 2 ranks deal the other 44 in three.
     #[test]
     fn every_sample_of_an_epoch_is_dealt_once_whatever_the_world() {
         let key = Key::new(7);
-        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
+        let mut deal = deal(100, 4, key);
         let mut seen = Vec::new();
         let mut position = 4;
         for world in [4, 3, 2, 2, 2] {
@@ -114,8 +117,7 @@ mod tests {
     #[test]
     fn a_change_and_back_deals_the_same_samples() {
         let key = Key::new(7);
-        let deal = Deal::new(Shards::new(120, 2, 8).unwrap(), 8, key);
-        let (mut back, mut direct) = (deal.clone(), deal);
+        let (mut back, mut direct) = (deal(120, 2, key), deal(120, 2, key));
         let position = back.change(4, 9, key).unwrap();
         assert!(!back.is_between_epochs(position, 1));
         let ends = [back.change(2, position, key).unwrap(), direct.change(2, 9, key).unwrap()];
@@ -126,9 +128,7 @@ mod tests {
     #[test]
     fn a_change_between_two_epochs_leaves_nothing_of_the_first() {
         let key = Key::new(7);
-        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
-        assert_eq!(deal.change(2, 8, key).unwrap(), 14);
-        let mut deal = Deal::new(Shards::new(100, 4, 8).unwrap(), 8, key);
-        assert_eq!(deal.change(2, 0, key).unwrap(), 0);
+        assert_eq!(deal(100, 4, key).change(2, 8, key).unwrap(), 14);
+        assert_eq!(deal(100, 4, key).change(2, 0, key).unwrap(), 0);
     }
 }

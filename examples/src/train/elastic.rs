@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use briquette::core::error::CommError;
-use briquette::core::membership::MembershipError;
 use briquette::{DistributedOptimizer, Error};
 use serde::{Deserialize, Serialize};
 
@@ -78,21 +77,6 @@ impl<T: Task> Rank<'_, T> {
         match files {
             Ok(files) => self.files = Some(files),
             Err(error) => tracing::warn!("rank 0 cannot take the run's files yet, and records nothing: {error:#}"),
-        }
-    }
-
-    /// Returns whether every rank has ended the run: a rank that leaves at once may leave another one in doubt about the last step. If not,
-    /// this rank is in the next world.
-    pub(super) fn is_complete_everywhere(&mut self) -> Result<bool> {
-        if self.generation.is_none() {
-            return Ok(true);
-        }
-        let Err(error) = self.optim.synchronizer_mut().session().barrier() else { return Ok(true) };
-        match self.optim.synchronizer_mut().recover(model(&self.model)?, error.into()) {
-            Ok(()) => Ok(false),
-            // The others have passed the barrier and left.
-            Err(Error::Membership(MembershipError::Minority { .. })) => Ok(true),
-            Err(error) => Err(error.into()),
         }
     }
 

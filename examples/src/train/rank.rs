@@ -102,7 +102,8 @@ impl<T: Task> Rank<'_, T> {
             self.end_epoch()?;
         }
         let totals = self.agreed_totals()?;
-        Ok(self.is_complete_everywhere()?.then_some((false, totals)))
+        let is_over = self.optim.synchronizer_mut().leave(model(&self.model)?)?;
+        Ok(is_over.then_some((false, totals)))
     }
 
     pub(super) fn is_between_epochs(&self, every: u64) -> bool {

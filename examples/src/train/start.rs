@@ -86,7 +86,7 @@ impl<T: Task> Run<'_, T> {
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }
-        let deal = Deal::new(self.shards.clone(), settings.batch, self.key);
+        let deal = Deal::new(self.shards.clone(), settings.batch, self.steps_per_epoch);
         let end = self.end(ahead, deal.steps_per_epoch);
         if ahead != 0 {
             optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));

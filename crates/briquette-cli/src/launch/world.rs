@@ -238,7 +238,7 @@ impl<'a> World<'a> {
                 }
                 let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
                 let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
-                // A rank that states an error has told the others.
+                // A rank that states an error has sent it to the others.
                 let own = failed.iter().find(|rank| self.expendable.is_some() && !rank.is_lost());
                 let failed = own.or(failed.first());
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {

@@ -138,15 +138,17 @@ impl Election {
 
     /// Begins at `now` seconds, when a member is lost, or candidates are to be admitted. They are admitted if all members bring a list.
     pub fn begin(&mut self, standing: Standing, candidates: Option<Vec<Candidate>>, now: f64) {
-        self.begin_again(now);
-        self.actions.clear();
-        (self.standing, self.candidates) = (standing, candidates);
-        self.report(now);
+        self.standing = standing;
+        self.start(candidates, now);
     }
 
     /// Begins again at `now` seconds, when the announced generation could not be formed. Candidates have to ask again.
     pub fn begin_again(&mut self, now: f64) {
-        self.candidates = None;
+        self.start(None, now);
+    }
+
+    fn start(&mut self, candidates: Option<Vec<Candidate>>, now: f64) {
+        self.candidates = candidates;
         self.dead.clear();
         self.reports.clear();
         self.actions.clear();
@@ -156,7 +158,7 @@ impl Election {
     /// Handles an input. Its actions are then [returned](Self::next_action) one by one.
     pub fn handle(&mut self, event: Event, now: f64) {
         match event {
-            Event::Heard { from, message } => self.hear(from, message, now),
+            Event::Heard { from, message } => self.receive(from, message, now),
             Event::Unreachable(member) => self.lose(member, now),
             Event::Time => {}
         }
@@ -202,11 +204,10 @@ impl Election {
         }
     }
 
-    fn hear(&mut self, from: MemberId, message: Message, now: f64) {
+    fn receive(&mut self, from: MemberId, message: Message, now: f64) {
         match message {
             Message::Report { generation, formed, standing, candidates } => {
-                self.hear_report(from, (generation, formed), standing, now);
-                self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
+                self.receive_report(from, (generation, formed), (standing, candidates), now);
             }
             Message::Announce(next) if self.phase == Phase::Follows(from) => {
                 if next.generation.rank_of(self.me).is_none() {
@@ -220,11 +221,11 @@ impl Election {
         }
     }
 
-    fn hear_report(
+    fn receive_report(
         &mut self,
         from: MemberId,
         (theirs, formed): (Generation, Generation),
-        standing: Standing,
+        (standing, candidates): (Standing, Option<Vec<Candidate>>),
         now: f64,
     ) {
         if theirs.number > self.generation.number {
@@ -246,6 +247,7 @@ impl Election {
         // It may have been out of reach for a moment.
         self.dead.retain(|dead| *dead != from);
         self.reports.insert(from, standing);
+        self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
     }
 
     fn lose(&mut self, member: MemberId, now: f64) {
@@ -286,7 +288,9 @@ impl Election {
         match successor(generations, &self.reports, self.policy, (self.me, self.announcements)) {
             Ok(mut next) => {
                 next.admit(self.candidates.take().unwrap_or_default());
-                let others = self.reports.keys().filter(|member| **member != self.me);
+                // Candidates have not reported.
+                let is_other = |to: &&MemberId| **to != self.me && self.reports.contains_key(to);
+                let others = next.generation.members.iter().filter(is_other);
                 let announce = |to: &MemberId| Action::Send { to: *to, message: Message::Announce(next.clone()) };
                 self.actions.extend(others.map(announce));
                 self.form(next);
@@ -299,7 +303,7 @@ impl Election {
     fn form(&mut self, next: Next) {
         self.phase = Phase::Done;
         self.generation = next.generation.clone();
-        // Members that took this one for the coordinator.
+        // Members that reported and do not go on.
         let misled = self.reports.keys().filter(|member| next.generation.rank_of(**member).is_none());
         let reason = || Message::Refuse(format!("generation {} is without it", next.generation.number));
         self.actions.extend(misled.map(|to| Action::Send { to: *to, message: reason() }));

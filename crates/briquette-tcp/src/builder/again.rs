@@ -31,7 +31,7 @@ impl TcpBuilder {
 
     /// Sets the addresses at which the members of an [elastic world](Self::join_elastic) accept calls, by the rank with which each
     /// begins: `host:port`. A process that [joins later](Self::join_running) asks them in turn. By default they are any free ports, and
-    /// nobody can join later.
+    /// no process can join later.
     pub fn members(mut self, addresses: impl IntoIterator<Item = String>) -> TcpBuilder {
         self.members = addresses.into_iter().collect();
         self

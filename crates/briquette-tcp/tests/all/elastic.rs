@@ -170,7 +170,7 @@ fn until_it_has_grown((mut comm, mut members): (Session, Members), is_new: bool,
         if worlds.iter().filter(|world| **world == until).count() == 5 {
             return worlds;
         }
-        assert!(worlds.len() < 20_000, "nobody joins");
+        assert!(worlds.len() < 20_000, "no process joins");
         thread::sleep(Duration::from_millis(1));
     }
 }

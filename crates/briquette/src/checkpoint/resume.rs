@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use briquette_core::state::State;
 use briquette_core::sync::SyncStrategy;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -125,12 +126,17 @@ impl Synchronizer {
     /// Restores residuals, controller, step and clock, and the last exchange if the world has the same size. State that a world
     /// of another size drops is initialized from the parameters in `module`, which are then the same on every rank.
     pub(crate) fn prepare<M: Module>(&self, saved: &Saved, module: &M) -> Result<Prepared, Error> {
-        let mut strategy = self.build_strategy(self.layout()?)?;
-        let mut parameters = Vec::new();
+        let strategy = self.strategy_of(module, &saved.state)?;
+        Ok(Prepared { strategy, books: StepTiming::read(&saved.state, saved.same_world)? })
+    }
+
+    /// Builds the strategy with a saved state.
+    pub(crate) fn strategy_of<M: Module>(&self, module: &M, saved: &State) -> Result<Box<dyn SyncStrategy>, Error> {
+        let (mut strategy, mut parameters) = (self.build_strategy(self.layout()?)?, Vec::new());
         flat::read_values(module, Part::Trainable, &mut parameters)?;
         strategy.begin(&parameters);
-        saved.state.load_part("strategy", &mut *strategy)?;
-        Ok(Prepared { strategy, books: StepTiming::read(&saved.state, saved.same_world)? })
+        saved.load_part("strategy", &mut *strategy)?;
+        Ok(strategy)
     }
 
     pub(crate) fn apply(&mut self, prepared: Prepared) {

@@ -48,7 +48,7 @@ impl DistributedOptimizer {
     ///             };
     ///         }
     ///         if !last {
-    ///             optim.synchronizer_mut().leave(&model)?; // no rank is in doubt about the last step
+    ///             while !optim.synchronizer_mut().leave(&model)? {} // no rank is in doubt about the last step
     ///         }
     ///         Ok::<_, Error>(optim.world())
     ///     })).collect();
@@ -87,7 +87,7 @@ impl DistributedOptimizer {
     /// # Errors
     /// As for [`join`](Self::join).
     pub fn enter<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.hand_over(true, module)
+        self.hand_over(true, &module)
     }
 
     /// Admits candidates at the end of a step, if ranks have agreed so.
@@ -100,7 +100,7 @@ impl DistributedOptimizer {
                     Ok(buffers) => buffers,
                     Err(error) => return Err(keeping((module, error))),
                 };
-                let handed = self.hand_over(false, module.clone());
+                let handed = self.hand_over(false, &module);
                 let module = flat::write_bytes(module, Part::Buffers, &buffers).unwrap_or_else(|module| module);
                 let kept = self.sync.keep_buffers(&module);
                 match handed.and(kept) {
@@ -112,10 +112,17 @@ impl DistributedOptimizer {
         }
     }
 
-    fn hand_over<M: Module>(&mut self, is_new: bool, module: M) -> Result<M, Error> {
+    /// Refuses what a new member would not have.
+    pub(super) fn check_elastic(&self) -> Result<(), Error> {
+        let kept = [("background saving", self.background), ("an iterate average", self.average.is_some())];
+        let kept = kept.into_iter().filter(|(_, is_set)| *is_set);
+        Ok(kept.map(|(what, _)| self.sync.check_fixed(what)).collect::<Result<_, _>>()?)
+    }
+
+    fn hand_over<M: Module>(&mut self, is_new: bool, module: &M) -> Result<M, Error> {
         let DistributedOptimizer { inner, sync, .. } = self;
         let mut record = None;
-        let joined = sync.hand_over(is_new, |sync| {
+        let joined = sync.hand_over(is_new, module, |sync, module| {
             let module = sync.join_with(module, Some(inner))?;
             // New members do not know the step yet.
             sync.comm.scope().step = 0;

@@ -12,11 +12,11 @@ use super::Synchronizer;
 use super::timing::Start;
 use crate::checkpoint::state;
 use crate::error::Error;
-use crate::flat::{self, Part};
 use crate::handshake::Identity;
 
-/// Name of the step in a state that is handed over.
+/// Names of the step and the strategy in a state that is handed over.
 const STEP: &str = "step";
+const STRATEGY: &str = "strategy";
 
 /// Membership of this rank, if its world is elastic.
 #[derive(Default)]
@@ -92,19 +92,22 @@ impl Synchronizer {
         }
     }
 
-    /// Waits until every rank has ended its last step. Call it at the end of an elastic run: a rank that leaves at once may leave
-    /// another one in doubt about that step.
+    /// Waits until every rank has ended its last step, and returns whether all have. A rank that leaves at once may leave another one in
+    /// doubt about that step. If a rank is lost meanwhile, this one is in the next world: it repeats what the ranks do together at the end
+    /// of the run, and calls this again. Call it at the end of an elastic run; in a fixed world it does nothing.
     ///
     /// # Errors
-    /// Those of [`recover`](Self::recover), if this rank's last step is not complete.
-    pub fn leave<M: Module>(&mut self, module: &M) -> Result<(), Error> {
-        loop {
-            let Err(error) = self.comm.barrier() else { return Ok(()) };
-            match self.recover(module, error.into()) {
-                // The others have passed the barrier and left.
-                Err(Error::Membership(MembershipError::Minority { .. })) => return Ok(()),
-                recovered => recovered?,
-            }
+    /// Those of [`recover`](Self::recover), except that a rank whose steps are complete needs no other one.
+    pub fn leave<M: Module>(&mut self, module: &M) -> Result<bool, Error> {
+        if self.elastic.membership.is_none() {
+            return Ok(true);
+        }
+        let Err(error) = self.comm.barrier() else { return Ok(true) };
+        match self.recover(module, error.into()) {
+            Ok(()) => Ok(false),
+            // The others have passed the barrier and left.
+            Err(Error::Membership(MembershipError::Minority { .. })) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -134,7 +137,7 @@ impl Synchronizer {
             return conflict("a strategy other than every-step", why, "use every-step");
         }
         let (mut own, mut coupled) = (State::default(), None);
-        own.put_part("strategy", strategy);
+        own.put_part(STRATEGY, strategy);
         own.clone().for_each_own(&own, |name, resize, _| {
             if !matches!(resize, OnResize::Waits | OnResize::Keep) {
                 coupled = Some(name.to_owned());
@@ -163,7 +166,7 @@ impl Synchronizer {
     ) -> Result<Exchanged, Error> {
         let error = Error::from(error);
         if !self.is_survivable(&error) {
-            // Nobody will decide on a step in doubt.
+            // No election decides on a step in doubt.
             self.driver.resolve(false);
             return Err(error);
         }
@@ -217,21 +220,22 @@ impl Synchronizer {
     pub(crate) fn hand_over<M: Module>(
         &mut self,
         is_new: bool,
-        join: impl FnOnce(&mut Synchronizer) -> Result<M, Error>,
+        module: &M,
+        join: impl FnOnce(&mut Synchronizer, M) -> Result<M, Error>,
     ) -> Result<M, Error> {
         let mut own = State::default();
-        own.put_part("strategy", self.driver.strategy());
+        own.put_part(STRATEGY, self.driver.strategy());
         // New members do not know the step yet.
         *self.comm.scope() = Scope { operation: "join", step: 0, bucket: None };
         self.elastic.hands_over = true;
-        let joined = join(self);
+        let joined = join(self, module.clone());
         self.elastic.hands_over = false;
         *self.comm.scope() = Scope { operation: "hand-over", step: 0, bucket: None };
-        let joined = joined.and_then(|module| self.hand_over_state(is_new, &own).map(|()| module));
+        let joined = joined.and_then(|module| self.hand_over_state(is_new, &own, &module).map(|()| module));
         let joined =
             joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
         self.computing();
-        let loaded = if is_new { Ok(()) } else { self.load_strategy(&own) };
+        let loaded = if is_new { Ok(()) } else { self.load_strategy(module, &own) };
         joined.and_then(|module| loaded.map(|()| module))
     }
 
@@ -262,15 +266,15 @@ impl Synchronizer {
         CommError::Lost { rank: self.rank(), other, address: None, during, cause: error.to_string() }.into()
     }
 
-    fn hand_over_state(&mut self, is_new: bool, own: &State) -> Result<(), Error> {
-        let broken =
-            |problem: String| Error::Membership(MembershipError::Failed { rank: 0, generation: 0, cause: problem });
+    fn hand_over_state<M: Module>(&mut self, is_new: bool, own: &State, module: &M) -> Result<(), Error> {
+        let (rank, generation) = (self.rank(), self.generation().map_or(0, |generation| generation.number));
+        let broken = |cause: String| Error::Membership(MembershipError::Failed { rank, generation, cause });
         let mut bytes = Vec::new();
         if self.rank() == 0 {
             let mut shared = own.clone();
             // What is rank-local begins empty.
             let mut places = State::default();
-            places.put_part("strategy", self.driver.strategy());
+            places.put_part(STRATEGY, self.driver.strategy());
             shared.for_each_own(&places, |_, _, values| values.clear());
             shared.put(STEP, self.step());
             bytes =
@@ -280,17 +284,15 @@ impl Synchronizer {
         if is_new {
             let shared = state::from_bytes(&bytes).map_err(broken)?;
             let step = shared.u64(STEP)?;
-            self.load_strategy(&shared)?;
+            self.load_strategy(module, &shared)?;
             self.driver.resume(step, None, None);
-            self.computing();
         }
         self.elastic.began = Some(self.step());
         Ok(())
     }
 
-    fn load_strategy(&mut self, saved: &State) -> Result<(), Error> {
-        let mut strategy = self.build_strategy(self.layout()?)?;
-        saved.load_part("strategy", &mut *strategy)?;
+    fn load_strategy<M: Module>(&mut self, module: &M, saved: &State) -> Result<(), Error> {
+        let strategy = self.strategy_of(module, saved)?;
         self.driver.set_strategy(strategy);
         Ok(())
     }
@@ -301,7 +303,8 @@ impl Synchronizer {
         let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt(), is_new: false };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
-        let regrouped = membership.regroup(standing, admits)?;
+        // Without a next world, no rank commits a step in doubt.
+        let regrouped = membership.regroup(standing, admits).inspect_err(|_| drop(self.driver.resolve(false)))?;
         let Regrouped { session, generation, before: ranks, commits, .. } = regrouped;
         let mut lost = std::mem::replace(&mut self.comm, session);
         // Seconds go on as they were.
@@ -334,15 +337,10 @@ impl Synchronizer {
 
     /// Converts the strategy's state from a world of `before` ranks: what waits keeps its weight in the mean.
     fn survive<M: Module>(&mut self, module: &M, before: usize) -> Result<(), Error> {
-        let (mut state, mut own, mut parameters) = (State::default(), State::default(), Vec::new());
-        state.put_part("strategy", self.driver.strategy());
-        let mut strategy = self.build_strategy(self.layout()?)?;
-        flat::read_values(module, Part::Trainable, &mut parameters)?;
-        strategy.begin(&parameters);
-        own.put_part("strategy", &*strategy);
+        let (mut state, mut own) = (State::default(), State::default());
+        state.put_part(STRATEGY, self.driver.strategy());
+        own.put_part(STRATEGY, &*self.build_strategy(self.layout()?)?);
         state.survive(&own, before, self.world());
-        state.load_part("strategy", &mut *strategy)?;
-        self.driver.set_strategy(strategy);
-        Ok(())
+        self.load_strategy(module, &state)
     }
 }

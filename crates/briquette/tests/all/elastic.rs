@@ -7,8 +7,9 @@ use std::time::Duration;
 use briquette::core::Session;
 use briquette::core::comm::{Faulty, Local};
 use briquette::core::membership::{Generation, MembershipError, Policy, Regroup, Regrouped, Standing, Threads};
+use briquette::tcp::TcpBuilder;
 use briquette::{DistributedConfig, DistributedOptimizer, Error};
-use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 
 use crate::common::*;
 
@@ -101,7 +102,7 @@ fn train_elastic<M: Model>(
                         }
                     };
                 }
-                optim.synchronizer_mut().leave(&model)?;
+                while !optim.synchronizer_mut().leave(&model)? {}
                 let calls = [start, optim.synchronizer_mut().session().calls()];
                 Ok(End { bits: bits(&model), worlds, again, calls })
             })
@@ -240,4 +241,67 @@ fn an_elastic_world_has_the_bits_of_a_fixed_one() {
     });
     let elastic = train_elastic(members(3, 1, None), (&config, adam), || Mlp::new(5));
     assert!(elastic.iter().zip(&fixed).all(|(elastic, fixed)| elastic.as_ref().is_ok_and(|end| end.bits == *fixed)));
+}
+
+/// Parameters, step, world, and norm of the residual of a member.
+type Grown = (Vec<(String, Vec<u32>)>, u64, usize, Option<f64>);
+
+/// Two processes over TCP (threads here) make steps until a third has joined, and three more. At its first step the new member has no
+/// samples. Returns each one's parameters, step and world, and for the new member the norm of its residual after that step.
+fn grow(config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (master, seeds, policy) = (free(), [free(), free()], Policy { fewest: 1, patience: 20.0 });
+    let member = &|rank: usize| {
+        let text = |error: Error| error.to_string();
+        let builder = TcpBuilder::new(rank.min(1), 2, &master).world_name("growing").members(seeds.clone());
+        let builder = builder.deadline(Duration::from_secs(20)).join_deadline(Duration::from_secs(10));
+        let is_new = rank == 2;
+        let entered = if is_new { builder.join_running(policy) } else { builder.join_elastic(policy) };
+        let (session, members) = entered.map_err(|error| error.to_string())?;
+        let optim = DistributedOptimizer::new(sgd(), session, config(rank), 7).with_membership(members);
+        let (mut optim, model) = (optim.with_replica_check(1), Net::new(5 + rank as u64));
+        let mut model = if is_new { optim.enter(model) } else { optim.join(model) }.map_err(text)?;
+        let (mut left, mut norm) = (3, None);
+        while left > 0 {
+            let (step, is_idle) = (optim.synchronizer().step(), is_new && norm.is_none());
+            let gradients = match is_idle {
+                true => GradientsParams::new(),
+                false => grads(&model, &model.loss(data(step, optim.rank()), 4)),
+            };
+            optim.record_samples(if is_idle { 0 } else { 4 });
+            let world = optim.world();
+            model = match optim.try_step(0.02, model, gradients) {
+                Ok(next) => next,
+                Err(failed) => optim.recover(failed).map_err(text)?,
+            };
+            norm = norm.or(is_new.then(|| optim.report().exchange.residual_norm.unwrap_or(f64::NAN)));
+            // Without a new member they end later.
+            left -= u64::from(world == 3 || step + left > 1500);
+            thread::sleep(Duration::from_millis(1));
+        }
+        while !optim.synchronizer_mut().leave(&model).map_err(text)? {}
+        let parameters = bits(&model).into_iter().filter(|(path, _)| !path.contains("running")).collect();
+        Ok((parameters, optim.synchronizer().step(), optim.world(), norm))
+    };
+    thread::scope(|threads| {
+        let running = [0, 1, 2].map(|rank| threads.spawn(move || member(rank)));
+        running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
+    let ends = grow(|_| top_k());
+    let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
+    assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
+    assert!(first.1 >= 3 && new.3 == Some(0.0), "without samples it had nothing to send: {:?}", new.3);
+}
+
+#[test]
+fn a_new_member_with_other_settings_is_refused_and_the_others_go_on() {
+    let ends = grow(|rank| if rank == 2 { DistributedConfig::dense() } else { top_k() });
+    let [Ok(first), Ok(second), Err(refused)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && (first.1, first.2) == (second.1, 2), "{} {}", first.1, first.2);
+    assert!(refused.contains("cannot join"), "{refused}");
 }

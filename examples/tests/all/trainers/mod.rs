@@ -35,6 +35,17 @@ fn names(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// An epoch of a server's run has as many updates as its workers have batches: 8 batches of 4 for each of two workers.
+#[test]
+fn a_servers_run_is_evaluated_at_the_end_of_each_epoch() {
+    let runs = Runs::default();
+    let flags = SMALL.replace("--ranks 2", "--ranks 3").replace("--steps 6", "--epochs 2");
+    let said = runs.run(CIFAR, &format!("{flags} --server async-sgd --out run")).succeeds().stdout;
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("epoch ")).collect();
+    let starts = ["epoch   1  step     16  ", "epoch   2  step     32  "];
+    assert!(lines.len() == 2 && lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{said}");
+}
+
 #[test]
 fn a_run_writes_settings_a_record_a_step_a_summary_and_a_checkpoint() {
     let runs = Runs::default();

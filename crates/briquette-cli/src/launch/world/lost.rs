@@ -33,33 +33,34 @@ impl World<'_> {
             self.lost.push((rank, again.then(|| now + PAUSE)));
         }
         if is_over {
-            // A rank that has not been admitted by now waits for nobody.
+            // No member is left that could admit a rank.
             self.lost.iter_mut().for_each(|(_, again)| *again = None);
             if self.ranks.iter().all(|rank| rank.end.is_some() || rank.joins > 0) && living > 0 {
                 self.stage = Stage::Grace(now + grace);
             }
         }
-        for place in 0..self.lost.len() {
-            let (rank, Some(at)) = self.lost[place] else { continue };
-            if now < at || self.stop.is_some() {
-                continue;
-            }
-            self.lost[place].1 = None;
-            let Some(slot) = self.ranks.iter().position(|running| running.rank == rank) else { continue };
-            match self.spawn(rank, self.ranks[slot].joins + 1) {
-                Ok(running) => {
-                    let mut old = std::mem::replace(&mut self.ranks[slot], running);
-                    old.signal(Signal::SIGKILL);
-                    // Fails only if it was reaped already.
-                    let _ = old.child.wait();
-                    old.pipes.drain();
-                    self.lost.retain(|(lost, _)| *lost != rank);
-                }
-                Err(error) => self.output.say(format!("rank {rank} cannot be started again: {error}")),
-            }
-            break;
-        }
+        let is_due = |again: Option<Instant>| self.stop.is_none() && again.is_some_and(|at| now >= at);
+        let due: Vec<usize> = self.lost.iter().filter(|(_, again)| is_due(*again)).map(|(rank, _)| *rank).collect();
+        due.into_iter().for_each(|rank| self.start_again(rank));
         true
+    }
+
+    fn start_again(&mut self, rank: usize) {
+        let Some(place) = self.ranks.iter().position(|running| running.rank == rank) else { return };
+        match self.spawn(rank, self.ranks[place].joins + 1) {
+            Ok(running) => {
+                let mut old = std::mem::replace(&mut self.ranks[place], running);
+                old.signal(Signal::SIGKILL);
+                // Fails only if it was reaped already.
+                let _ = old.child.wait();
+                old.pipes.drain();
+                self.lost.retain(|(lost, _)| *lost != rank);
+            }
+            Err(error) => {
+                self.output.say(format!("rank {rank} cannot be started again: {error}"));
+                self.lost.iter_mut().filter(|(lost, _)| *lost == rank).for_each(|(_, again)| *again = None);
+            }
+        }
     }
 }
 

@@ -132,7 +132,7 @@ fn points_above_a_promise_add_up() {
     );
 }
 
-/// Points that lie on a line by chance: the losses within their windows tell that a point of 1.2 is within the noise. Losses of 1 to 5
+/// Points that lie on a line by chance: the losses within their windows show that a point of 1.2 is within the noise. Losses of 1 to 5
 /// have a median absolute deviation of 1.
 #[test]
 fn golden_losses_within_a_window_bound_the_noise() {
