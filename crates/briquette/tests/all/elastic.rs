@@ -246,9 +246,9 @@ fn an_elastic_world_has_the_bits_of_a_fixed_one() {
 /// Parameters, step, world, and norm of the residual of a member.
 type Grown = (Vec<(String, Vec<u32>)>, u64, usize, Option<f64>);
 
-/// Two processes over TCP (threads here) make steps until a third has joined, and three more. At its first step the new member has no
+/// Two processes over TCP (threads here) make steps until a third has joined, and three more; without it, they end at step `until`. At its first step the new member has no
 /// samples. Returns each one's parameters, step and world, and for the new member the norm of its residual after that step.
-fn grow(config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
+fn grow(until: u64, config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (master, seeds, policy) = (free(), [free(), free()], Policy { fewest: 1, patience: 20.0 });
     let member = &|rank: usize| {
@@ -274,9 +274,10 @@ fn grow(config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
                 Ok(next) => next,
                 Err(failed) => optim.recover(failed).map_err(text)?,
             };
-            norm = norm.or(is_new.then(|| optim.report().exchange.residual_norm.unwrap_or(f64::NAN)));
-            // Without a new member they end later.
-            left -= u64::from(world == 3 || step + left > 1500);
+            norm = norm
+                .or(is_new
+                    .then(|| optim.report().exchange.residual_energy.map_or(f64::NAN, |left| left.residual_norm())));
+            left -= u64::from(world == 3 || step + left > until);
             thread::sleep(Duration::from_millis(1));
         }
         while !optim.synchronizer_mut().leave(&model).map_err(text)? {}
@@ -291,7 +292,7 @@ fn grow(config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
 
 #[test]
 fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
-    let ends = grow(|_| top_k());
+    let ends = grow(3000, |_| top_k());
     let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
     assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
     assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
@@ -300,7 +301,7 @@ fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
 
 #[test]
 fn a_new_member_with_other_settings_is_refused_and_the_others_go_on() {
-    let ends = grow(|rank| if rank == 2 { DistributedConfig::dense() } else { top_k() });
+    let ends = grow(300, |rank| if rank == 2 { DistributedConfig::dense() } else { top_k() });
     let [Ok(first), Ok(second), Err(refused)] = &ends[..] else { panic!("{ends:?}") };
     assert!(first.0 == second.0 && (first.1, first.2) == (second.1, 2), "{} {}", first.1, first.2);
     assert!(refused.contains("cannot join"), "{refused}");
