@@ -115,8 +115,8 @@ impl DistributedOptimizer {
     /// Refuses what a new member would not have.
     pub(super) fn check_elastic(&self) -> Result<(), Error> {
         let kept = [("background saving", self.background), ("an iterate average", self.average.is_some())];
-        let kept = kept.into_iter().filter(|(_, is_set)| *is_set);
-        Ok(kept.map(|(what, _)| self.sync.check_fixed(what)).collect::<Result<_, _>>()?)
+        let mut kept = kept.into_iter().filter(|(_, is_set)| *is_set);
+        Ok(kept.try_for_each(|(what, _)| self.sync.check_fixed(what))?)
     }
 
     fn hand_over<M: Module>(&mut self, is_new: bool, module: &M) -> Result<M, Error> {

@@ -303,8 +303,10 @@ impl Synchronizer {
         let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt(), is_new: false };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
-        // Without a next world, no rank commits a step in doubt.
-        let regrouped = membership.regroup(standing, admits).inspect_err(|_| drop(self.driver.resolve(false)))?;
+        let regrouped = membership.regroup(standing, admits).inspect_err(|_| {
+            // Without a next world, this rank does not commit a step in doubt.
+            self.driver.resolve(false);
+        })?;
         let Regrouped { session, generation, before: ranks, commits, .. } = regrouped;
         let mut lost = std::mem::replace(&mut self.comm, session);
         // Seconds go on as they were.
