@@ -121,8 +121,8 @@ fn a_world_below_its_minimum_ends_by_name() {
 
 /// A random world: losses of both kinds, slow machines and divisions.
 fn random(seed: u64) -> (World, Schedule) {
-    let ranks = 3 + seed as usize % 5;
-    let failures = Failures { ranks, mean_seconds: 5.0, back_after: 8.0, vanished_share: 0.3, seconds: 300.0, seed };
+    let ranks = 3 + seed as usize % 7;
+    let failures = Failures { ranks, mean_seconds: 15.0, back_after: 5.0, vanished_share: 0.3, seconds: 300.0, seed };
     let mut incidents = Schedule::drawn(&failures).unwrap().incidents().to_vec();
     let part: Vec<usize> = (0..ranks).filter(|rank| (seed >> 3 >> rank) % 2 == 1).collect();
     for (round, (from, length)) in [(40.3, 3.0), (90.7, 30.0), (150.1, 60.0)].into_iter().enumerate() {
