@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use anyhow::Result;
-use briquette::sim::membership::{Failures, Outcome, Schedule, World, simulate};
+use briquette::sim::membership::{Change, Failures, Incident, Outcome, Schedule, World, simulate};
 use briquette_cli::measure::median;
 use serde::Serialize;
 
@@ -26,6 +26,8 @@ const MIB: f64 = 1024.0 * 1024.0;
 const CHECKPOINT: f64 = 0.24;
 /// Assumed: processes start, read their data, join and load the checkpoint.
 const RESTART: f64 = 5.0;
+/// Name of the row in which failures are regular.
+const SOAK: &str = "soak";
 
 /// Means over the seeds of a row.
 #[derive(Debug, Serialize)]
@@ -109,7 +111,7 @@ fn cases() -> Vec<Case> {
     let week = Case { name: "week", world: new, seconds: 604_800.0, seeds: 1, ..base };
     // The measured run of `elastic-soak.csv`: a median stall of 0.154 s.
     let soak = World { ranks: 4, step: 0.057, state_bytes: MIB, ..world };
-    let soak = Case { name: "soak", world: soak, mean_seconds: 5.0, seconds: 3600.0, return_seconds: 1.0, ..base };
+    let soak = Case { name: SOAK, world: soak, mean_seconds: 5.0, seconds: 240.0, return_seconds: 1.0, ..base };
     cases.extend([week, soak]);
     cases
 }
@@ -143,6 +145,9 @@ pub fn write(csv: &Path) -> Result<()> {
 
 fn schedules(case: &Case) -> Result<Vec<Schedule>> {
     let draw = |seed| {
+        if case.name == SOAK {
+            return regular(case, seed);
+        }
         let failures = Failures {
             ranks: case.world.ranks,
             mean_seconds: case.mean_seconds,
@@ -154,6 +159,19 @@ fn schedules(case: &Case) -> Result<Vec<Schedule>> {
         Ok(Schedule::drawn(&failures)?)
     };
     (1..=case.seeds).map(draw).collect()
+}
+
+/// Returns a loss at constant intervals, of one machine after another.
+fn regular(case: &Case, seed: u64) -> Result<Schedule> {
+    let mut incidents = Vec::new();
+    for loss in 1..(case.seconds / case.mean_seconds) as usize {
+        let machine = (loss + seed as usize) % case.world.ranks;
+        // The seed moves the losses within a step.
+        let seconds = loss as f64 * case.mean_seconds + seed as f64 * 0.01;
+        incidents.push(Incident { seconds, change: Change::Lost(machine) });
+        incidents.push(Incident { seconds: seconds + case.return_seconds, change: Change::Joins(machine) });
+    }
+    Ok(Schedule::new(incidents)?)
 }
 
 fn row(case: &Case) -> Result<Row> {
