@@ -165,7 +165,7 @@ fn random(seed: u64) -> (World, Schedule) {
     let policy = Policy { patience: 4.0, ..Policy::default() };
     let world = World { ranks, latency: 0.01, vanished: 2.0, policy, seed, records: true, ..World::default() };
     (
-        World { state_bytes: 1e7, broadcasts: seed % 2 == 0, form_timeout: 3.0, ..world },
+        World { state_bytes: 1e7, broadcasts: seed.is_multiple_of(2), form_timeout: 3.0, ..world },
         Schedule::new(incidents).unwrap(),
     )
 }
