@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::acceptor::{Calls, accept};
 use crate::builder::TcpBuilder;
-use crate::call::{call_member, probe_member};
+use crate::call::{call_member, watch_member};
 use crate::error::JoinError;
 use crate::handshake::Role;
 use crate::lines::{self, Lines};
@@ -184,7 +184,8 @@ impl Members {
     /// Notes candidates from now on.
     fn open_the_door(&mut self) {
         let listener = self.listener.try_clone();
-        self.doorkeeper = listener.and_then(|listener| Doorkeeper::start(listener, Arc::clone(&self.calls))).ok();
+        self.doorkeeper =
+            listener.and_then(|listener| Doorkeeper::start(self.me, listener, Arc::clone(&self.calls))).ok();
         if self.doorkeeper.is_none() {
             tracing::warn!("this member cannot admit new ones: its listener cannot be shared");
         }
@@ -240,7 +241,7 @@ impl Members {
                 }
             }
             let due = self.election.due().map_or(f64::INFINITY, |due| due - self.now()).clamp(0.0, 3600.0);
-            let event = calls.next(&self.known, Instant::now() + Duration::from_secs_f64(due)).await;
+            let event = calls.next(self.me, &self.known, Instant::now() + Duration::from_secs_f64(due)).await;
             let now = self.now();
             match event {
                 Heard::Line(place, stream) => {
@@ -259,7 +260,8 @@ impl Members {
     async fn call_back(&self, next: &Next) {
         for (place, candidate) in next.candidates.iter().enumerate() {
             let deadline = Instant::now() + FORMING / 3;
-            match call_member(&self.calls, &candidate.address, Role::Member { member: self.me }, deadline).await {
+            let role = Role::Member { member: self.me, to: candidate.member };
+            match call_member(&self.calls, &candidate.address, role, deadline).await {
                 Ok(stream) => {
                     let mut line = Lines::new();
                     line.add(place, stream);
@@ -288,8 +290,8 @@ impl Members {
         let (sender, deadline) =
             (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));
         tokio::spawn(async move {
-            let called = call_member(&settings, &address, Role::Member { member: me }, deadline).await;
-            drop(sender.send((place, called.map(Some))));
+            let called = call_member(&settings, &address, Role::Member { member: me, to }, deadline).await;
+            drop(sender.send((place, called)));
         });
     }
 
@@ -298,14 +300,14 @@ impl Members {
         let (settings, address) = (Arc::clone(&self.calls), self.known[place].1.clone());
         let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(self.policy.patience));
         tokio::spawn(async move {
-            let probed = probe_member(&settings, &address, deadline).await;
-            drop(sender.send((place, probed.map(|()| None))));
+            let cause = watch_member(&settings, &address, member, deadline).await;
+            drop(sender.send((place, Err(cause))));
         });
     }
 }
 
-/// Result of a call to a member: a line, or nothing if it accepts connections and that was the question, or the reason of the failure.
-type Called = (usize, Result<Option<Secure>, String>);
+/// Result of a call to a member: a line, or the reason of the failure.
+type Called = (usize, Result<Secure, String>);
 
 /// Connections of an election.
 struct Talk {
@@ -340,7 +342,7 @@ impl Talk {
     }
 
     /// Waits for the next input until `until`.
-    async fn next(&mut self, known: &[(MemberId, String)], until: Instant) -> Heard {
+    async fn next(&mut self, me: MemberId, known: &[(MemberId, String)], until: Instant) -> Heard {
         tokio::select! {
             () = sleep_until(until) => Heard::Event(Event::Time),
             (place, event) = self.lines.next() => {
@@ -355,15 +357,18 @@ impl Talk {
                 }
             }
             Some((place, called)) = self.called.recv() => match called {
-                Ok(Some(stream)) => Heard::Line(place, stream),
-                Ok(None) => Heard::Nothing,
+                Ok(stream) => Heard::Line(place, stream),
                 Err(cause) => {
                     tracing::debug!("{} cannot be reached: {cause}", known[place].0);
                     Heard::Event(Event::Unreachable(known[place].0))
                 }
             },
             Some(Ok((caller, from))) = self.calls.recv() => {
-                let Role::Member { member } = caller.introduction.role else { return Heard::Nothing };
+                if let Some(reason) = caller.introduction.role.misses(me) {
+                    drop(caller.refuse(reason).await);
+                    return Heard::Nothing;
+                }
+                let Role::Member { member, .. } = caller.introduction.role else { return Heard::Nothing };
                 let Some(place) = known.iter().position(|(known, _)| *known == member) else {
                     tracing::warn!("refused a process at {from}: {member} is not of this run");
                     drop(caller.refuse("it is not a member of this run").await);

@@ -88,9 +88,9 @@ impl Default for Policy {
 /// Progress of a member when a generation ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Number of committed steps.
+    /// Number of committed exchanges: of steps, if every step has one. All members count from the same moment.
     pub step: u64,
-    /// Set if the vote on the next step failed, so that other members may have committed it.
+    /// Set if the vote on the next exchange failed, so that other members may have committed it.
     pub in_doubt: bool,
     /// Set for a new member that has not received its state. It counts for the quorum, and cannot go on.
     pub is_new: bool,
@@ -116,7 +116,7 @@ pub struct Next {
     pub coordinator: MemberId,
     /// Number of this announcement by the coordinator: together with it, a name that no other session has.
     pub attempt: u64,
-    /// Number of committed steps with which the generation begins.
+    /// Number of committed exchanges with which the generation begins.
     pub step: u64,
     /// Set if a member in doubt commits its step.
     pub commits: bool,

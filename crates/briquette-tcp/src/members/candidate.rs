@@ -141,6 +141,12 @@ impl TcpBuilder {
 async fn admitted(calls: &mut Calls, me: MemberId, until: Instant) -> Option<Admission> {
     while let Ok(Some(call)) = timeout_at(until, calls.recv()).await {
         let Ok((caller, _)) = call else { continue };
+        if let Some(reason) = caller.introduction.role.misses(me) {
+            drop(caller.refuse(reason).await);
+            continue;
+        }
+        // A member that takes this process for one that it waits for.
+        let Role::Member { .. } = caller.introduction.role else { continue };
         let Ok(stream) = caller.welcome().await else { continue };
         let mut line = Lines::new();
         line.add(0, stream);
