@@ -169,10 +169,10 @@ impl RunDirectory {
         settings: &Settings,
         run: Option<&str>,
         written: Written,
-        last: Option<&StepRecord>,
+        own: &[StepRecord],
     ) -> Result<RunFiles> {
         let metrics = self.path.join(METRICS);
-        let file = crate::record::keep_before(&metrics, written, last);
+        let file = crate::record::keep_before(&metrics, written, own);
         let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;
         write_config(&self.path, settings, run)?;
         Ok(RunFiles::new(self.path, file, self.lock))

@@ -73,8 +73,8 @@ impl<T: Task> Rank<'_, T> {
         let settings = self.run.settings;
         let written = Written::EachStepBefore(self.step());
         let directory = RunDirectory::take_over(&settings.out);
-        let (run, last) = (self.start.run.as_deref(), self.last.take());
-        let files = directory.and_then(|directory| directory.resume(settings, run, written, last.as_ref()));
+        let (run, own) = (self.start.run.as_deref(), std::mem::take(&mut self.unwritten));
+        let files = directory.and_then(|directory| directory.resume(settings, run, written, &own));
         match files {
             Ok(files) => self.files = Some(files),
             Err(error) => tracing::warn!("rank 0 cannot take the run's files yet, and records nothing: {error:#}"),

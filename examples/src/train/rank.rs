@@ -38,8 +38,8 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) totals: Totals,
     /// Present on rank 0, which writes.
     pub(super) files: Option<RunFiles>,
-    /// The record of the last step, on another rank of an elastic world: it may become rank 0 before that one has written its own.
-    pub(super) last: Option<StepRecord>,
+    /// Records since the last exchange, on another rank of an elastic world: rank 0 may be lost before it has written its own.
+    pub(super) unwritten: Vec<StepRecord>,
     pub(super) bar: ProgressBar,
     /// Steps by which the [position](Self::position) is ahead of the step number.
     pub(super) ahead: i64,
@@ -178,6 +178,7 @@ impl<T: Task> Rank<'_, T> {
             let values = self.optim.synchronizer().flat_gradient(&model, &grads)?;
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
+        let exchange = self.optim.synchronizer().plan()?;
         match self.optim.try_step(lr, model, grads) {
             Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {
@@ -185,7 +186,7 @@ impl<T: Task> Rank<'_, T> {
                 return Err(self.keep(source));
             }
         }
-        self.record((epoch, lr), shares)
+        self.record((epoch, lr), shares, exchange.exchanges())
     }
 
     /// Handles an error. A refused gradient is refused on every rank, before any change, so the trained state can be saved.
@@ -213,7 +214,7 @@ impl<T: Task> Rank<'_, T> {
         }
     }
 
-    fn record(&mut self, (epoch, lr): (u64, f64), shares: Vec<usize>) -> Result<()> {
+    fn record(&mut self, (epoch, lr): (u64, f64), shares: Vec<usize>, has_exchanged: bool) -> Result<()> {
         let report = self.optim.report();
         let totals = &mut self.totals;
         totals.compute_seconds += report.compute_seconds;
@@ -228,7 +229,14 @@ impl<T: Task> Rank<'_, T> {
         }
         let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
         if self.files.is_none() {
-            self.last = self.generation.map(|_| new());
+            if self.generation.is_some() {
+                // Rank 0 had written those before when it took part in this exchange.
+                let number = self.optim.generation().map(|generation| generation.number);
+                if has_exchanged && number == self.generation {
+                    self.unwritten.clear();
+                }
+                self.unwritten.push(new());
+            }
             return Ok(());
         }
         let Some(files) = &mut self.files else { return Ok(()) };

@@ -107,7 +107,7 @@ impl<T: Task> Run<'_, T> {
             model,
             totals,
             files,
-            last: None,
+            unwritten: Vec::new(),
             bar,
             ahead,
             end,
@@ -145,7 +145,7 @@ impl<T: Task> Run<'_, T> {
             model,
             totals,
             files: None,
-            last: None,
+            unwritten: Vec::new(),
             bar,
             ahead,
             end,
@@ -196,7 +196,7 @@ impl<T: Task> Run<'_, T> {
         // Simulated time begins with the first step, not with joining.
         let clock = from.map_or(0.0, |_| sync.session().now());
         let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
-            (Some(written), run) => directory.resume(self.settings, run, written, None),
+            (Some(written), run) => directory.resume(self.settings, run, written, &[]),
             (None, Some(run)) => directory.begin(self.settings, run),
             (None, None) => bail!("a run that begins has an id"),
         };
