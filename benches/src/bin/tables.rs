@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, gravac, held_out, near_limit, never_slower,
-    rates, signals, summary, unstable,
+    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, goodput, gravac, held_out, near_limit,
+    never_slower, rates, signals, summary, unstable,
 };
 use clap::{Parser, ValueEnum};
 
@@ -78,6 +78,8 @@ enum Which {
     BreakEven,
     /// Alarms of the loss guard on the losses of the runs below --out
     FalseAlarms,
+    /// Useful share of rank-seconds of simulated elastic worlds, and of restarts from checkpoints
+    Goodput,
 }
 
 impl Which {
@@ -91,7 +93,7 @@ impl Which {
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
-            Which::HeldOut | Which::BreakEven | Which::FalseAlarms => return None,
+            Which::HeldOut | Which::BreakEven | Which::FalseAlarms | Which::Goodput => return None,
         })
     }
 
@@ -107,6 +109,7 @@ fn main() -> Result<()> {
     match cli.table {
         Which::BreakEven => return break_even::write(&cli.csv),
         Which::FalseAlarms => return false_alarms::write(&cli.out, &cli.csv),
+        Which::Goodput => return goodput::write(&cli.csv),
         _ => {}
     }
     let Some(table) = cli.table.table() else {

@@ -8,6 +8,7 @@ pub mod changing_links;
 pub mod codecs;
 pub mod dq_sgd;
 pub mod false_alarms;
+pub mod goodput;
 pub mod gravac;
 pub mod held_out;
 pub mod near_limit;

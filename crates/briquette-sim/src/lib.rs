@@ -9,11 +9,13 @@
 //! - [`SessionExt`]: methods that add given compute times to a session without a simulated network, add recorded encode
 //!   and decode times ([`CompressSeconds`]), and record the frames of a session.
 //! - [`replay`]: computes the simulated seconds of recorded frames on any network.
+//! - [`membership`]: elastic worlds over simulated weeks, with losses, elections and new members.
 
 #![forbid(unsafe_code)]
 
 mod arrivals;
 mod compress_seconds;
+pub mod membership;
 mod network;
 mod paces;
 mod recording;

@@ -207,7 +207,7 @@ impl From<Paces> for String {
     }
 }
 
-fn seconds(time: &str) -> Option<f64> {
+pub(crate) fn seconds(time: &str) -> Option<f64> {
     let (number, unit) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
         (Some(number), _) => (number, 1e-3),
         (None, number) => (number?, 1.0),

@@ -3,6 +3,7 @@
 mod arrivals;
 mod background;
 mod groups;
+mod membership;
 mod recording;
 mod simulated;
 mod traces;
