@@ -45,6 +45,8 @@ pub struct Members {
     election: Election,
     /// The last generation that was formed.
     generation: Generation,
+    /// Number of members that are new in it.
+    new: usize,
     builder: TcpBuilder,
     /// Name of the run, which the names of its generations begin with.
     run: String,
@@ -98,6 +100,7 @@ impl TcpBuilder {
             me: id,
             election: Election::new(id, generation.clone(), policy),
             generation,
+            new: 0,
             calls: Arc::new(template.of_calls()),
             builder: template,
             run,
@@ -152,6 +155,7 @@ impl Regroup for Members {
                 Ok(session) => {
                     self.election.formed();
                     self.generation = next.generation.clone();
+                    self.new = next.candidates.len();
                     let ranks = next.generation.members.iter().filter_map(|member| before.rank_of(*member)).collect();
                     self.open_the_door();
                     return Ok(Regrouped {
@@ -173,6 +177,10 @@ impl Regroup for Members {
 
     fn generation(&self) -> &Generation {
         &self.generation
+    }
+
+    fn new_members(&self) -> usize {
+        self.new
     }
 
     fn has_candidates(&self) -> bool {

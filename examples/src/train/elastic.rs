@@ -41,10 +41,10 @@ pub(super) struct Handover {
     pub(super) best_test_accuracy: f64,
 }
 
-/// Sends rank 0's value to the others.
-pub(super) fn broadcast(optim: &mut DistributedOptimizer, mine: Option<&Handover>) -> Result<Handover> {
-    let mut bytes = mine.map_or(Ok(Vec::new()), serde_json::to_vec)?;
-    optim.synchronizer_mut().session().broadcast(0, &mut bytes)?;
+/// Receives the value of [`Rank::take_place`] on a new member.
+pub(super) fn receive(optim: &mut DistributedOptimizer) -> Result<Handover> {
+    let mut bytes = Vec::new();
+    optim.synchronizer_mut().send_to_new_members(&mut bytes)?;
     serde_json::from_slice(&bytes).context("the state of training, as received from rank 0")
 }
 
@@ -117,7 +117,7 @@ impl<T: Task> Rank<'_, T> {
             let Totals { best_test_accuracy, .. } = self.totals;
             let position = self.position();
             let handover = Handover { start: self.start.clone(), position, began: self.deal.began, best_test_accuracy };
-            broadcast(&mut self.optim, Some(&handover).filter(|_| rank == 0))?;
+            self.optim.synchronizer_mut().send_to_new_members(&mut serde_json::to_vec(&handover)?)?;
         }
         if rank == 0 && is_new {
             let (step, number) = (self.step(), number.unwrap_or_default());

@@ -14,7 +14,7 @@ use burn::tensor::Device;
 
 use super::common::compared;
 use super::deal::Deal;
-use super::elastic::{Handover, broadcast};
+use super::elastic::{Handover, receive};
 use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run, compress_seconds};
@@ -127,7 +127,7 @@ impl<T: Task> Run<'_, T> {
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
         let (settings, model) = (self.settings, Some(optim.enter(self.task.build(&device))?));
         self.set_compress_seconds(&mut optim)?;
-        let Handover { start, position, began, best_test_accuracy } = broadcast(&mut optim, None)?;
+        let Handover { start, position, began, best_test_accuracy } = receive(&mut optim)?;
         let place = (optim.rank(), optim.world());
         let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;

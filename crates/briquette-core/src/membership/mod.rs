@@ -147,6 +147,11 @@ pub trait Regroup: Send {
     /// Returns the current generation.
     fn generation(&self) -> &Generation;
 
+    /// Returns the number of members that are new in the current generation. They have its last ranks, and receive their state from the others.
+    fn new_members(&self) -> usize {
+        0
+    }
+
     /// Returns whether a process asks to become a member. It is one after the next [`regroup`](Self::regroup).
     fn has_candidates(&self) -> bool {
         false

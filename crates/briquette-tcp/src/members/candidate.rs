@@ -56,6 +56,7 @@ impl TcpBuilder {
             me,
             election: Election::new(me, next.generation.clone(), policy),
             generation: next.generation.clone(),
+            new: next.candidates.len(),
             builder: self,
             run,
             known,

@@ -348,6 +348,16 @@ fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
     assert!(first.1 >= 3 && new.3 == Some(0.0), "without samples it had nothing to send: {:?}", new.3);
 }
 
+/// DiLoCo with a period of three steps. The new member enters at the end of a period, and makes whole ones.
+#[test]
+fn a_new_member_of_local_steps_enters_at_the_end_of_a_period() {
+    let ends = grow(3000, |_| config(&DILOCO.replace("2}", "3}")));
+    let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
+    assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
+    assert!(first.1.is_multiple_of(3), "{}", first.1);
+}
+
 #[test]
 fn a_new_member_with_other_settings_is_refused_and_the_others_go_on() {
     let ends = grow(300, |rank| if rank == 2 { DistributedConfig::dense() } else { top_k() });
