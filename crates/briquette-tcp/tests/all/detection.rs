@@ -26,26 +26,20 @@ const PAUSE: Duration = Duration::from_secs(6);
 const DEADLINE: Duration = Duration::from_secs(90);
 const POLICY: Policy = Policy { fewest: 1, patience: 20.0 };
 
-/// Three ranks. `last` is rank 2's path to rank 0: its control line and its data link. `between` is its path to rank 1.
+/// Three ranks. `last` is rank 2's path to rank 0: its control line and its data link.
 struct World {
     ranks: Vec<(Session, Option<Members>)>,
     last: Proxy,
-    between: Proxy,
 }
 
 impl World {
     fn new(is_elastic: bool) -> World {
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
-        let (last, between) = (Proxy::to(addresses[0]).unwrap(), Proxy::to(addresses[1]).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let master = listener.local_addr().unwrap();
+        let last = Proxy::to(master).unwrap();
         let builder =
             |number: usize, master: SocketAddr| rank(number, master).deadline(DEADLINE).heartbeat(BEAT, LOST_AFTER);
-        let [zero, one] = listeners;
-        let builders = [
-            builder(0, addresses[0]).listener(zero),
-            builder(1, addresses[0]).listener(one).advertise(between.address().to_string()),
-            builder(2, last.address()),
-        ];
+        let builders = [builder(0, master).listener(listener), builder(1, master), builder(2, last.address())];
         let join = |builder: TcpBuilder| {
             if is_elastic {
                 let (session, members) = builder.join_elastic(POLICY).unwrap();
@@ -57,26 +51,25 @@ impl World {
             let joining = builders.map(|builder| threads.spawn(move || join(builder)));
             joining.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        World { ranks, last, between }
+        World { ranks, last }
     }
 }
 
-fn set(harm: Harm, [last, between]: [&Proxy; 2]) {
-    last.set(harm);
-    between.set(harm);
-}
-
-/// Takes steps from `first` until `is_over` on rank 0, or an error. Returns the number of the next step.
-fn train(comm: &mut Session, first: u64, is_over: impl Fn() -> bool) -> (u64, Option<CommError>) {
+/// Takes steps, each with a vote, from `first` until `is_over` on rank 0, or an error. Returns the standing after them.
+fn train(comm: &mut Session, first: u64, is_over: impl Fn() -> bool) -> (Standing, Option<CommError>) {
     let mut step = first;
     loop {
+        let standing = |in_doubt| Standing { step, in_doubt, is_new: false };
         *comm.scope() = Scope { operation: "exchange", step, bucket: None };
         let mut ends = [f64::from(u8::from(comm.rank() == 0 && is_over()))];
         if let Err(error) = comm.all_reduce_sum_f64(&mut ends) {
-            return (step, Some(error));
+            return (standing(false), Some(error));
+        }
+        if let Err(error) = comm.barrier() {
+            return (standing(true), Some(error));
         }
         if ends[0] > 0.0 {
-            return (step, None);
+            return (standing(false), None);
         }
         // Tests with step 0 stay there.
         step += u64::from(first > 0);
@@ -84,7 +77,7 @@ fn train(comm: &mut Session, first: u64, is_over: impl Fn() -> bool) -> (u64, Op
     }
 }
 
-/// What became of a rank: the error that ended its first generation, the time from the harm to it, and the world of its next generation.
+/// End of a rank: the error that ended its first generation, the time from the harm to it, and the world of its next generation.
 #[derive(Debug)]
 struct Ended {
     cause: String,
@@ -95,7 +88,7 @@ struct Ended {
 /// An elastic world whose rank 2 falls silent: it `vanishes`, and takes no calls either, or its link carries nothing for a while.
 fn falls_silent(vanishes: bool) -> Vec<Ended> {
     let harm = if vanishes { Harm::half_open() } else { Harm::frozen() };
-    let World { ranks, last, between } = World::new(true);
+    let World { ranks, last } = World::new(true);
     let (harmed, is_done) = (Mutex::new(None::<Instant>), AtomicBool::new(false));
     thread::scope(|threads| {
         let start = |(mut comm, members): (Session, Option<Members>)| {
@@ -103,12 +96,12 @@ fn falls_silent(vanishes: bool) -> Vec<Ended> {
             threads.spawn(move || {
                 let is_lost = vanishes && comm.rank() == 2;
                 let mut members = members.filter(|_| !is_lost);
-                let (step, error) = train(&mut comm, 1, || false);
+                let (standing, error) = train(&mut comm, 1, || false);
                 let error = error.unwrap();
                 let after = harmed.lock().unwrap().map(|begin| begin.elapsed()).unwrap_or_else(|| panic!("{error}"));
                 assert!(is_loss(&error), "{error}");
                 let next = members.as_mut().map(|members| {
-                    let mut next = members.regroup(Standing { step, in_doubt: false, is_new: false }, false).unwrap();
+                    let mut next = members.regroup(standing, false).unwrap();
                     next.session.barrier().unwrap();
                     next.session.world()
                 });
@@ -122,12 +115,12 @@ fn falls_silent(vanishes: bool) -> Vec<Ended> {
         let mut running: Vec<_> = ranks.into_iter().map(start).collect();
         thread::sleep(WARM);
         let mut begin = harmed.lock().unwrap();
-        set(harm, [&last, &between]);
+        last.set(harm);
         *begin = Some(Instant::now());
         drop(begin);
         if !vanishes {
             thread::sleep(PAUSE);
-            set(Harm::none(), [&last, &between]);
+            last.set(Harm::none());
         }
         let lost = running.pop().unwrap();
         let mut ended: Vec<_> = running.into_iter().map(|rank| rank.join().expect("no panic")).collect();
@@ -160,12 +153,12 @@ fn a_false_alarm_in_an_elastic_world_costs_an_election_and_no_member() {
 /// Rank 1 is busy for longer than the limit, without a call. Its heartbeats go on.
 #[test]
 fn a_slow_member_of_an_elastic_world_is_not_lost() {
-    let World { ranks, last: _last, between: _between } = World::new(true);
+    let World { ranks, last: _last } = World::new(true);
     let begin = Instant::now();
     thread::scope(|threads| {
         let work = |(mut comm, _members): (Session, Option<Members>)| {
             threads.spawn(move || {
-                let (step, error) = train(&mut comm, 1, || begin.elapsed() > WARM);
+                let (Standing { step, .. }, error) = train(&mut comm, 1, || begin.elapsed() > WARM);
                 assert_eq!(error, None);
                 *comm.scope() = Scope { operation: "exchange", step, bucket: None };
                 let (busy, mut sum) = (Instant::now(), 0.0);
@@ -186,7 +179,7 @@ fn a_slow_member_of_an_elastic_world_is_not_lost() {
 /// A link that carries nothing for longer than the limit by history, and then everything.
 #[track_caller]
 fn waits_out_a_pause(is_elastic: bool, first: u64) {
-    let World { ranks, last, between } = World::new(is_elastic);
+    let World { ranks, last } = World::new(is_elastic);
     let (is_over, taken) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|threads| {
         let work = |(mut comm, _members): (Session, Option<Members>)| {
@@ -198,9 +191,9 @@ fn waits_out_a_pause(is_elastic: bool, first: u64) {
         };
         let running: Vec<_> = ranks.into_iter().map(work).collect();
         thread::sleep(WARM);
-        set(Harm::frozen(), [&last, &between]);
+        last.set(Harm::frozen());
         thread::sleep(PAUSE);
-        set(Harm::none(), [&last, &between]);
+        last.set(Harm::none());
         is_over.store(true, Ordering::Relaxed);
         for rank in running {
             assert_eq!(rank.join().expect("no panic"), None);
