@@ -96,8 +96,9 @@ fn falls_silent(vanishes: bool) -> Vec<Ended> {
             threads.spawn(move || {
                 let is_lost = vanishes && comm.rank() == 2;
                 let mut members = members.filter(|_| !is_lost);
-                let (standing, error) = train(&mut comm, 1, || false);
-                let error = error.unwrap();
+                let is_too_late = || harmed.lock().unwrap().is_some_and(|begin| begin.elapsed() > 2 * LOST_AFTER);
+                let (standing, error) = train(&mut comm, 1, is_too_late);
+                let error = error.expect("an alarm");
                 let after = harmed.lock().unwrap().map(|begin| begin.elapsed()).unwrap_or_else(|| panic!("{error}"));
                 assert!(is_loss(&error), "{error}");
                 let next = members.as_mut().map(|members| {
