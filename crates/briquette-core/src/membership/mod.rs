@@ -3,7 +3,8 @@
 //! A *generation* is a fixed set of members with ranks. When a member is lost, the survivors agree on the next generation
 //! and compute the same step again in it. [`Election`] is the protocol of that agreement as a pure state machine: messages and
 //! time in, actions out, without clock, threads or sockets. [`Regroup`] is what a training loop needs of it: the next session.
-//! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes.
+//! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes. [`detector`] suspects members whose
+//! heartbeats stop.
 //!
 //! **Commit.** A member may be lost while some survivors have committed a step and others have not. In an elastic world,
 //! ranks therefore [vote](crate::step::Driver::set_votes) before they commit: a vote passes on a rank only after every rank has
@@ -21,6 +22,7 @@
 //! J. Ousterhout, *In Search of an Understandable Consensus Algorithm*, 2014); unlike Raft there is no log, because a generation
 //! counts only once all of its members have formed a session.
 
+pub mod detector;
 mod election;
 #[cfg(test)]
 mod tests;
