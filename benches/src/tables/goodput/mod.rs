@@ -188,8 +188,8 @@ fn row(case: &Case) -> Result<Row> {
         Restart { checkpoint: CHECKPOINT, interval: 1.0, restart: RESTART, detection: [killed, vanished], waits: true };
     let (waiting, of_waiting) = restart.best(&schedules, case.seconds);
     let (spare, of_spare) = Restart { waits: false, ..restart }.best(&schedules, case.seconds);
-    let [goodput, of_waiting, of_spare] =
-        [outcomes.iter().map(Outcome::goodput).collect(), of_waiting, of_spare].map(|shares| percent(&shares));
+    let [goodput, of_waiting, of_spare] = [outcomes.iter().map(Outcome::goodput).collect(), of_waiting, of_spare]
+        .map(|shares: Vec<f64>| percent(&shares));
     let all = |of: fn(&Outcome) -> &Vec<f64>| outcomes.iter().flat_map(of).copied().collect::<Vec<f64>>();
     let (stalls, pauses) = (all(|outcome| &outcome.stalls), all(|outcome| &outcome.pauses));
     let mean = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>() as f64 / case.seeds as f64;
@@ -238,7 +238,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// Returns the mean and its standard error in percent; 0 for a single share.
-fn percent(shares: &Vec<f64>) -> (f64, f64) {
+fn percent(shares: &[f64]) -> (f64, f64) {
     let count = shares.len() as f64;
     let mean = shares.iter().sum::<f64>() / count;
     let square = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);

@@ -157,7 +157,7 @@ fn bounded(what: &'static str, seconds: f64) -> Result<(), ConfigError> {
 /// let outcome = simulate(&world, &"10.02s lost 3;70.02s joins 3".parse()?, 100.0)?;
 /// assert_eq!((outcome.generations, outcome.losses, outcome.joins), (2, 1, 1));
 /// // Without losses there were 2000 steps.
-/// assert_eq!(outcome.steps, 1963);
+/// assert_eq!(outcome.steps, 1964);
 /// assert_eq!((1e3 * outcome.goodput()).round(), 832.0);
 /// # Ok::<_, briquette_core::error::ConfigError>(())
 /// ```

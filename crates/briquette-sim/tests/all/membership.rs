@@ -72,6 +72,18 @@ fn a_loss_during_the_transfer_ends_the_new_member() {
     assert_eq!((outcome.failures, outcome.divergences), (1, 0));
 }
 
+/// Two members admit two new ones, which count for the quorum under the rank 0 that admitted them. Its loss leaves one of four; the loss of
+/// rank 1 leaves rank 0 with both.
+#[test]
+fn a_hand_over_to_half_of_the_members_depends_on_rank_0() {
+    let world = World { step: 1.0, state_bytes: 1.25e9, ..plain() };
+    let of = |lost| run(&world, &format!("2.5s lost 2;4.9s lost 3;20s joins 2;20s joins 3;30s lost {lost}"), 100.0);
+    let (first, second) = (of(0), of(1));
+    assert_eq!(formed(&first).last().map(|last| last.3), Some(2), "{:?}", first.record);
+    assert!(first.end.is_some_and(|end| end.cause.contains("reaches 1 of 4 members")));
+    assert_eq!(second.end, None);
+}
+
 /// A vanished machine is noticed after 30 s, and a call to it fails after 5 s.
 #[test]
 fn a_vanished_machine_costs_its_heartbeats_and_one_call() {
@@ -153,7 +165,7 @@ fn random(seed: u64) -> (World, Schedule) {
     let policy = Policy { patience: 4.0, ..Policy::default() };
     let world = World { ranks, latency: 0.01, vanished: 2.0, policy, seed, records: true, ..World::default() };
     (
-        World { state_bytes: 1e7, broadcasts: seed % 2 == 0, form_timeout: 3.0, ..world },
+        World { state_bytes: 1e7, broadcasts: seed.is_multiple_of(2), form_timeout: 3.0, ..world },
         Schedule::new(incidents).unwrap(),
     )
 }
