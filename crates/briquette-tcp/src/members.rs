@@ -219,7 +219,11 @@ impl Members {
         let name = format!("{}/{}/{:016x}/{attempt}", self.run, generation.number, coordinator.0);
         let place = (rank, generation.members.len());
         let listener = self.listener.try_clone().map_err(JoinError::system(rank, place.1, "share its listener"))?;
-        let builder = self.builder.again(place, first.to_owned(), &name).listener(listener);
+        let port = listener.local_addr().map_err(JoinError::system(rank, place.1, "share its listener"))?.port();
+        let mut builder = self.builder.again(place, first.to_owned(), &name).listener(listener);
+        // A relay's port leads to the listener of the first generation.
+        let advertised = &mut builder.settings.advertise;
+        *advertised = advertised.take().map(|given| format!("{}:{port}", host(&given)));
         Ok(builder.join_deadline(FORMING).join()?.into())
     }
 

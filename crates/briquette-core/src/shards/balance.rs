@@ -90,16 +90,6 @@ impl Balance {
         self.steps.len() >= if self.has_looked { LATER } else { FIRST } && self.look()
     }
 
-    /// Divides `samples` samples among another world. `before` has the previous ranks of its first members, in order of their new ranks; the
-    /// others are new, and count as of average speed.
-    pub fn resize(&mut self, samples: usize, before: &[usize], world: usize) {
-        let kept = before.iter().map(|rank| self.seconds.get(*rank).copied().unwrap_or_default());
-        self.seconds = kept.chain(std::iter::repeat(0.0)).take(world.max(1)).collect();
-        self.steps.clear();
-        (self.rests, self.has_looked) = (vec![0; self.seconds.len()], false);
-        self.shares = apportion(samples.max(1), &self.known());
-    }
-
     /// Returns the state as numbers, for a checkpoint.
     pub fn to_numbers(&self) -> Vec<f64> {
         let mut numbers = vec![self.shares.len() as f64, f64::from(u8::from(self.has_looked))];
@@ -166,16 +156,16 @@ impl Balance {
             self.shares = best;
         }
         let step = longest(&self.shares);
-        for rank in 0..self.shares.len() {
-            if self.shares[rank] > 0 {
-                self.rests[rank] = 0;
-            } else if self.rests[rank] == 0 {
-                self.rests[rank] = (seconds[rank] / step / TRIALS).ceil() as u64;
-            } else if self.rests[rank] > 1 {
-                self.rests[rank] -= 1;
-            } else if let Some(largest) = (0..before.len()).max_by_key(|other| self.shares[*other]) {
-                self.shares[largest] -= 1;
-                (self.shares[rank], self.rests[rank]) = (1, 0);
+        for (rank, seconds) in seconds.iter().enumerate() {
+            match self.rests[rank] {
+                _ if self.shares[rank] > 0 => self.rests[rank] = 0,
+                0 => self.rests[rank] = (seconds / step / TRIALS).ceil() as u64,
+                1 => {
+                    let most = (0..before.len()).max_by_key(|other| self.shares[*other]).expect("a world has ranks");
+                    self.shares[most] -= 1;
+                    (self.shares[rank], self.rests[rank]) = (1, 0);
+                }
+                rest => self.rests[rank] = rest - 1,
             }
         }
         self.shares != before
@@ -303,7 +293,9 @@ mod tests {
         run(&mut balance, &[0.01, 0.02, 3.0], 0.0, 3 + LATER + 4);
         let mut restored = Balance::new(48, 3).unwrap().from_numbers(&balance.to_numbers()).unwrap();
         assert_eq!(restored, balance);
-        [&mut restored, &mut balance].map(|balance| run(balance, &[0.03, 0.02, 3.0], 0.0, 5 * LATER));
+        [&mut restored, &mut balance].into_iter().for_each(|balance| {
+            run(balance, &[0.03, 0.02, 3.0], 0.0, 5 * LATER);
+        });
         assert_eq!(restored, balance);
         let numbers = balance.to_numbers();
         let other = Balance::new(47, 3).unwrap();
@@ -311,16 +303,5 @@ mod tests {
         assert!(Balance::new(48, 4).unwrap().from_numbers(&numbers).is_none());
         let not_finite: Vec<f64> = numbers.iter().map(|_| f64::NAN).collect();
         assert!(balance.from_numbers(&not_finite).is_none());
-    }
-
-    #[test]
-    fn survivors_keep_their_speeds() {
-        let mut balance = Balance::new(96, 3).unwrap();
-        run(&mut balance, &[1.0, 5.0, 3.0], 0.0, 3);
-        balance.resize(64, &[0, 2], 2);
-        assert_eq!(balance.shares(), [48, 16]);
-        balance.resize(96, &[0, 1], 3);
-        // The new one counts as 2: T = 96 / (1 + 1/3 + 1/2) = 52.4, so 52 + 17 + 26, and one more to the first.
-        assert_eq!(balance.shares(), [53, 17, 26]);
     }
 }

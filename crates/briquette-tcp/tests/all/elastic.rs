@@ -8,6 +8,7 @@ use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_core::membership::{MembershipError, Policy, Regroup, Regrouped, Standing, is_loss};
 use briquette_tcp::{Certificates, Members, TcpBuilder, Token};
+use briquette_testkit::proxy::Proxy;
 
 use crate::common::{PATIENT, certificates};
 
@@ -117,6 +118,26 @@ fn loses_two(certificates: Option<Certificates>) {
     // A member that was lost is not waited for.
     let longest = Duration::from_secs_f64(POLICY.patience);
     assert!(one.stalls.iter().all(|stall| *stall < longest), "{:?}", one.stalls);
+}
+
+/// Rank 1 is reached at the address of a relay, which leads to the port of its first generation only.
+#[test]
+fn a_member_behind_a_relay_is_reached_at_its_own_port_in_later_generations() {
+    let [first, one] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let relay = Proxy::to(one.local_addr().unwrap()).unwrap();
+    let (master, between) = (first.local_addr().unwrap().to_string(), relay.address().to_string());
+    let mut listeners = [Some(first), Some(one), None, None].into_iter();
+    let seen: Vec<_> = thread::scope(|threads| {
+        let start = |rank: usize| {
+            let builder = TcpBuilder::new(rank, 4, &master).deadline(PATIENT);
+            let builder = listeners.next().flatten().into_iter().fold(builder, TcpBuilder::listener);
+            let builder = if rank == 1 { builder.advertise(between.clone()) } else { builder };
+            threads.spawn(move || member(builder.join_elastic(POLICY).unwrap(), (rank == 3).then_some(3)))
+        };
+        [0, 1, 2, 3].map(start).into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    let [Ok(first), Ok(one), Ok(two), Ok(_)] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((&first.steps, &one.before), (&two.steps, &vec![vec![0, 1, 2]]));
 }
 
 #[test]
