@@ -21,7 +21,7 @@ use briquette::core::files;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::lock::RunLock;
-use crate::record::{RunFiles, Written};
+use crate::record::{RunFiles, StepRecord, Written};
 use crate::settings::Settings;
 use crate::train::{Control, Refused};
 
@@ -164,9 +164,15 @@ impl RunDirectory {
     }
 
     /// Opens the files of a resumed run.
-    pub(crate) fn resume(self, settings: &Settings, run: Option<&str>, written: Written) -> Result<RunFiles> {
+    pub(crate) fn resume(
+        self,
+        settings: &Settings,
+        run: Option<&str>,
+        written: Written,
+        own: &[StepRecord],
+    ) -> Result<RunFiles> {
         let metrics = self.path.join(METRICS);
-        let file = crate::record::keep_before(&metrics, written);
+        let file = crate::record::keep_before(&metrics, written, own);
         let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;
         write_config(&self.path, settings, run)?;
         Ok(RunFiles::new(self.path, file, self.lock))

@@ -75,6 +75,9 @@ pub struct StepRecord {
     /// Seconds on the simulated clock since the run began; absent if time is not simulated.
     #[serde(skip_serializing_if = "Option::is_none", default, with = "float::option")]
     pub simulated_seconds: Option<f64>,
+    /// Samples of each rank, if shares follow the ranks' speeds.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub shares: Vec<usize>,
     /// Reason of the controller for changing the ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -159,6 +162,7 @@ impl StepRecord {
             drift: report.drift,
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
+            shares: Vec::new(),
             reason: report.exchange.reason.clone(),
             state: None,
             slots: Vec::new(),

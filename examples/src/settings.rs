@@ -153,7 +153,7 @@ flags! {
     network: String = "unlimited".into(),
     /// Compute time as seen by controllers and simulated time: wall, or fixed:50ms a step, which makes a run
     /// reproducible (fixed:500ms,50ms where rank 0 is slower than the others; fixed:50ms;lognormal=0.3;slow=0.03x10
-    /// with stragglers; trace:FILE with the seconds of each rank, a line for each step)
+    /// with stragglers; fixed:50ms;samples=32 for a time proportional to the samples; trace:FILE with the seconds of each rank, a line for each step)
     clock: ClockSpec = ClockSpec::Wall,
     /// Seconds of encoding and decoding under --clock fixed, a CSV with reducer (as in config.toml), ratio, values, seconds
     #[arg(value_name = "FILE")]
@@ -168,6 +168,9 @@ flags! {
     rebroadcast: u64,
     /// Image augmentation: none, flip, or crop-flip
     augment: AugmentSpec,
+    /// Samples of a rank in a step: off for --batch, auto for a share of all ranks' batches by its measured speed, so that all ranks end
+    /// together
+    balance: BalanceSpec,
     /// Split the data unevenly over ranks by class: concentration of a Dirichlet distribution, smaller is more uneven
     non_iid: f64,
     /// Directory for config.toml, metrics.jsonl, summary.json and checkpoints
@@ -241,6 +244,16 @@ flags! {
     #[arg(value_name = "KEY=VALUE")]
     set: Vec<String>,
   }
+}
+
+/// Samples of a rank in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum BalanceSpec {
+    /// The batch.
+    Off,
+    /// A share of all ranks' batches by the rank's speed.
+    Auto,
 }
 
 /// Image augmentation.

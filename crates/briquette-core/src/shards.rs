@@ -10,6 +10,10 @@
 //! # Ok::<_, briquette_core::error::ConfigError>(())
 //! ```
 
+mod balance;
+
+pub use balance::Balance;
+
 use std::ops::Range;
 
 use rand::RngCore;
@@ -198,6 +202,37 @@ impl EpochPlan {
             self.world
         );
         &self.order[self.slices[step * self.world + rank].clone()]
+    }
+
+    /// Returns the samples of one rank in one step, if the step's samples are divided in these proportions, as by a [`Balance`]. Ranks that keep
+    /// their own samples get them unchanged.
+    ///
+    /// ```
+    /// use briquette_core::{Key, shards::Shards};
+    ///
+    /// let plan = Shards::new(100, 2, 16)?.epoch(Key::new(42), 0);
+    /// let sizes = |step| [0, 1].map(|rank| plan.in_shares(step, rank, &[24, 8]).len());
+    /// assert_eq!([sizes(0), sizes(3)], [[24, 8], [3, 1]]); // the last step has four samples
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the step or the rank is not in the plan, or if there is not one share for every rank.
+    pub fn in_shares(&self, step: usize, rank: usize, shares: &[usize]) -> &[usize] {
+        let own = self.indices(step, rank);
+        assert_eq!(shares.len(), self.world, "a share for every rank");
+        let slices = &self.slices[step * self.world..(step + 1) * self.world];
+        let is_shared = slices.windows(2).all(|pair| pair[0].end == pair[1].start);
+        let total: u128 = shares.iter().map(|share| *share as u128).sum();
+        if !is_shared || total == 0 {
+            return own;
+        }
+        let (from, until) = (slices[0].start, slices[self.world - 1].end);
+        let bound = |ranks: usize| {
+            let dealt: u128 = shares[..ranks].iter().map(|share| *share as u128).sum();
+            from + (((until - from) as u128 * dealt + total / 2) / total) as usize
+        };
+        &self.order[bound(rank)..bound(rank + 1)]
     }
 
     /// Returns the number of samples of each rank in a step, in rank order: the weights of a mean over ranks.

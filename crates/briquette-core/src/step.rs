@@ -47,7 +47,7 @@ pub use gradient::Gradient;
 use crate::comm::Session;
 use crate::error::SyncError;
 use crate::report::Report;
-use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, SyncStrategy};
+use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, RankStep, SyncStrategy};
 use crate::sync::{Agreement, Header, Placeholder, StopFlags};
 use crate::{Key, Layout, Traffic};
 
@@ -76,6 +76,8 @@ pub struct Driver {
 pub struct Exchanged {
     /// The agreement of the ranks, or this rank's own values where [no rank agrees](Agrees::NoRank).
     pub agreed_step: AgreedStep,
+    /// The values of each rank. Empty where no rank agrees; those of this machine's ranks where they agree.
+    pub ranks: Vec<RankStep>,
     /// Stop requests of any rank.
     pub stop: StopFlags,
     /// Treatment of the inner optimizer's momenta.
@@ -214,7 +216,7 @@ impl Driver {
     /// the step's gradient exchange, or agrees on a new one if there was none.
     ///
     /// # Errors
-    /// [`SyncError`]; the parameters and the strategy are unchanged.
+    /// [`SyncError`]; the parameters and the strategy are unchanged, unless the step is [in doubt](Self::in_doubt).
     pub fn exchange_parameters(
         &mut self,
         header: Header,
@@ -234,6 +236,7 @@ impl Driver {
             let agreement = with_rate(agreement, rate);
             let cx = context(self.key, &self.layout, &agreement);
             let momenta = self.strategy.after_step(parameters, &cx, comm)?;
+            self.vote.cast(&agreement, (momenta, header), comm)?;
             self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
             Ok(exchanged(agreement, momenta, header))
@@ -346,7 +349,7 @@ impl Driver {
             gradient.clear(self.layout.slots(), present, &cx, comm)?;
         }
         if !plan.parameters {
-            self.vote.cast(agreement, header, comm)?;
+            self.vote.cast(agreement, (Momenta::Keep, header), comm)?;
             self.strategy.commit();
             self.strategy.after_commit(&cx, comm);
         }
@@ -387,7 +390,7 @@ fn with_rate(mut agreement: Agreement, learning_rate: Option<f64>) -> Agreement 
 }
 
 fn exchanged(agreement: Agreement, momenta: Momenta, header: HeaderCost) -> Exchanged {
-    Exchanged { agreed_step: agreement.agreed_step, stop: agreement.stop, momenta, header }
+    Exchanged { agreed_step: agreement.agreed_step, ranks: agreement.ranks, stop: agreement.stop, momenta, header }
 }
 
 impl std::fmt::Debug for Driver {

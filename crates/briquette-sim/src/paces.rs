@@ -10,7 +10,9 @@ use briquette_core::error::ConfigError;
 
 /// Compute times of every rank and step, for clocks that do not measure them: those of a [simulated](super::Simulated)
 /// world, and of a [stepped](super::SessionExt::stepped) session. A compute time depends on rank and step alone. A run
-/// is therefore bit-reproducible, and a resumed run continues as if it had not been interrupted.
+/// is therefore bit-reproducible, and a resumed run continues as if it had not been interrupted. With `samples`, it is proportional to the
+/// samples of the rank, which agreed [shares](briquette_core::shards::Balance) may change; the progress of a step whose gradients are exchanged
+/// during the backward pass is that of the full time.
 ///
 /// As text it is a time for each rank in rank order (the last one also holds for all further ranks), then its
 /// variation:
@@ -20,6 +22,7 @@ use briquette_core::error::ConfigError;
 /// | `50ms`, `500ms,50ms` | constant; rank 0 ten times slower than the others |
 /// | `;lognormal=0.3` | times `exp(0.3·z)`, `z` standard normal (0.3 can be at most 2): the median stays, the mean grows by `exp(0.3²/2)` |
 /// | `;slow=0.03x10` | with probability 0.03, 10 times as long (1 to 1000): stragglers that change from step to step |
+/// | `;samples=32` | times are those of 32 samples, and proportional to the samples of a step |
 /// | `;seed=7` | seed of both draws, 0 if not given |
 ///
 /// A draw above 10⁶ s counts as 10⁶ s.
@@ -42,6 +45,8 @@ pub struct Paces {
     seconds: Arc<[Vec<f64>]>,
     sigma: f64,
     slow: Option<Slow>,
+    /// Samples that take these times, if times are proportional to samples.
+    samples: Option<u64>,
     seed: u64,
 }
 
@@ -58,7 +63,7 @@ const LONGEST: f64 = 1e6;
 const MOST_SIGMA: f64 = 2.0;
 const MOST_TIMES: f64 = 1e3;
 const FORM: &str = "50ms, or 500ms,50ms (rank 0 slower than the others), each from 0 s to 1000000 s, then of ;lognormal=0.3, ;slow=0.03x10 \
-                    (probability, factor), ;seed=7 what is wanted";
+                    (probability, factor), ;samples=32 (times are proportional to samples), ;seed=7 what is wanted";
 
 impl Paces {
     /// Creates times that are the same at every step, in rank order. The last one also holds for all further ranks.
@@ -83,7 +88,7 @@ impl Paces {
             let all = row.iter().all(|seconds| (0.0..=LONGEST).contains(seconds));
             ConfigError::unless(all, what, "from 0 s to 1000000 s", got())?;
         }
-        Ok(Paces { seconds: seconds.into(), sigma: 0.0, slow: None, seed: 0 })
+        Ok(Paces { seconds: seconds.into(), sigma: 0.0, slow: None, samples: None, seed: 0 })
     }
 
     /// Returns the compute seconds of `rank` at `step`.
@@ -103,11 +108,20 @@ impl Paces {
         }
         .min(LONGEST)
     }
+
+    /// Returns the compute seconds of `rank` at `step` for this number of samples. If it is not known, the step is a full one.
+    pub fn seconds_of(&self, rank: usize, step: u64, samples: Option<u64>) -> f64 {
+        let full = self.seconds(rank, step);
+        match self.samples.zip(samples) {
+            Some((of, samples)) => (full * (samples as f64 / of as f64)).min(LONGEST),
+            None => full,
+        }
+    }
 }
 
 impl From<Duration> for Paces {
     fn from(step: Duration) -> Self {
-        Paces { seconds: vec![vec![step.as_secs_f64()]].into(), sigma: 0.0, slow: None, seed: 0 }
+        Paces { seconds: vec![vec![step.as_secs_f64()]].into(), sigma: 0.0, slow: None, samples: None, seed: 0 }
     }
 }
 
@@ -139,6 +153,11 @@ impl FromStr for Paces {
                     ConfigError::unless(is_bounded, "factor in slow of compute times", "from 1 to 1000", factor)?;
                     paces.slow = Some(Slow { probability, factor });
                 }
+                "samples" => {
+                    let samples = value.parse().map_err(|_| wrong())?;
+                    ConfigError::unless(samples > 0, "samples of compute times", "at least 1", samples)?;
+                    paces.samples = Some(samples);
+                }
                 "seed" => paces.seed = value.parse().map_err(|_| wrong())?,
                 _ => return Err(wrong()),
             }
@@ -166,6 +185,9 @@ impl fmt::Display for Paces {
         }
         if let Some(Slow { probability, factor }) = self.slow {
             write!(f, ";slow={probability}x{factor}")?;
+        }
+        if let Some(samples) = self.samples {
+            write!(f, ";samples={samples}")?;
         }
         if self.seed > 0 { write!(f, ";seed={}", self.seed) } else { Ok(()) }
     }
@@ -200,7 +222,7 @@ mod tests {
 
     #[test]
     fn texts_go_back_and_forth_and_say_what_is_wrong() {
-        for text in ["50ms", "500ms,50ms", "0.0123s,7ms", "0ms", "50ms;lognormal=0.3;slow=0.03x10;seed=7"] {
+        for text in ["50ms", "500ms,50ms", "0.0123s,7ms", "0ms", "50ms;lognormal=0.3;slow=0.03x10;samples=32;seed=7"] {
             let paces: Paces = text.parse().unwrap();
             assert_eq!(paces.to_string().parse::<Paces>().unwrap(), paces, "{text}");
         }
@@ -215,6 +237,7 @@ mod tests {
             ("50ms;slow=2x10", "probability in slow of compute times must be from 0 to 1"),
             ("50ms;slow=0.1x0.5", "factor in slow of compute times must be from 1 to 1000"),
             ("50ms;slow=0.1x1e300", "factor in slow of compute times"),
+            ("50ms;samples=0", "samples of compute times must be at least 1"),
         ] {
             assert!(error(text).contains(part), "{text}: {}", error(text));
         }
@@ -226,6 +249,14 @@ mod tests {
         let paces = Paces::trace(vec![vec![1.0, 2.0], vec![3.0]]).unwrap();
         let of = |rank| (0..3).map(|step| paces.seconds(rank, step)).collect::<Vec<_>>();
         assert_eq!((of(0), of(1), of(5)), (vec![1.0, 3.0, 1.0], vec![2.0, 3.0, 2.0], vec![2.0, 3.0, 2.0]));
+    }
+
+    /// 50 ms for 32 samples: 12.5 ms for 8, nothing for none, the full time if the samples are not known.
+    #[test]
+    fn times_may_be_proportional_to_samples() {
+        let [whole, each]: [Paces; 2] = ["50ms", "50ms;samples=32"].map(|text| text.parse().unwrap());
+        let of = |paces: &Paces| [Some(32), Some(8), Some(0), None].map(|samples| paces.seconds_of(1, 0, samples));
+        assert_eq!((of(&each), of(&whole)), ([0.05, 0.0125, 0.0, 0.05], [0.05; 4]));
     }
 
     #[test]

@@ -209,9 +209,9 @@ impl Simulation {
         }
     }
 
-    pub(super) fn begin_step(&mut self, step: u64) {
+    pub(super) fn begin_step(&mut self, step: u64, samples: Option<u64>) {
         if let Pace::Given(paces) = &self.pace {
-            self.clock += paces.seconds(self.watch.rank(), step);
+            self.clock += paces.seconds_of(self.watch.rank(), step, samples);
         }
     }
 

@@ -112,11 +112,11 @@ impl Timeline for Source {
         }
     }
 
-    fn begin_step(&mut self, step: u64) {
+    fn begin_step(&mut self, step: u64, samples: Option<u64>) {
         match self {
-            Source::Stepped { paces, rank, now } => *now += paces.seconds(*rank, step),
-            Source::Simulated(network) => network.begin_step(step),
-            Source::Shared(source) => lock(source).begin_step(step),
+            Source::Stepped { paces, rank, now } => *now += paces.seconds_of(*rank, step, samples),
+            Source::Simulated(network) => network.begin_step(step, samples),
+            Source::Shared(source) => lock(source).begin_step(step, samples),
         }
     }
 

@@ -106,8 +106,8 @@ impl Timeline for Timed {
         self.inner.hold()
     }
 
-    fn begin_step(&mut self, step: u64) {
-        self.inner.begin_step(step);
+    fn begin_step(&mut self, step: u64, samples: Option<u64>) {
+        self.inner.begin_step(step, samples);
         self.note(Event::BeginStep);
     }
 

@@ -200,7 +200,9 @@ impl TcpBuilder {
         self
     }
 
-    /// Sets the heartbeat interval, and the time without heartbeats after which a rank counts as dead; 1 s and 30 s by default.
+    /// Sets the heartbeat interval, and the time without heartbeats after which a rank counts as dead; 1 s and 30 s by default. In an
+    /// [elastic world](Self::join_elastic), that time is the upper limit of the one that follows from the
+    /// [history](briquette_core::membership::detector) of heartbeats.
     pub fn heartbeat(mut self, interval: Duration, lost_after: Duration) -> TcpBuilder {
         self.pulse = Pulse { interval, lost_after };
         self

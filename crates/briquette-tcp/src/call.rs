@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use briquette_core::membership::MemberId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -27,6 +28,9 @@ const HANGING_UP: Duration = Duration::from_secs(2);
 
 /// Pause between the first attempt and the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two looks at a member that has not reported.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Returns the pause between later attempts. It is shorter than the time for which an interrupted rank 0 still reports the reason.
 fn longer(pause: Duration) -> Duration {
@@ -305,12 +309,27 @@ pub(crate) async fn call_member(
     }
 }
 
-/// Finds out whether a member accepts connections.
-pub(crate) async fn probe_member(settings: &Settings, address: &str, deadline: Instant) -> Result<(), String> {
-    match connect(settings, address, deadline).await {
-        Ok(_) => Ok(()),
-        Err(Setback::Silence(cause)) => Err(cause),
-        Err(setback) => Err(format!("{setback:?}")),
+/// Watches a member until the deadline: returns the reason if its address refuses connections or belongs to another process. The sockets of
+/// a killed process may accept connections for a moment after the loss is noticed.
+pub(crate) async fn watch_member(settings: &Settings, address: &str, to: MemberId, deadline: Instant) -> String {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let socket = match connect(settings, address, deadline).await {
+            Ok((socket, _)) => socket,
+            Err(Setback::Silence(cause)) => return cause,
+            Err(setback) => return format!("{setback:?}"),
+        };
+        let until = deadline.min(Instant::now() + HANDSHAKE);
+        if let Ok(Err(error @ HandshakeError::Refused(_))) =
+            timeout_at(until, handshake_with(socket, settings, 0, Role::Probe { to })).await
+        {
+            return reason(error);
+        }
+        if Instant::now() + pause >= deadline {
+            return "it has not reported".to_owned();
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(WATCH);
     }
 }
 

@@ -4,10 +4,15 @@
 //! heartbeats: it counts as slow, and the timeout decides. A rank whose heartbeats stop, or whose line breaks without a
 //! goodbye, counts as dead, and rank 0 reports it to all ranks. If rank 0 itself is dead, every rank detects it
 //! directly.
+//!
+//! A rank judges only the ranks to which it has a line, by the heartbeats that arrive there; what rank 0 forwards of other ranks is for error
+//! messages. In a fixed world a rank is dead after a constant time. In an elastic world the [history](Detector) of its heartbeats
+//! determines the time, except at step 0 and while a new member joins: a loss ends the run there, or the new member.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use briquette_core::membership::detector::Detector;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
@@ -19,7 +24,7 @@ use crate::shared::{Shared, Stop};
 pub(crate) struct Pulse {
     /// Interval between two heartbeats.
     pub(crate) interval: Duration,
-    /// Time without heartbeats after which a rank is dead.
+    /// Time without heartbeats after which a rank is dead; in an elastic world, the upper limit of that time.
     pub(crate) lost_after: Duration,
 }
 
@@ -32,6 +37,39 @@ pub(crate) enum Command {
     Leave,
 }
 
+/// Failure detectors of all ranks, on the clock of the control thread.
+struct Watched {
+    start: Instant,
+    detectors: Vec<Detector>,
+}
+
+impl Watched {
+    fn new(ranks: usize, pulse: Pulse) -> Watched {
+        let detector = Detector::new(pulse.interval.as_secs_f64(), pulse.lost_after.as_secs_f64(), 0.0);
+        Watched { start: Instant::now(), detectors: vec![detector; ranks] }
+    }
+
+    fn now(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    fn heard(&mut self, rank: usize) {
+        let now = self.now();
+        if let Some(detector) = self.detectors.get_mut(rank) {
+            detector.heard(now);
+        }
+    }
+
+    /// Returns the suspected ranks, with their silence in seconds. Every detector looks, so that each notices that this rank was suspended.
+    fn suspects(&mut self, now: f64, uses_history: bool) -> Vec<(usize, f64)> {
+        let look = |(rank, detector): (usize, &mut Detector)| {
+            detector.use_history(uses_history);
+            detector.is_suspect(now).then(|| (rank, detector.silence(now)))
+        };
+        self.detectors.iter_mut().enumerate().filter_map(look).collect()
+    }
+}
+
 pub(crate) async fn watch(
     mut lines: Lines,
     shared: Arc<Shared>,
@@ -40,7 +78,7 @@ pub(crate) async fn watch(
 ) {
     let mut ticks = tokio::time::interval(pulse.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_tick = Instant::now();
+    let mut watched = Watched::new(shared.addresses.len(), pulse);
     loop {
         tokio::select! {
             command = commands.recv() => match command {
@@ -50,20 +88,26 @@ pub(crate) async fn watch(
                     return lines.close().await;
                 }
             },
-            (from, event) = lines.next() => heed(&mut lines, &shared, from, event).await,
-            _ = ticks.tick() => {
-                // A rank that was suspended itself cannot judge the heartbeats of others.
-                let asleep = last_tick.elapsed() > pulse.lost_after / 2;
-                last_tick = Instant::now();
-                beat(&mut lines, &shared).await;
-                if asleep {
-                    shared.peers().iter_mut().for_each(|peer| peer.heard = last_tick);
-                } else {
-                    bury(&mut lines, &shared, pulse).await;
+            (from, event) = lines.next() => {
+                if matches!(event, Event::Said(Message::Beat { .. })) {
+                    watched.heard(from);
                 }
+                heed(&mut lines, &shared, from, event).await;
+            }
+            _ = ticks.tick() => {
+                // Nothing is received while this rank writes its own heartbeat, so that time does not count.
+                let now = watched.now();
+                beat(&mut lines, &shared).await;
+                bury(&mut lines, &shared, &watched.suspects(now, uses_history(&shared))).await;
             }
         }
     }
+}
+
+/// Returns whether the world survives the loss of a rank now, so that a false alarm costs only an election. The operations with which new
+/// members join are at step 0, too.
+fn uses_history(shared: &Shared) -> bool {
+    shared.is_elastic && shared.doing().step > 0
 }
 
 async fn heed(lines: &mut Lines, shared: &Shared, from: usize, event: Event) {
@@ -126,15 +170,11 @@ async fn beat(lines: &mut Lines, shared: &Shared) {
     lines.tell_all(&Message::Beat { doing: shared.doing().into(), others }).await;
 }
 
-/// Declares ranks dead whose heartbeats have stopped.
-async fn bury(lines: &mut Lines, shared: &Shared, pulse: Pulse) {
-    let silent = {
-        let peers = shared.peers();
-        let watched = peers.iter().enumerate().filter(|(rank, peer)| lines.has(*rank) && !peer.left);
-        watched.map(|(rank, peer)| (rank, peer.heard.elapsed())).find(|(_, silent)| *silent > pulse.lost_after)
-    };
-    let Some((rank, silent)) = silent else { return };
-    let cause = format!("no heartbeat for {:.1} s", silent.as_secs_f64());
+/// Declares a suspected rank dead.
+async fn bury(lines: &mut Lines, shared: &Shared, suspects: &[(usize, f64)]) {
+    let is_watched = |rank: usize| lines.has(rank) && shared.peers().get(rank).is_some_and(|peer| !peer.left);
+    let Some((rank, silent)) = suspects.iter().copied().find(|(rank, _)| is_watched(*rank)) else { return };
+    let cause = format!("no heartbeat for {silent:.1} s");
     if shared.stop(Stop::Lost { by: shared.rank, rank, cause }) {
         tell(lines, shared, None).await;
     }

@@ -62,8 +62,10 @@ pub(crate) enum Role {
         #[serde(default)]
         machine: usize,
     },
-    /// Sent to any member of an elastic world: the connection carries the messages of an election.
-    Member { member: MemberId },
+    /// Sent to member `to` of an elastic world: the connection carries the messages of an election.
+    Member { member: MemberId, to: MemberId },
+    /// Sent to an address of member `to` of an elastic world: another process there refuses the call. The member itself does not answer.
+    Probe { to: MemberId },
     /// Sent to any member of an elastic world: asks to become a member, which accepts connections at this port.
     Candidate { member: MemberId, port: u16 },
     /// Sent to any rank of a complete world with this session name: the connection carries frames of this channel.
@@ -72,6 +74,17 @@ pub(crate) enum Role {
         #[serde(default)]
         channel: usize,
     },
+}
+
+impl Role {
+    /// Returns why process `me` refuses a call that is meant for another one: the caller takes that one for lost. A process that is started
+    /// in the place of a lost member may listen at its address.
+    pub(crate) fn misses(&self, me: MemberId) -> Option<String> {
+        match self {
+            Role::Member { to, .. } | Role::Probe { to } if *to != me => Some(format!("this is {me}, and not {to}")),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

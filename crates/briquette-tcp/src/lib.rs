@@ -47,7 +47,8 @@
 //!
 //! **Failures.** If a rank fails, every rank's call returns an error with rank, address, operation and step: `rank 3
 //! (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A slow rank still sends
-//! heartbeats, and has until the timeout. A rank without heartbeats is declared dead sooner. `docs/faults.md` lists the
+//! heartbeats, and has until the timeout. A rank without heartbeats is declared dead sooner: after 30 s, or in an elastic world by the
+//! [history](briquette_core::membership::detector) of its heartbeats, after about 3 s on a quiet link. `docs/faults.md` lists the
 //! outcome of each kind of fault, and `docs/adr/0016-tcp.md` explains the design.
 
 mod acceptor;

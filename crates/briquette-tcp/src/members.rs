@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::acceptor::{Calls, accept};
 use crate::builder::TcpBuilder;
-use crate::call::{call_member, probe_member};
+use crate::call::{call_member, watch_member};
 use crate::error::JoinError;
 use crate::handshake::Role;
 use crate::lines::{self, Lines};
@@ -45,6 +45,8 @@ pub struct Members {
     election: Election,
     /// The last generation that was formed.
     generation: Generation,
+    /// Number of members that are new in it.
+    new: usize,
     builder: TcpBuilder,
     /// Name of the run, which the names of its generations begin with.
     run: String,
@@ -98,6 +100,7 @@ impl TcpBuilder {
             me: id,
             election: Election::new(id, generation.clone(), policy),
             generation,
+            new: 0,
             calls: Arc::new(template.of_calls()),
             builder: template,
             run,
@@ -152,6 +155,7 @@ impl Regroup for Members {
                 Ok(session) => {
                     self.election.formed();
                     self.generation = next.generation.clone();
+                    self.new = next.candidates.len();
                     let ranks = next.generation.members.iter().filter_map(|member| before.rank_of(*member)).collect();
                     self.open_the_door();
                     return Ok(Regrouped {
@@ -175,6 +179,10 @@ impl Regroup for Members {
         &self.generation
     }
 
+    fn new_members(&self) -> usize {
+        self.new
+    }
+
     fn has_candidates(&self) -> bool {
         self.doorkeeper.as_ref().is_some_and(Doorkeeper::has_candidates)
     }
@@ -184,7 +192,8 @@ impl Members {
     /// Notes candidates from now on.
     fn open_the_door(&mut self) {
         let listener = self.listener.try_clone();
-        self.doorkeeper = listener.and_then(|listener| Doorkeeper::start(listener, Arc::clone(&self.calls))).ok();
+        self.doorkeeper =
+            listener.and_then(|listener| Doorkeeper::start(self.me, listener, Arc::clone(&self.calls))).ok();
         if self.doorkeeper.is_none() {
             tracing::warn!("this member cannot admit new ones: its listener cannot be shared");
         }
@@ -210,7 +219,11 @@ impl Members {
         let name = format!("{}/{}/{:016x}/{attempt}", self.run, generation.number, coordinator.0);
         let place = (rank, generation.members.len());
         let listener = self.listener.try_clone().map_err(JoinError::system(rank, place.1, "share its listener"))?;
-        let builder = self.builder.again(place, first.to_owned(), &name).listener(listener);
+        let port = listener.local_addr().map_err(JoinError::system(rank, place.1, "share its listener"))?.port();
+        let mut builder = self.builder.again(place, first.to_owned(), &name).listener(listener);
+        // A relay's port leads to the listener of the first generation.
+        let advertised = &mut builder.settings.advertise;
+        *advertised = advertised.take().map(|given| format!("{}:{port}", host(&given)));
         Ok(builder.join_deadline(FORMING).join()?.into())
     }
 
@@ -240,7 +253,7 @@ impl Members {
                 }
             }
             let due = self.election.due().map_or(f64::INFINITY, |due| due - self.now()).clamp(0.0, 3600.0);
-            let event = calls.next(&self.known, Instant::now() + Duration::from_secs_f64(due)).await;
+            let event = calls.next(self.me, &self.known, Instant::now() + Duration::from_secs_f64(due)).await;
             let now = self.now();
             match event {
                 Heard::Line(place, stream) => {
@@ -259,7 +272,8 @@ impl Members {
     async fn call_back(&self, next: &Next) {
         for (place, candidate) in next.candidates.iter().enumerate() {
             let deadline = Instant::now() + FORMING / 3;
-            match call_member(&self.calls, &candidate.address, Role::Member { member: self.me }, deadline).await {
+            let role = Role::Member { member: self.me, to: candidate.member };
+            match call_member(&self.calls, &candidate.address, role, deadline).await {
                 Ok(stream) => {
                     let mut line = Lines::new();
                     line.add(place, stream);
@@ -288,8 +302,8 @@ impl Members {
         let (sender, deadline) =
             (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));
         tokio::spawn(async move {
-            let called = call_member(&settings, &address, Role::Member { member: me }, deadline).await;
-            drop(sender.send((place, called.map(Some))));
+            let called = call_member(&settings, &address, Role::Member { member: me, to }, deadline).await;
+            drop(sender.send((place, called)));
         });
     }
 
@@ -298,14 +312,14 @@ impl Members {
         let (settings, address) = (Arc::clone(&self.calls), self.known[place].1.clone());
         let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(self.policy.patience));
         tokio::spawn(async move {
-            let probed = probe_member(&settings, &address, deadline).await;
-            drop(sender.send((place, probed.map(|()| None))));
+            let cause = watch_member(&settings, &address, member, deadline).await;
+            drop(sender.send((place, Err(cause))));
         });
     }
 }
 
-/// Result of a call to a member: a line, or nothing if it accepts connections and that was the question, or the reason of the failure.
-type Called = (usize, Result<Option<Secure>, String>);
+/// Result of a call to a member: a line, or the reason of the failure.
+type Called = (usize, Result<Secure, String>);
 
 /// Connections of an election.
 struct Talk {
@@ -340,7 +354,7 @@ impl Talk {
     }
 
     /// Waits for the next input until `until`.
-    async fn next(&mut self, known: &[(MemberId, String)], until: Instant) -> Heard {
+    async fn next(&mut self, me: MemberId, known: &[(MemberId, String)], until: Instant) -> Heard {
         tokio::select! {
             () = sleep_until(until) => Heard::Event(Event::Time),
             (place, event) = self.lines.next() => {
@@ -355,15 +369,18 @@ impl Talk {
                 }
             }
             Some((place, called)) = self.called.recv() => match called {
-                Ok(Some(stream)) => Heard::Line(place, stream),
-                Ok(None) => Heard::Nothing,
+                Ok(stream) => Heard::Line(place, stream),
                 Err(cause) => {
                     tracing::debug!("{} cannot be reached: {cause}", known[place].0);
                     Heard::Event(Event::Unreachable(known[place].0))
                 }
             },
             Some(Ok((caller, from))) = self.calls.recv() => {
-                let Role::Member { member } = caller.introduction.role else { return Heard::Nothing };
+                if let Some(reason) = caller.introduction.role.misses(me) {
+                    drop(caller.refuse(reason).await);
+                    return Heard::Nothing;
+                }
+                let Role::Member { member, .. } = caller.introduction.role else { return Heard::Nothing };
                 let Some(place) = known.iter().position(|(known, _)| *known == member) else {
                     tracing::warn!("refused a process at {from}: {member} is not of this run");
                     drop(caller.refuse("it is not a member of this run").await);

@@ -303,9 +303,11 @@ impl Gathering {
         let Introduction { rank, to, role, .. } = caller.introduction.clone();
         let problem = match role {
             Role::Join { .. } => format!("rank {rank} has joined already, and the world is complete"),
-            Role::Member { member } | Role::Candidate { member, .. } => {
+            Role::Member { member, .. } | Role::Candidate { member, .. } => {
                 format!("{member} calls a world that is being formed")
             }
+            // It is here, and will call.
+            Role::Probe { .. } => return,
             Role::Data { session: other, .. } if other != session => "that call is for another run".to_owned(),
             Role::Data { .. } if to != own => format!("that call is for rank {to}, and this is rank {own}"),
             Role::Data { channel, .. } if channel > channels => {
@@ -336,7 +338,7 @@ impl Gathering {
             return Err(error);
         }
         let problem = match role {
-            Role::Data { .. } | Role::Member { .. } | Role::Candidate { .. } => {
+            Role::Data { .. } | Role::Member { .. } | Role::Probe { .. } | Role::Candidate { .. } => {
                 "the process group is not initialized yet".to_owned()
             }
             Role::Join { .. } if to != 0 => format!("that call is for rank {to}, and this is rank 0"),

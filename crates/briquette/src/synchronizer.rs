@@ -2,6 +2,7 @@
 
 mod alone;
 mod average;
+mod balance;
 mod clip;
 #[cfg(feature = "device")]
 mod device;
@@ -40,6 +41,7 @@ use crate::strategy::BuildStrategy;
 use crate::summary::Tally;
 
 pub(crate) use self::average::LocalValues;
+use self::balance::Shares;
 use self::clip::Clip;
 use self::elastic::Elastic;
 use self::forward::Written;
@@ -77,6 +79,7 @@ pub struct Synchronizer {
     /// State that forward passes write.
     written: Written,
     clip: Clip,
+    shares: Shares,
     #[cfg(feature = "device")]
     kernels: device::Kernels,
     /// The public method that computes an average, for error messages.
@@ -154,6 +157,7 @@ impl Synchronizer {
             digest: None,
             written: Written::default(),
             clip: Clip::default(),
+            shares: Shares::default(),
             #[cfg(feature = "device")]
             kernels: device::Kernels::default(),
             on_behalf: None,
@@ -338,8 +342,9 @@ impl Synchronizer {
     }
 
     /// Applies the result of an exchange.
-    fn exchanged(&mut self, Exchanged { agreed_step, stop, momenta, header, .. }: Exchanged) {
+    fn exchanged(&mut self, Exchanged { agreed_step, ranks, stop, momenta, header, .. }: Exchanged) {
         self.momenta = momenta;
+        self.observe_speeds(&ranks);
         self.start.header_seconds += header.seconds;
         self.report_exchange(agreed_step, stop, None);
     }

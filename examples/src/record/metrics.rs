@@ -129,8 +129,8 @@ fn ranges(steps: &[u64]) -> String {
 
 /// Opens the file positioned after the records that the run made before it is resumed; losses are reported. Kept lines
 /// are rewritten only if lines before them are dropped. They are then written to a new file, which replaces the old one
-/// once it is complete.
-pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
+/// once it is complete. `own` are this rank's records of the last steps, in place of those that were not written.
+pub(crate) fn keep_before(path: &Path, written: Written, own: &[StepRecord]) -> io::Result<File> {
     let (bytes, what) = match files::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => (Vec::new(), "was missing".to_owned()),
         Err(error) if files::is_irregular(&error) => {
@@ -138,7 +138,11 @@ pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
         }
         read => (read?, "is not as it was written".to_owned()),
     };
-    let kept = sort(&bytes, written.before());
+    let mut kept = sort(&bytes, written.before());
+    let last = kept.steps.last().copied();
+    let added: Vec<&StepRecord> =
+        own.iter().filter(|own| own.step < written.before() && last.is_none_or(|last| last < own.step)).collect();
+    kept.steps.extend(added.iter().map(|record| record.step));
     if let Some(losses) = kept.losses(written) {
         tracing::warn!("{} {what}: {losses}", path.display());
     }
@@ -151,6 +155,7 @@ pub(crate) fn keep_before(path: &Path, written: Written) -> io::Result<File> {
     let mut file = files::open_or_create(path)?;
     file.set_len(end as u64)?;
     file.seek(SeekFrom::Start(end as u64))?;
+    added.into_iter().try_for_each(|record| append(&mut file, record))?;
     Ok(file)
 }
 
@@ -237,7 +242,7 @@ mod tests {
         let path = directory.path().join("metrics.jsonl");
         let bare = serde_json::to_string(&record(2)).unwrap() + "\n{\"step\":3,\"ep";
         fs::write(&path, [&file(&[0, 1])[..], bare.as_bytes()].concat()).unwrap();
-        append(&mut keep_before(&path, EachStepBefore(3)).unwrap(), &record(3)).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(3), &[]).unwrap(), &record(3)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), file(&[0, 1, 3]));
     }
 
@@ -248,10 +253,10 @@ mod tests {
         let mut bytes = file(&[0, 1, 2, 3]);
         bytes[5] ^= 4;
         fs::write(&path, &bytes).unwrap();
-        append(&mut keep_before(&path, EachStepBefore(3)).unwrap(), &record(3)).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(3), &[]).unwrap(), &record(3)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), file(&[1, 2, 3]));
         fs::remove_file(&path).unwrap();
-        append(&mut keep_before(&path, EachStepBefore(7)).unwrap(), &record(7)).unwrap();
+        append(&mut keep_before(&path, EachStepBefore(7), &[]).unwrap(), &record(7)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), file(&[7]));
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use briquette::zoo::wrapper::rank_momentum::RankMomentumConfig;
 
-use super::{OptimizerKind, Settings};
+use super::{BalanceSpec, OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
 
 /// Maximum ranks of a run: each has a connection, or a queue, to every other one.
@@ -61,6 +61,12 @@ impl Settings {
         }
         if self.non_iid.is_some_and(|alpha| !(1e-6..=1e6).contains(&alpha)) {
             bail!("--non-iid must be between 1e-6 and 1e6, got {}", self.non_iid.unwrap_or_default());
+        }
+        if self.balance == Some(BalanceSpec::Auto) && (self.server.is_some() || self.non_iid.is_some()) {
+            bail!(
+                "--balance auto deals the samples of a step to all ranks: omit it, as a --server's workers take no common steps, and under \
+                 --non-iid each rank has its own samples"
+            );
         }
         if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
             bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");

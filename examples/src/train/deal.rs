@@ -11,6 +11,8 @@ use briquette_datasets::{EpochPlan, Shards};
 #[derive(Debug, Clone)]
 pub(super) struct Deal {
     shards: Shards,
+    /// This rank in that world.
+    pub(super) rank: usize,
     world: usize,
     batch: usize,
     pub(super) steps_per_epoch: u64,
@@ -20,21 +22,21 @@ pub(super) struct Deal {
 
 impl Deal {
     /// Deals to a world in which an epoch has `steps_per_epoch` steps (updates, if there is a server).
-    pub(super) fn new(shards: Shards, batch: usize, steps_per_epoch: u64) -> Deal {
-        Deal { world: shards.world(), shards, batch, steps_per_epoch, began: None }
+    pub(super) fn new(shards: Shards, batch: usize, steps_per_epoch: u64, rank: usize) -> Deal {
+        Deal { rank, world: shards.world(), shards, batch, steps_per_epoch, began: None }
     }
 
-    /// Returns how a running world deals its samples, for a new member of it.
+    /// Returns how a running world deals its samples, for a member with this rank and world.
     pub(super) fn of_running(
         samples: usize,
-        world: usize,
+        (rank, world): (usize, usize),
         batch: usize,
         began: Option<(u64, usize)>,
         key: Key,
     ) -> Result<Deal, ConfigError> {
         let shards = Shards::new(samples, world, batch)?;
         let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
-        Ok(Deal { began, ..Deal::new(shards, batch, steps_per_epoch) })
+        Ok(Deal { began, ..Deal::new(shards, batch, steps_per_epoch, rank) })
     }
 
     /// Returns the samples of a step, over all ranks.
@@ -64,8 +66,9 @@ impl Deal {
         position.is_multiple_of(self.steps_per_epoch.saturating_mul(every)) && !is_within
     }
 
-    /// Deals the rest of the run to a world of `world` ranks. Returns the position that corresponds to `position` before.
-    pub(super) fn change(&mut self, world: usize, position: u64, key: Key) -> Result<u64, ConfigError> {
+    /// Deals the rest of the run to another world, in which this rank has another rank. Returns the position that corresponds to `position`
+    /// before.
+    pub(super) fn change(&mut self, place: (usize, usize), position: u64, key: Key) -> Result<u64, ConfigError> {
         // At the end of an epoch, the next one has not begun.
         let is_within = !self.is_between_epochs(position, 1);
         let epoch = if is_within { position } else { position.saturating_sub(1) } / self.steps_per_epoch;
@@ -75,7 +78,7 @@ impl Deal {
         let skipped = self.steps_per_epoch - self.plan(key, epoch)?.steps() as u64;
         let seen = (done - skipped).saturating_mul(self.samples_of_a_step()) as usize;
         let seen = before.saturating_add(seen).min(samples);
-        *self = Deal::of_running(samples, world, self.batch, Some((epoch, seen)), key)?;
+        *self = Deal::of_running(samples, place, self.batch, Some((epoch, seen)), key)?;
         let left = self.plan(key, epoch)?.steps() as u64;
         Ok((epoch + 1) * self.steps_per_epoch - left)
     }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     fn deal(samples: usize, world: usize, key: Key) -> Deal {
-        Deal::of_running(samples, world, 8, None, key).unwrap()
+        Deal::of_running(samples, (0, world), 8, None, key).unwrap()
     }
 
     /// 100 samples: 4 ranks make one step of 32, 3 ranks one of 24, and 2 ranks deal the other 44 in three.
@@ -100,7 +103,7 @@ mod tests {
         let mut position = 4;
         for world in [4, 3, 2, 2, 2] {
             if world != deal.world {
-                position = deal.change(world, position, key).unwrap();
+                position = deal.change((0, world), position, key).unwrap();
             }
             let plan = deal.plan(key, 1).unwrap();
             let step = deal.step(&plan, position);
@@ -118,9 +121,9 @@ mod tests {
     fn a_change_and_back_deals_the_same_samples() {
         let key = Key::new(7);
         let (mut back, mut direct) = (deal(120, 2, key), deal(120, 2, key));
-        let position = back.change(4, 9, key).unwrap();
+        let position = back.change((0, 4), 9, key).unwrap();
         assert!(!back.is_between_epochs(position, 1));
-        let ends = [back.change(2, position, key).unwrap(), direct.change(2, 9, key).unwrap()];
+        let ends = [back.change((0, 2), position, key).unwrap(), direct.change((0, 2), 9, key).unwrap()];
         assert_eq!(ends[0], ends[1]);
         assert_eq!((back.began, direct.began), (Some((1, 16)), Some((1, 16))));
     }
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn a_change_between_two_epochs_leaves_nothing_of_the_first() {
         let key = Key::new(7);
-        assert_eq!(deal(100, 4, key).change(2, 8, key).unwrap(), 14);
-        assert_eq!(deal(100, 4, key).change(2, 0, key).unwrap(), 0);
+        assert_eq!(deal(100, 4, key).change((0, 2), 8, key).unwrap(), 14);
+        assert_eq!(deal(100, 4, key).change((0, 2), 0, key).unwrap(), 0);
     }
 }

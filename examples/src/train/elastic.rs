@@ -41,10 +41,10 @@ pub(super) struct Handover {
     pub(super) best_test_accuracy: f64,
 }
 
-/// Sends rank 0's value to the others.
-pub(super) fn broadcast(optim: &mut DistributedOptimizer, mine: Option<&Handover>) -> Result<Handover> {
-    let mut bytes = mine.map_or(Ok(Vec::new()), serde_json::to_vec)?;
-    optim.synchronizer_mut().session().broadcast(0, &mut bytes)?;
+/// Receives the value of [`Rank::take_place`] on a new member.
+pub(super) fn receive(optim: &mut DistributedOptimizer) -> Result<Handover> {
+    let mut bytes = Vec::new();
+    optim.synchronizer_mut().send_to_new_members(&mut bytes)?;
     serde_json::from_slice(&bytes).context("the state of training, as received from rank 0")
 }
 
@@ -73,7 +73,8 @@ impl<T: Task> Rank<'_, T> {
         let settings = self.run.settings;
         let written = Written::EachStepBefore(self.step());
         let directory = RunDirectory::take_over(&settings.out);
-        let files = directory.and_then(|directory| directory.resume(settings, self.start.run.as_deref(), written));
+        let (run, own) = (self.start.run.as_deref(), std::mem::take(&mut self.unwritten));
+        let files = directory.and_then(|directory| directory.resume(settings, run, written, &own));
         match files {
             Ok(files) => self.files = Some(files),
             Err(error) => tracing::warn!("rank 0 cannot take the run's files yet, and records nothing: {error:#}"),
@@ -85,19 +86,24 @@ impl<T: Task> Rank<'_, T> {
         self.position() > 0 && (self.position() == self.end || self.is_between_epochs(1))
     }
 
-    /// Returns whether the world has changed since this rank took its place.
+    /// Returns whether the world has changed since this rank took its place, or its samples.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.optim.generation().map(|generation| generation.number) != self.generation
+        let number = self.optim.generation().map(|generation| generation.number);
+        number != self.generation || number != self.dealt && self.optim.synchronizer().is_settled()
     }
 
-    /// Takes this rank's place in a new generation of the world.
+    /// Takes this rank's place in a new generation of the world, and its samples once all ranks are at the same step.
     pub(super) fn take_place(&mut self) -> Result<()> {
         let number = self.optim.generation().map(|generation| generation.number);
         let (rank, world, run) = (self.optim.rank(), self.optim.world(), self.run);
-        let position = self.deal.change(world, self.position(), run.key)?;
-        self.ahead = position as i64 - self.step() as i64;
-        self.end = run.end(self.ahead, self.deal.steps_per_epoch);
-        self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
+        if self.optim.synchronizer().is_settled() {
+            let position = self.deal.change((rank, world), self.position(), run.key)?;
+            self.ahead = position as i64 - self.step() as i64;
+            self.end = run.end(self.ahead, self.deal.steps_per_epoch);
+            self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
+            self.dealt = number;
+        }
+        let is_new = number != self.generation;
         if rank == 0 && self.rank != 0 {
             run.control.leads.store(true, Ordering::Relaxed);
             self.bar = run.progress_bar(0, self.end);
@@ -107,12 +113,13 @@ impl<T: Task> Rank<'_, T> {
         // What was evaluated or saved here is done again: others may not have come that far.
         self.totals.evaluated = None;
         self.bar.set_length(self.end);
-        if self.optim.synchronizer().new_members() > 0 {
+        if self.optim.synchronizer().new_members() > 0 && is_new {
             let Totals { best_test_accuracy, .. } = self.totals;
+            let position = self.position();
             let handover = Handover { start: self.start.clone(), position, began: self.deal.began, best_test_accuracy };
-            broadcast(&mut self.optim, Some(&handover).filter(|_| rank == 0))?;
+            self.optim.synchronizer_mut().send_to_new_members(&mut serde_json::to_vec(&handover)?)?;
         }
-        if rank == 0 {
+        if rank == 0 && is_new {
             let (step, number) = (self.step(), number.unwrap_or_default());
             run.control.say(format_args!("# generation {number}: {world} ranks go on at step {step}"));
         }

@@ -38,6 +38,8 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) totals: Totals,
     /// Present on rank 0, which writes.
     pub(super) files: Option<RunFiles>,
+    /// Records since the last exchange, on another rank of an elastic world: rank 0 may be lost before it has written its own.
+    pub(super) unwritten: Vec<StepRecord>,
     pub(super) bar: ProgressBar,
     /// Steps by which the [position](Self::position) is ahead of the step number.
     pub(super) ahead: i64,
@@ -47,6 +49,8 @@ pub(super) struct Rank<'a, T: Task> {
     pub(super) deal: Deal,
     /// Number of the generation whose place this rank has taken, if its world is elastic.
     pub(super) generation: Option<u64>,
+    /// Number of the generation to which samples are dealt.
+    pub(super) dealt: Option<u64>,
 }
 
 impl<T: Task> Rank<'_, T> {
@@ -141,7 +145,11 @@ impl<T: Task> Rank<'_, T> {
     fn train_step(&mut self, epoch: u64, plan: &EpochPlan) -> Result<()> {
         let run = self.run;
         let (step, position) = (self.step(), self.position());
-        let indices = plan.indices(self.deal.step(plan, position), self.rank);
+        let (number, rank) = (self.deal.step(plan, position), self.deal.rank);
+        // Until the samples of a smaller or larger world are dealt, shares are those of another world.
+        let shares = self.optim.shares().filter(|_| self.dealt == self.generation).unwrap_or_default().to_vec();
+        let indices =
+            if shares.is_empty() { plan.indices(number, rank) } else { plan.in_shares(number, rank, &shares) };
         let model = self.model.take().context("the model was lost with an earlier error")?;
         let mut grads = GradientsParams::new();
         // --steps counts steps, whatever their size.
@@ -170,6 +178,7 @@ impl<T: Task> Rank<'_, T> {
             let values = self.optim.synchronizer().flat_gradient(&model, &grads)?;
             crate::record::gradient(run.settings, self.optim.synchronizer().layout()?, &values)?;
         }
+        let exchange = self.optim.synchronizer().plan()?;
         match self.optim.try_step(lr, model, grads) {
             Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {
@@ -177,7 +186,7 @@ impl<T: Task> Rank<'_, T> {
                 return Err(self.keep(source));
             }
         }
-        self.record(epoch, lr)
+        self.record((epoch, lr), shares, exchange.exchanges())
     }
 
     /// Handles an error. A refused gradient is refused on every rank, before any change, so the trained state can be saved.
@@ -205,7 +214,7 @@ impl<T: Task> Rank<'_, T> {
         }
     }
 
-    fn record(&mut self, epoch: u64, lr: f64) -> Result<()> {
+    fn record(&mut self, (epoch, lr): (u64, f64), shares: Vec<usize>, has_exchanged: bool) -> Result<()> {
         let report = self.optim.report();
         let totals = &mut self.totals;
         totals.compute_seconds += report.compute_seconds;
@@ -218,10 +227,22 @@ impl<T: Task> Rank<'_, T> {
         if let Some(loss) = report.loss {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
+        let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
+        if self.files.is_none() {
+            if self.generation.is_some() {
+                // Rank 0 had written those before when it took part in this exchange.
+                let number = self.optim.generation().map(|generation| generation.number);
+                if has_exchanged && number == self.generation {
+                    self.unwritten.clear();
+                }
+                self.unwritten.push(new());
+            }
+            return Ok(());
+        }
         let Some(files) = &mut self.files else { return Ok(()) };
         self.run.endpoint.iter().for_each(|endpoint| endpoint.record(report));
         let (sync, every) = (self.optim.synchronizer(), self.run.settings.slots_every);
-        let mut record = StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings));
+        let mut record = new();
         let has_slots = every > 0 && report.step.is_multiple_of(every);
         if has_slots || record.reason.is_some() {
             record = record.with_state(sync.controller_state());
@@ -238,7 +259,8 @@ impl<T: Task> Rank<'_, T> {
     fn averaged(&self, model: &T::Model) -> Result<Option<T::Model>, Error> {
         let Some(average) = self.optim.iterate_average() else { return Ok(None) };
         let plan = self.deal.plan(self.run.key, 0)?;
-        let batches = (0..plan.steps()).map(|step| plan.indices(step, self.rank)).filter(|batch| !batch.is_empty());
+        let batches =
+            (0..plan.steps()).map(|step| plan.indices(step, self.deal.rank)).filter(|batch| !batch.is_empty());
         let batches: Vec<&[usize]> = batches.collect();
         let forward = |model: &T::Model, batch: u64| {
             let place = Place { rank: self.rank, epoch: 0, step: batch };
@@ -262,7 +284,8 @@ impl<T: Task> Rank<'_, T> {
             averaged.inspect_err(|error| self.optim.synchronizer_mut().session().abort(&error.to_string()))?;
         let inference = self.optim.evaluation_copy(averaged.as_ref().unwrap_or(trained))?;
         let (len, world) = (self.run.task.test_len(), self.optim.world());
-        let share: Vec<usize> = (len * self.rank / world..len * (self.rank + 1) / world).collect();
+        let rank = self.optim.rank();
+        let share: Vec<usize> = (len * rank / world..len * (rank + 1) / world).collect();
         let device = self.device.clone().inner();
         let mut sums = [0.0; 3];
         for indices in share.chunks(100) {

@@ -14,13 +14,14 @@ use burn::tensor::Device;
 
 use super::common::compared;
 use super::deal::Deal;
-use super::elastic::{Handover, broadcast};
+use super::elastic::{Handover, receive};
 use super::position::Position;
 use super::rank::Rank;
 use super::{Refused, Run, compress_seconds};
 use crate::directory::{CHECKPOINTS, RunDirectory, Start, leave_config};
 use crate::lr_schedule::LrSchedule;
 use crate::record::{RunFiles, Summary, Totals, Written};
+use crate::settings::BalanceSpec;
 use crate::spec::Toggle;
 use crate::task::Task;
 
@@ -49,6 +50,9 @@ impl<T: Task> Run<'_, T> {
         }
         if server.is_none() {
             optim = optim.with_run_steps(self.total);
+        }
+        if settings.balance == Some(BalanceSpec::Auto) {
+            optim = optim.with_balance(settings.batch);
         }
         optim = compared(optim, settings, &self.fingerprints)?;
         optim = optim.with_background_saving(settings.background_saving == Some(Toggle::On));
@@ -86,7 +90,7 @@ impl<T: Task> Run<'_, T> {
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }
-        let deal = Deal::new(self.shards.clone(), settings.batch, self.steps_per_epoch);
+        let deal = Deal::new(self.shards.clone(), settings.batch, self.steps_per_epoch, rank);
         let end = self.end(ahead, deal.steps_per_epoch);
         if ahead != 0 {
             optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
@@ -94,8 +98,23 @@ impl<T: Task> Run<'_, T> {
         let bar = self.progress_bar(rank, end);
         let generation = optim.generation().map(|generation| generation.number);
         let model = Some(model);
-        let mut state =
-            Rank { run: self, start, rank, device, optim, model, totals, files, bar, ahead, end, deal, generation };
+        let mut state = Rank {
+            run: self,
+            start,
+            rank,
+            device,
+            optim,
+            model,
+            totals,
+            files,
+            unwritten: Vec::new(),
+            bar,
+            ahead,
+            end,
+            deal,
+            generation,
+            dealt: generation,
+        };
         let ended = match server {
             Some(server) => state.train_by(server).and_then(|interrupted| Ok((interrupted, state.agreed_totals()?))),
             None => state.train(),
@@ -108,8 +127,9 @@ impl<T: Task> Run<'_, T> {
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
         let (settings, model) = (self.settings, Some(optim.enter(self.task.build(&device))?));
         self.set_compress_seconds(&mut optim)?;
-        let Handover { start, position, began, best_test_accuracy } = broadcast(&mut optim, None)?;
-        let deal = Deal::of_running(self.shards.samples(), optim.world(), settings.batch, began, self.key)?;
+        let Handover { start, position, began, best_test_accuracy } = receive(&mut optim)?;
+        let place = (optim.rank(), optim.world());
+        let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;
         let end = self.end(ahead, deal.steps_per_epoch);
         optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
@@ -125,11 +145,13 @@ impl<T: Task> Run<'_, T> {
             model,
             totals,
             files: None,
+            unwritten: Vec::new(),
             bar,
             ahead,
             end,
             deal,
             generation,
+            dealt: generation,
         };
         let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted, totals)
@@ -174,7 +196,7 @@ impl<T: Task> Run<'_, T> {
         // Simulated time begins with the first step, not with joining.
         let clock = from.map_or(0.0, |_| sync.session().now());
         let open = |directory: RunDirectory| match (from, start.run.as_deref()) {
-            (Some(written), run) => directory.resume(self.settings, run, written),
+            (Some(written), run) => directory.resume(self.settings, run, written, &[]),
             (None, Some(run)) => directory.begin(self.settings, run),
             (None, None) => bail!("a run that begins has an id"),
         };

@@ -48,8 +48,8 @@ pub trait Timeline: Any + Send {
         self.now()
     }
 
-    /// Reports that the computation of a step has ended.
-    fn begin_step(&mut self, _step: u64) {}
+    /// Reports that the computation of a step has ended, with its number of samples on this rank, if known.
+    fn begin_step(&mut self, _step: u64, _samples: Option<u64>) {}
 
     /// Reports that the job of a background channel has computed the fraction `share` of the step during which it
     /// began, in `elapsed` real seconds.

@@ -351,7 +351,7 @@ pub(super) fn successor(
         return Err(MembershipError::Minority { rank, generation: number, living, members: of, fewest: policy.fewest });
     }
     if !stays(&coordinator) {
-        let reason = format!("others have discarded step {step}, which it has committed");
+        let reason = format!("others have discarded exchange {step}, which it has committed");
         return Err(MembershipError::Fenced { rank, generation: number, reason });
     }
     let commits = members.iter().any(|member| commits_to(&reports[member]));

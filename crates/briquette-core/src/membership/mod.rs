@@ -3,7 +3,8 @@
 //! A *generation* is a fixed set of members with ranks. When a member is lost, the survivors agree on the next generation
 //! and compute the same step again in it. [`Election`] is the protocol of that agreement as a pure state machine: messages and
 //! time in, actions out, without clock, threads or sockets. [`Regroup`] is what a training loop needs of it: the next session.
-//! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes.
+//! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes. [`detector`] suspects members whose
+//! heartbeats stop.
 //!
 //! **Commit.** A member may be lost while some survivors have committed a step and others have not. In an elastic world,
 //! ranks therefore [vote](crate::step::Driver::set_votes) before they commit: a vote passes on a rank only after every rank has
@@ -21,6 +22,7 @@
 //! J. Ousterhout, *In Search of an Understandable Consensus Algorithm*, 2014); unlike Raft there is no log, because a generation
 //! counts only once all of its members have formed a session.
 
+pub mod detector;
 mod election;
 #[cfg(test)]
 mod tests;
@@ -88,9 +90,9 @@ impl Default for Policy {
 /// Progress of a member when a generation ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Number of committed steps.
+    /// Number of committed exchanges: of steps, if every step has one. All members count from the same moment.
     pub step: u64,
-    /// Set if the vote on the next step failed, so that other members may have committed it.
+    /// Set if the vote on the next exchange failed, so that other members may have committed it.
     pub in_doubt: bool,
     /// Set for a new member that has not received its state. It counts for the quorum, and cannot go on.
     pub is_new: bool,
@@ -116,7 +118,7 @@ pub struct Next {
     pub coordinator: MemberId,
     /// Number of this announcement by the coordinator: together with it, a name that no other session has.
     pub attempt: u64,
-    /// Number of committed steps with which the generation begins.
+    /// Number of committed exchanges with which the generation begins.
     pub step: u64,
     /// Set if a member in doubt commits its step.
     pub commits: bool,
@@ -146,6 +148,11 @@ pub trait Regroup: Send {
 
     /// Returns the current generation.
     fn generation(&self) -> &Generation;
+
+    /// Returns the number of members that are new in the current generation. They have its last ranks, and receive their state from the others.
+    fn new_members(&self) -> usize {
+        0
+    }
 
     /// Returns whether a process asks to become a member. It is one after the next [`regroup`](Self::regroup).
     fn has_candidates(&self) -> bool {

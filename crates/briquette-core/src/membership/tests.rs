@@ -1,5 +1,6 @@
-//! Tests of elections: by hand, and in a [simulated](simulation) network.
+//! Tests of elections: by hand, and in a [simulated](simulation) network; and of the failure detector.
 
+mod detector;
 mod simulation;
 
 use std::collections::{BTreeMap, BTreeSet};

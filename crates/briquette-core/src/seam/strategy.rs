@@ -235,6 +235,11 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(Momenta::Keep)
     }
 
+    /// Returns whether [`after_step`](Self::after_step) may return [`Momenta::Average`]. By default it does not.
+    fn averages_momenta(&self) -> bool {
+        false
+    }
+
     /// Runs when the step has succeeded. Starts actions that cannot be undone, such as a background exchange.
     fn after_commit(&mut self, _cx: &Context<'_>, _comm: &mut Session) {}
 
@@ -299,6 +304,9 @@ impl<S: SyncStrategy + ?Sized> SyncStrategy for Box<S> {
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
         (**self).after_step(parameters, cx, comm)
+    }
+    fn averages_momenta(&self) -> bool {
+        (**self).averages_momenta()
     }
     fn after_commit(&mut self, cx: &Context<'_>, comm: &mut Session) {
         (**self).after_commit(cx, comm);

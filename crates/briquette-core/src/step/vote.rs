@@ -17,7 +17,7 @@ impl Vote {
     pub(super) fn cast(
         &mut self,
         agreement: &Agreement,
-        header: HeaderCost,
+        (momenta, header): (Momenta, HeaderCost),
         comm: &mut Session,
     ) -> Result<(), SyncError> {
         if !self.votes {
@@ -27,14 +27,14 @@ impl Vote {
         let passed = comm.barrier();
         comm.scope().operation = operation;
         passed.map_err(|error| {
-            self.doubt = Some(exchanged(agreement.clone(), Momenta::Keep, header));
+            self.doubt = Some(exchanged(agreement.clone(), momenta, header));
             SyncError::Reduce { step: agreement.agreed_step.step, source: ReduceError::Comm(error) }
         })
     }
 }
 
 impl Driver {
-    /// Sets whether ranks vote before they commit an average of gradients: a barrier that passes on a rank only after every rank
+    /// Sets whether ranks vote before they commit an average: a barrier that passes on a rank only after every rank
     /// has the average. It costs an empty frame to every other rank, and one latency. If it fails, the step is [in
     /// doubt](Self::in_doubt). Must be the same on every rank.
     pub fn set_votes(&mut self, votes: bool) {
@@ -42,7 +42,7 @@ impl Driver {
     }
 
     /// Returns whether the vote on this step failed, so that other ranks may have committed it. The strategy's state is staged until
-    /// the step is [resolved](Self::resolve), and the gradient contains the average.
+    /// the step is [resolved](Self::resolve), and the gradient contains the average, or the parameters those after the exchange.
     pub fn in_doubt(&self) -> bool {
         self.vote.doubt.is_some()
     }

@@ -284,6 +284,10 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         Ok(momenta)
     }
 
+    fn averages_momenta(&self) -> bool {
+        self.rule.momenta() == Momenta::Average || self.base.as_ref().is_some_and(|base| base.averages_momenta())
+    }
+
     fn hold(&mut self, absent: &[Range<usize>]) -> bool {
         self.base.as_mut().is_some_and(|base| base.hold(absent))
     }

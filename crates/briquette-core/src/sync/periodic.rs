@@ -95,6 +95,10 @@ impl SyncStrategy for Periodic {
         Ok(self.momenta)
     }
 
+    fn averages_momenta(&self) -> bool {
+        self.momenta == Momenta::Average
+    }
+
     fn report(&self, report: &mut Report) {
         self.exchange.report(report);
     }

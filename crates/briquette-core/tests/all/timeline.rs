@@ -31,7 +31,7 @@ impl Timeline for Log {
     fn machine(&self, rank: usize) -> Option<usize> {
         Some(10 * rank)
     }
-    fn begin_step(&mut self, step: u64) {
+    fn begin_step(&mut self, step: u64, _samples: Option<u64>) {
         self.note(format_args!("step {step}"));
     }
     fn sends(&mut self, to: usize, bytes: usize) -> f64 {

@@ -56,6 +56,7 @@ impl TcpBuilder {
             me,
             election: Election::new(me, next.generation.clone(), policy),
             generation: next.generation.clone(),
+            new: next.candidates.len(),
             builder: self,
             run,
             known,
@@ -141,6 +142,12 @@ impl TcpBuilder {
 async fn admitted(calls: &mut Calls, me: MemberId, until: Instant) -> Option<Admission> {
     while let Ok(Some(call)) = timeout_at(until, calls.recv()).await {
         let Ok((caller, _)) = call else { continue };
+        if let Some(reason) = caller.introduction.role.misses(me) {
+            drop(caller.refuse(reason).await);
+            continue;
+        }
+        // A member that takes this process for one that it waits for.
+        let Role::Member { .. } = caller.introduction.role else { continue };
         let Ok(stream) = caller.welcome().await else { continue };
         let mut line = Lines::new();
         line.add(0, stream);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use briquette_core::membership::Candidate;
+use briquette_core::membership::{Candidate, MemberId};
 use tokio::sync::oneshot;
 
 use crate::acceptor::accept;
@@ -29,7 +29,7 @@ struct Noted {
 }
 
 impl Doorkeeper {
-    pub(super) fn start(listener: TcpListener, settings: Arc<Settings>) -> io::Result<Doorkeeper> {
+    pub(super) fn start(me: MemberId, listener: TcpListener, settings: Arc<Settings>) -> io::Result<Doorkeeper> {
         let (stop, stopped) = oneshot::channel();
         let noted = Arc::new(Noted::default());
         listener.set_nonblocking(true)?;
@@ -40,7 +40,7 @@ impl Doorkeeper {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 tokio::select! {
                     _ = stopped => {}
-                    () = notes.write(listener, settings) => {}
+                    () = notes.write(me, listener, settings) => {}
                 }
             });
         };
@@ -73,10 +73,14 @@ impl Drop for Doorkeeper {
 
 impl Noted {
     /// Notes candidates for as long as it is polled. A member that calls gets no answer, and calls again.
-    async fn write(&self, listener: tokio::net::TcpListener, settings: Arc<Settings>) {
+    async fn write(&self, me: MemberId, listener: tokio::net::TcpListener, settings: Arc<Settings>) {
         let mut calls = accept(vec![listener], settings);
         while let Some(call) = calls.recv().await {
             let Ok((caller, from)) = call else { continue };
+            if let Some(reason) = caller.introduction.role.misses(me) {
+                drop(caller.refuse(reason).await);
+                continue;
+            }
             let Role::Candidate { member, port } = caller.introduction.role else { continue };
             let address = std::net::SocketAddr::new(from.ip(), port).to_string();
             if caller.welcome().await.is_err() {

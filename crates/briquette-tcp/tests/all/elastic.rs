@@ -8,6 +8,7 @@ use briquette_core::Session;
 use briquette_core::error::CommError;
 use briquette_core::membership::{MembershipError, Policy, Regroup, Regrouped, Standing, is_loss};
 use briquette_tcp::{Certificates, Members, TcpBuilder, Token};
+use briquette_testkit::proxy::Proxy;
 
 use crate::common::{PATIENT, certificates};
 
@@ -33,15 +34,13 @@ fn step(comm: &mut Session) -> Result<f64, (CommError, bool)> {
 }
 
 /// Trains as the member that began as rank `rank`, and is lost before its step `ends`.
-fn member(
-    (mut comm, mut members): (Session, Members),
-    ends: Option<u64>,
-    policy: Policy,
-) -> Result<Seen, MembershipError> {
+fn member((mut comm, mut members): (Session, Members), ends: Option<u64>) -> Result<Seen, MembershipError> {
     let (mut seen, mut committed) = (Seen::default(), 0);
-    let _ = policy;
     while committed < STEPS {
         if ends == Some(committed) {
+            drop(comm);
+            // Its listener is open for a while, as that of a killed process.
+            thread::sleep(Duration::from_millis(500));
             return Ok(seen);
         }
         let world = comm.world();
@@ -92,7 +91,7 @@ fn world(
                 builder = builder.listener(listener.take().unwrap());
             }
             let ends = *ends;
-            threads.spawn(move || member(builder.join_elastic(policy).unwrap(), ends, policy))
+            threads.spawn(move || member(builder.join_elastic(policy).unwrap(), ends))
         };
         let running: Vec<_> = ends.iter().enumerate().map(start).collect();
         running.into_iter().map(|rank| rank.join().expect("no panic")).collect()
@@ -116,7 +115,29 @@ fn loses_two(certificates: Option<Certificates>) {
         }
     });
     assert_eq!(one.steps, expected.collect::<Vec<_>>());
-    assert!(one.stalls.iter().all(|stall| *stall < PATIENT), "{:?}", one.stalls);
+    // A member that was lost is not waited for.
+    let longest = Duration::from_secs_f64(POLICY.patience);
+    assert!(one.stalls.iter().all(|stall| *stall < longest), "{:?}", one.stalls);
+}
+
+/// Rank 1 is reached at the address of a relay, which leads to the port of its first generation only.
+#[test]
+fn a_member_behind_a_relay_is_reached_at_its_own_port_in_later_generations() {
+    let [first, one] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let relay = Proxy::to(one.local_addr().unwrap()).unwrap();
+    let (master, between) = (first.local_addr().unwrap().to_string(), relay.address().to_string());
+    let mut listeners = [Some(first), Some(one), None, None].into_iter();
+    let seen: Vec<_> = thread::scope(|threads| {
+        let start = |rank: usize| {
+            let builder = TcpBuilder::new(rank, 4, &master).deadline(PATIENT);
+            let builder = listeners.next().flatten().into_iter().fold(builder, TcpBuilder::listener);
+            let builder = if rank == 1 { builder.advertise(between.clone()) } else { builder };
+            threads.spawn(move || member(builder.join_elastic(POLICY).unwrap(), (rank == 3).then_some(3)))
+        };
+        [0, 1, 2, 3].map(start).into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    let [Ok(first), Ok(one), Ok(two), Ok(_)] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!((&first.steps, &one.before), (&two.steps, &vec![vec![0, 1, 2]]));
 }
 
 #[test]
@@ -127,6 +148,41 @@ fn survivors_form_generation_after_generation() {
 #[test]
 fn survivors_form_generation_after_generation_under_tls() {
     loses_two(Some(certificates()));
+}
+
+/// Rank 1 is lost, and another process listens at its address before rank 0, which computes for three seconds, looks there.
+#[test]
+fn a_process_in_the_place_of_a_lost_member_is_not_taken_for_it() {
+    let (master, addresses) = (free_addresses(1).remove(0), free_addresses(3));
+    let builder = |rank| {
+        let builder = TcpBuilder::new(rank, 3, &master).deadline(PATIENT).join_deadline(Duration::from_secs(8));
+        builder.world_name("replaced").members(addresses.clone())
+    };
+    let seen: Vec<_> = thread::scope(|threads| {
+        let start = |rank: usize| {
+            let builder = &builder;
+            threads.spawn(move || {
+                let (mut comm, members) = builder(rank).join_elastic(POLICY).unwrap();
+                if rank == 1 {
+                    drop((comm, members));
+                    // No generation admits it.
+                    let refused = builder(rank).join_running(POLICY).unwrap_err().to_string();
+                    assert!(refused.contains("no member has admitted this process"), "{refused}");
+                    return Seen::default();
+                }
+                if rank == 0 {
+                    thread::sleep(Duration::from_secs(3));
+                    assert!(step(&mut comm).is_err());
+                }
+                member((comm, members), None).unwrap()
+            })
+        };
+        [0, 1, 2].map(start).into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    assert_eq!(seen[0].before, [[0, 2]]);
+    assert_eq!((&seen[0].before, &seen[0].steps), (&seen[2].before, &seen[2].steps));
+    let longest = Duration::from_secs_f64(POLICY.patience);
+    assert!(seen[0].stalls.iter().all(|stall| *stall < longest), "{:?}", seen[0].stalls);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod bad_input;
 mod cancelled;
 mod common;
 mod descriptors;
+mod detection;
 mod elastic;
 mod faults;
 mod jobs;

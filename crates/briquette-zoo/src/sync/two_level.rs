@@ -286,6 +286,10 @@ impl<S: SyncStrategy> SyncStrategy for TwoLevel<S> {
         Ok(MOMENTA.get(code as usize).copied().unwrap_or_default())
     }
 
+    fn averages_momenta(&self) -> bool {
+        self.between.averages_momenta()
+    }
+
     fn view(&self, parameters: &mut [f32]) {
         if self.is_led() {
             return parameters.fill(0.0);

@@ -15,6 +15,8 @@ pub(super) struct StepTiming {
     last: Option<(AgreedStep, LastExchange)>,
     /// The order in which gradients arrive, if buckets are exchanged during the backward pass.
     order_of_arrival: Vec<usize>,
+    /// The state of balanced shares; empty without any.
+    shares: Vec<f64>,
 }
 
 impl StepTiming {
@@ -24,6 +26,7 @@ impl StepTiming {
             clock: sync.comm.now(),
             last: sync.driver.agreed_step().copied().zip(sync.driver.previous().copied()),
             order_of_arrival: sync.order_of_arrival().to_vec(),
+            shares: sync.saved_shares(),
         }
     }
 
@@ -32,6 +35,7 @@ impl StepTiming {
         sync.driver.resume(self.step, agreed_step, previous);
         sync.set_clock(self.clock);
         sync.set_order_of_arrival(self.order_of_arrival);
+        sync.load_shares(&self.shares);
         sync.computing();
     }
 
@@ -51,6 +55,9 @@ impl StepTiming {
             }
             state.put("previous/sent", previous.traffic.sent);
             state.put("previous/received", previous.traffic.received);
+        }
+        if !self.shares.is_empty() {
+            state.put("shares", self.shares.clone());
         }
         if !self.order_of_arrival.is_empty() {
             state.put("order_of_arrival", self.order_of_arrival.iter().map(|slot| *slot as f64).collect::<Vec<_>>());
@@ -86,6 +93,7 @@ impl StepTiming {
         let order = "order_of_arrival";
         let order_of_arrival = if same_world && state.contains(order) { state.f64s(order)? } else { &[] };
         let order_of_arrival = order_of_arrival.iter().map(|slot| *slot as usize).collect();
-        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last, order_of_arrival })
+        let shares = if state.contains("shares") { state.f64s("shares")?.to_vec() } else { Vec::new() };
+        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last, order_of_arrival, shares })
     }
 }

@@ -26,6 +26,40 @@ impl DistributedOptimizer {
         self
     }
 
+    /// Divides the samples of every step by the speeds of the ranks, so that all ranks end their computation together. A step has
+    /// `batch · W` samples in a world of `W` ranks, as with batches of `batch`, and so the same mean gradient: ranks are weighted by the
+    /// [recorded](Self::record_samples) samples. [`shares`](Self::shares) returns how many each rank takes; the method is that of
+    /// [`Balance`](briquette_core::shards::Balance). It reads the session's clock, so runs are equal to the bit only on a simulated one.
+    ///
+    /// ```no_run
+    /// # use briquette::{DistributedOptimizer, Error, core::shards::EpochPlan};
+    /// # use burn::{module::Module, optim::GradientsParams};
+    /// # fn step<M: Module>(
+    /// #     optim: &mut DistributedOptimizer, model: M, plan: &EpochPlan, step: usize,
+    /// #     gradients: fn(&M, &[usize]) -> GradientsParams,
+    /// # ) -> Result<M, Error> {
+    /// let samples = plan.in_shares(step, optim.rank(), optim.shares().expect("with_balance"));
+    /// optim.record_samples(samples.len()); // may be 0 for a very slow rank
+    /// let grads = if samples.is_empty() { GradientsParams::new() } else { gradients(&model, samples) };
+    /// let model = optim.step(0.1, model, grads)?;
+    /// # Ok(model)
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// If `batch` is 0.
+    #[must_use]
+    pub fn with_balance(mut self, batch: usize) -> Self {
+        self.sync = self.sync.with_balance(batch);
+        self
+    }
+
+    /// Returns the samples of each rank in the next step, in rank order; the same on every rank. `None` without
+    /// [`with_balance`](Self::with_balance).
+    pub fn shares(&self) -> Option<&[usize]> {
+        self.sync.shares()
+    }
+
     /// The global norm of the last step's gradient before clipping; `None` without [`with_clip_norm`](Self::with_clip_norm).
     pub fn gradient_norm(&self) -> Option<f64> {
         self.sync.gradient_norm()

@@ -1,21 +1,32 @@
 //! Elastic worlds: training continues with the survivors when a rank is lost.
 
+mod hand_over;
+
 use briquette_core::comm::Scope;
 use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
 use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
 use briquette_core::state::{OnResize, State};
 use briquette_core::step::Exchanged;
-use briquette_core::sync::{Agrees, StopFlags, SyncStrategy};
+use briquette_core::sync::{Agrees, Plan, StopFlags, SyncStrategy};
 use burn::module::Module;
 
 use super::Synchronizer;
 use super::timing::Start;
-use crate::checkpoint::state;
 use crate::error::Error;
 use crate::handshake::Identity;
 
+/// Number of steps whose plans are checked at join; longer than the periods of the literature.
+const LOOK_AHEAD: u64 = 1000;
+
+/// Returns whether survivors can repeat the exchange of such a step: one of all ranks, after which replicas are equal, or none.
+fn is_repeatable(plan: Plan) -> bool {
+    let exchanges = plan.gradients != plan.parameters && plan.replicas_equal && plan.agrees == Agrees::World;
+    exchanges || !plan.exchanges() && plan.agrees == Agrees::NoRank
+}
+
 /// Names of the step and the strategy in a state that is handed over.
 const STEP: &str = "step";
+const EXCHANGES: &str = "exchanges";
 const STRATEGY: &str = "strategy";
 
 /// Membership of this rank, if its world is elastic.
@@ -26,6 +37,12 @@ pub(super) struct Elastic {
     pub(super) began: Option<u64>,
     /// Set from a change of the world in a committed step to the end of that step.
     is_new: bool,
+    /// Number of exchanges that were committed.
+    exchanges: u64,
+    /// Set if some steps exchange nothing: ranks then notice a loss at different steps.
+    has_local_steps: bool,
+    /// Set until all ranks have completed an exchange in the current generation.
+    is_unsettled: bool,
     /// Set if ranks have agreed to admit candidates at the end of this step.
     pub(super) admits: bool,
     /// Set while members hand their state over to new ones.
@@ -58,6 +75,7 @@ impl Synchronizer {
     #[must_use]
     pub fn with_membership(mut self, membership: impl Regroup + 'static) -> Self {
         self.driver.set_votes(true);
+        self.elastic.new = membership.new_members();
         self.elastic.membership = Some(Box::new(membership));
         self
     }
@@ -70,6 +88,13 @@ impl Synchronizer {
     /// Returns the number of members that are new in the current generation; they have the last ranks.
     pub fn new_members(&self) -> usize {
         self.elastic.new
+    }
+
+    /// Returns whether all ranks are at the same step of the current generation. If some steps exchange nothing (Local SGD), ranks notice a loss at
+    /// different ones. Whatever all ranks derive from rank and world, such as the samples of a step, changes once the world is settled: at the
+    /// end of the generation's first exchange.
+    pub fn is_settled(&self) -> bool {
+        !self.elastic.is_unsettled
     }
 
     /// Continues after `error` if it means that a rank of an elastic world was lost: forms the next world, unless the failed call
@@ -123,18 +148,22 @@ impl Synchronizer {
     }
 
     /// Refuses what an elastic world cannot continue.
-    pub(super) fn check_elastic(&self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
+    pub(super) fn check_elastic(&mut self, strategy: &dyn SyncStrategy) -> Result<(), ConfigError> {
         if self.elastic.membership.is_none() {
             return Ok(());
         }
-        let plan = strategy.plan(0);
-        let every_step = plan.gradients && !plan.parameters && plan.replicas_equal && plan.agrees == Agrees::World;
         let conflict = |with: &str, why: &str, instead: &str| {
             Err(ConfigError::conflict("an elastic world", with.to_owned(), why, instead.to_owned()))
         };
-        if !every_step {
-            let why = "its survivors compute a step again, and ranks of this strategy are at different parameters";
-            return conflict("a strategy other than every-step", why, "use every-step");
+        if !(0..LOOK_AHEAD).all(|step| is_repeatable(strategy.plan(step))) {
+            let why =
+                "its survivors repeat an exchange, and those of this strategy are not of the same kind for all ranks";
+            return conflict("this strategy", why, "use every-step, local-sgd or diloco");
+        }
+        self.elastic.has_local_steps = (0..LOOK_AHEAD).any(|step| !strategy.plan(step).exchanges());
+        if strategy.averages_momenta() {
+            let why = "the average of momenta follows the commit of a step, and cannot be repeated";
+            return conflict("averages of momenta", why, "use momenta=keep or momenta=reset");
         }
         let (mut own, mut coupled) = (State::default(), None);
         own.put_part(STRATEGY, strategy);
@@ -185,9 +214,28 @@ impl Synchronizer {
         }
     }
 
+    /// As [`continue_without_lost`](Self::continue_without_lost), for an exchange of parameters: `None` if this rank repeats the exchange, of
+    /// the same parameters, in the next world.
+    pub(super) fn exchange_again<M: Module>(
+        &mut self,
+        module: &M,
+        error: SyncError,
+    ) -> Result<Option<Exchanged>, Error> {
+        match self.continue_without_lost(module, error) {
+            Ok(exchanged) => Ok(Some(exchanged)),
+            Err(Error::WorldChanged { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Ends a step after which the world is new.
-    pub(super) fn end_elastic_step(&mut self) {
-        if std::mem::take(&mut self.elastic.is_new) {
+    pub(super) fn end_elastic_step(&mut self, plan: Plan) {
+        let is_new = std::mem::take(&mut self.elastic.is_new);
+        if plan.exchanges() {
+            self.elastic.exchanges += 1;
+            self.elastic.is_unsettled &= is_new;
+        }
+        if is_new {
             // Measurements of the old world are not compared with those of the new one.
             self.driver.resume(self.driver.step(), None, None);
             self.elastic.began = Some(self.driver.step());
@@ -206,91 +254,6 @@ impl Synchronizer {
         self.elastic.membership.is_some() && lost.is_some_and(|error| is_loss(error) && !is_own(error))
     }
 
-    /// Forms the next world with candidates, if ranks have agreed so; returns whether there are new members, to whom the state is then
-    /// [handed over](Self::hand_over).
-    pub(crate) fn admit<M: Module>(&mut self, module: &M) -> Result<bool, Error> {
-        if self.elastic.membership.is_none() || !std::mem::take(&mut self.elastic.admits) || self.agreed_stop.any() {
-            return Ok(false);
-        }
-        Ok(self.next_world(module, true)?.1)
-    }
-
-    /// Runs `join` in a world with new members, who receive the strategy's replicated state and the step from rank 0. `is_new` is set on
-    /// new members. The others keep their own state, and their buffers.
-    pub(crate) fn hand_over<M: Module>(
-        &mut self,
-        is_new: bool,
-        module: &M,
-        join: impl FnOnce(&mut Synchronizer, M) -> Result<M, Error>,
-    ) -> Result<M, Error> {
-        let mut own = State::default();
-        own.put_part(STRATEGY, self.driver.strategy());
-        // New members do not know the step yet.
-        *self.comm.scope() = Scope { operation: "join", step: 0, bucket: None };
-        self.elastic.hands_over = true;
-        let joined = join(self, module.clone());
-        self.elastic.hands_over = false;
-        *self.comm.scope() = Scope { operation: "hand-over", step: 0, bucket: None };
-        let joined = joined.and_then(|module| self.hand_over_state(is_new, &own, &module).map(|()| module));
-        let joined =
-            joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
-        self.computing();
-        let loaded = if is_new { Ok(()) } else { self.load_strategy(module, &own) };
-        joined.and_then(|module| loaded.map(|()| module))
-    }
-
-    /// Takes part in the next election without a state, if a rank was lost: the others need its vote. Returns the error.
-    fn give_up_entering(&mut self, error: Error) -> Error {
-        if self.is_survivable(&error)
-            && let Some(membership) = &mut self.elastic.membership
-        {
-            // It cannot go on, whatever the others decide.
-            let _ = membership.regroup(Standing { is_new: true, ..Standing::default() }, false);
-        }
-        error
-    }
-
-    /// Returns the loss of a new member in place of an error that is its own: the others go on without it.
-    fn without_new(&self, error: Error) -> Error {
-        let other = match &error {
-            Error::Mismatch { rank, .. } | Error::Comm(CommError::Aborted { by: rank, .. }) => *rank,
-            _ => return error,
-        };
-        if other < self.world() - self.elastic.new {
-            return error;
-        }
-        if self.rank() == 0 {
-            tracing::warn!("a new member is refused: {error}");
-        }
-        let during = Scope { operation: "join", step: self.step(), bucket: None };
-        CommError::Lost { rank: self.rank(), other, address: None, during, cause: error.to_string() }.into()
-    }
-
-    fn hand_over_state<M: Module>(&mut self, is_new: bool, own: &State, module: &M) -> Result<(), Error> {
-        let (rank, generation) = (self.rank(), self.generation().map_or(0, |generation| generation.number));
-        let broken = |cause: String| Error::Membership(MembershipError::Failed { rank, generation, cause });
-        let mut bytes = Vec::new();
-        if self.rank() == 0 {
-            let mut shared = own.clone();
-            // What is rank-local begins empty.
-            let mut places = State::default();
-            places.put_part(STRATEGY, self.driver.strategy());
-            shared.for_each_own(&places, |_, _, values| values.clear());
-            shared.put(STEP, self.step());
-            bytes =
-                state::to_bytes(&shared).map_err(broken).inspect_err(|error| self.comm.abort(&error.to_string()))?;
-        }
-        self.comm.broadcast(0, &mut bytes)?;
-        if is_new {
-            let shared = state::from_bytes(&bytes).map_err(broken)?;
-            let step = shared.u64(STEP)?;
-            self.load_strategy(module, &shared)?;
-            self.driver.resume(step, None, None);
-        }
-        self.elastic.began = Some(self.step());
-        Ok(())
-    }
-
     fn load_strategy<M: Module>(&mut self, module: &M, saved: &State) -> Result<(), Error> {
         let strategy = self.strategy_of(module, saved)?;
         self.driver.set_strategy(strategy);
@@ -300,7 +263,8 @@ impl Synchronizer {
     /// Forms the next world with the other members, and converts this rank's state to it. Returns the exchange in doubt if it is
     /// committed, and whether there are new members.
     fn next_world<M: Module>(&mut self, module: &M, admits: bool) -> Result<(Option<Exchanged>, bool), Error> {
-        let standing = Standing { step: self.step(), in_doubt: self.driver.in_doubt(), is_new: false };
+        let (step, in_doubt) = (self.elastic.exchanges, self.driver.in_doubt());
+        let standing = Standing { step, in_doubt, is_new: false };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
         let regrouped = membership.regroup(standing, admits).inspect_err(|_| {
@@ -313,6 +277,7 @@ impl Synchronizer {
         std::mem::swap(lost.timeline_mut(), self.comm.timeline_mut());
         drop(lost);
         let exchanged = self.driver.resolve(commits);
+        self.forget_speeds();
         self.survive(module, before).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let (step, now) = (self.step(), self.comm.now());
         match exchanged {
@@ -334,6 +299,8 @@ impl Synchronizer {
         }
         *self.comm.scope() = Scope { operation: "compute", step, bucket: None };
         self.elastic.new = self.world() - ranks.len();
+        // New members are admitted after an exchange, at the same step on all ranks.
+        self.elastic.is_unsettled = self.elastic.has_local_steps && self.elastic.new == 0;
         Ok((exchanged, self.elastic.new > 0))
     }
 

@@ -210,13 +210,13 @@ impl Synchronizer {
         if bytes.is_empty() {
             return Ok(module);
         }
-        self.comm.broadcast(0, &mut bytes)?;
+        self.with_receivers(|comm| comm.broadcast(0, &mut bytes))?;
         Ok(flat::discrete::write(module, &bytes))
     }
 
     /// Replaces the values by rank 0's.
     pub(super) fn broadcast(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        Ok(self.comm.broadcast_values(0, values)?)
+        self.with_receivers(|comm| comm.broadcast_values(0, values))
     }
 }
 

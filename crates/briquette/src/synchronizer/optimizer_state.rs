@@ -20,7 +20,8 @@ impl Synchronizer {
         module: &M,
         saved: impl FnOnce() -> Result<Bytes, String>,
     ) -> Result<Option<OptimizerRecord>, Error> {
-        if self.world() == 1 || self.step() > 0 && !averages_gradients(self.plan()?) {
+        let in_progress = self.step() > 0 && !self.hands_over();
+        if self.world() == 1 || in_progress && !averages_gradients(self.plan()?) {
             return Ok(None);
         }
         let shared = self.take_first_optimizer(module, saved);
@@ -43,8 +44,12 @@ impl Synchronizer {
             return Ok(None);
         }
         self.comm.scope().operation = "join";
-        self.comm.broadcast(0, &mut bytes)?;
-        if rank == 0 {
+        self.with_receivers(|comm| comm.broadcast(0, &mut bytes))?;
+        if self.hands_over() {
+            if !self.is_new_member() {
+                return Ok(None);
+            }
+        } else if rank == 0 {
             tracing::warn!("ranks joined with different optimizer states: all use rank 0's");
             return Ok(None);
         }

@@ -37,7 +37,7 @@ impl Synchronizer {
         self.tally.add(&self.report);
         self.end_span();
         self.driver.end_step();
-        self.end_elastic_step();
+        self.end_elastic_step(plan);
         self.computing();
         Ok(module)
     }
@@ -81,7 +81,18 @@ impl Synchronizer {
             true => Header { bad_slot, learning_rate: self.learning_rate, ..Header::default() },
             false => self.header(bad_slot, plan),
         };
-        let exchanged = self.driver.exchange_parameters(header, values, &mut self.comm)?;
+        let exchanged = loop {
+            match self.driver.exchange_parameters(header, values, &mut self.comm) {
+                Ok(exchanged) => break exchanged,
+                Err(error) => {
+                    if let Some(exchanged) = self.exchange_again(module, error)? {
+                        break exchanged;
+                    }
+                    // They may be those of the discarded average.
+                    flat::read_values(module, Part::Trainable, values)?;
+                }
+            }
+        };
         self.exchanged(exchanged);
         Ok(read_seconds)
     }

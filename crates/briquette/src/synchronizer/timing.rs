@@ -49,7 +49,7 @@ impl Synchronizer {
 
     /// Ends the step's computation and begins its exchange.
     pub(super) fn begin(&mut self) {
-        self.comm.begin_step(self.step());
+        self.comm.begin_step_of(self.step(), self.loss.samples);
         let now = self.comm.now();
         // If several optimizers share the session, this rank computed for another optimizer until the end of that
         // optimizer's exchange.

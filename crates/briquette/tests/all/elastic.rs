@@ -14,6 +14,8 @@ use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use crate::common::*;
 
 const STEPS: u64 = 4;
+const DILOCO: &str = r#"{"strategy": {"kind": "diloco", "period": 2}, "feedback": "error",
+    "reducer": {"kind": "gather", "compressor": "topk:4x"}}"#;
 
 /// State of a rank at the end.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,9 +23,11 @@ struct End {
     bits: Vec<(String, Vec<u32>)>,
     /// The world of each step.
     worlds: Vec<usize>,
+    /// The world at the end.
+    world: usize,
     /// Number of steps that were computed again.
     again: usize,
-    /// Calls of the transport after the first step, when every rank has joined, and at the end.
+    /// Calls of the transport after the first exchange, when every rank has joined, and at the end.
     calls: [u64; 2],
 }
 
@@ -84,14 +88,16 @@ fn train_elastic<M: Model>(
                 let mut optim = optim.with_replica_check(1);
                 let mut model = optim.join(model())?;
                 let (mut start, mut worlds, mut again) = (0, Vec::new(), 0);
+                let mut world_at_end = optim.world();
                 while optim.synchronizer().step() < STEPS {
                     let (step, rank, world) = (optim.synchronizer().step(), optim.rank(), optim.world());
                     let gradients = grads(&model, &model.loss(data(step, rank), 4));
                     optim.record_samples(4);
+                    let plan = optim.synchronizer().plan()?;
                     model = match optim.try_step(0.02, model, gradients) {
                         Ok(next) => {
                             worlds.push(world);
-                            if step == 0 {
+                            if start == 0 && plan.exchanges() {
                                 start = optim.synchronizer_mut().session().calls();
                             }
                             next
@@ -101,10 +107,11 @@ fn train_elastic<M: Model>(
                             optim.recover(failed)?
                         }
                     };
+                    world_at_end = optim.world();
                 }
                 while !optim.synchronizer_mut().leave(&model)? {}
                 let calls = [start, optim.synchronizer_mut().session().calls()];
-                Ok(End { bits: bits(&model), worlds, again, calls })
+                Ok(End { bits: bits(&model), worlds, world: world_at_end, again, calls })
             })
         };
         let running: Vec<_> = members.into_iter().map(rank).collect();
@@ -116,21 +123,25 @@ fn train_elastic<M: Model>(
 #[test]
 fn a_rank_that_vanishes_at_any_call_leaves_survivors_with_the_same_bits() {
     let (mut committed_in_doubt, mut runs) = (0, 0);
-    for config in [DistributedConfig::dense(), top_k(), DistributedConfig::auto()] {
+    let local = [r#"{"strategy": {"kind": "local-sgd", "period": 2}}"#, DILOCO].map(config);
+    let every_step = DistributedConfig::dense().strategy;
+    for config in [DistributedConfig::dense(), top_k(), DistributedConfig::auto()].into_iter().chain(local) {
         let undisturbed = train_elastic(members(3, 1, None), (&config, adam), || Mlp::new(5));
         for (victim, whole) in undisturbed.iter().enumerate() {
             let [start, end] = whole.as_ref().expect("no rank vanishes").calls;
             for call in start..end {
                 runs += 1;
                 let ends = train_elastic(members(3, 1, Some((victim, call))), (&config, adam), || Mlp::new(5));
-                let what = format!("rank {victim} vanishes at call {call}");
+                let what = format!("{:?}: rank {victim} vanishes at call {call}", config.strategy);
                 assert!(ends[victim].is_err(), "{what}");
                 let survivors: Vec<&End> = (0..3)
                     .filter(|rank| *rank != victim)
                     .map(|rank| ends[rank].as_ref().unwrap_or_else(|error| panic!("{what}: rank {rank}: {error}")))
                     .collect();
                 assert_eq!(survivors[0].bits, survivors[1].bits, "{what}");
-                assert_eq!(survivors[0].worlds, survivors[1].worlds, "{what}");
+                // Ranks notice a loss at different local steps.
+                let is_local = config.strategy != every_step;
+                assert!(is_local || survivors[0].worlds == survivors[1].worlds, "{what}");
                 assert!(survivors[0].worlds.is_sorted_by(|a, b| a >= b), "{what}: {survivors:?}");
                 assert_eq!(survivors[0].worlds.len() as u64, STEPS, "{what}");
                 let shrank = survivors[0].worlds.contains(&2);
@@ -193,6 +204,44 @@ fn a_world_that_shrinks_trains_as_one_process_on_the_samples_of_its_steps() {
     assert!(off < 1e-6, "{off}");
 }
 
+/// Local SGD with a period of two steps: the survivors keep the steps of the period in which a rank is lost, and average their own parameters.
+#[test]
+fn survivors_finish_a_period_of_local_steps_with_the_mean_of_their_own_parameters() {
+    let local = config(r#"{"strategy": {"kind": "local-sgd", "period": 2}}"#);
+    let run = |victim| train_elastic(members(3, 1, victim), (&local, sgd), || Mlp::new(5));
+    let undisturbed = run(None);
+    let [start, end] = undisturbed[2].as_ref().expect("no rank vanishes").calls;
+    // Fixed worlds of these sizes, one after the other.
+    let alone = |means: [usize; 2]| {
+        (0..).zip(means).fold(Mlp::new(5), |model, (period, world)| {
+            let ends = ranks(world, |comm| {
+                let (rank, mut own) = (comm.rank(), model.clone());
+                let mut optim = DistributedOptimizer::new(sgd(), comm, local.clone(), 7);
+                own = optim.join(own)?;
+                for step in [2 * period, 2 * period + 1] {
+                    // Steps of a world begin at 0.
+                    let gradients = grads(&own, &own.loss(data(step, rank), 4));
+                    own = optim.step(0.02, own, gradients)?;
+                }
+                Ok(own)
+            });
+            ends.into_iter().next().expect("a rank")
+        })
+    };
+    let mut lost = 0;
+    for call in start..end {
+        let ends = run(Some((2, call)));
+        let survivor = ends[0].as_ref().expect("two of three");
+        assert_eq!(survivor.again, 0, "no step is computed again");
+        // A mean that the lost rank took part in may have been committed before the world shrank.
+        let means = [[3, 3], [3, survivor.world]];
+        let found = means.iter().rposition(|means| bits(&alone(*means)) == survivor.bits);
+        let found = found.unwrap_or_else(|| panic!("lost at call {call}: {survivor:?}"));
+        lost += usize::from(means[found] == [3, 2]);
+    }
+    assert!(lost > 3, "{lost}");
+}
+
 #[test]
 fn too_few_survivors_end_by_name() {
     let top_k = top_k();
@@ -216,8 +265,8 @@ fn too_few_survivors_end_by_name() {
 
 #[test]
 fn what_cannot_be_computed_again_is_refused_when_it_joins() {
-    let local = config(r#"{"strategy": {"kind": "local-sgd", "period": 4}}"#);
-    for (config, said) in [(local, "use every-step"), (ef21(), "rank-local state `strategy/")] {
+    let averaged = config(r#"{"strategy": {"kind": "local-sgd", "period": 4, "momenta": "average"}}"#);
+    for (config, said) in [(averaged, "use momenta=keep"), (ef21(), "rank-local state `strategy/")] {
         let ends = train_elastic(members(2, 1, None), (&config, adam), || Mlp::new(5));
         let text = ends[0].as_ref().expect_err("it is refused").to_string();
         assert!(text.contains("an elastic world") && text.contains(said), "{text}");
@@ -297,6 +346,16 @@ fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
     assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
     assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
     assert!(first.1 >= 3 && new.3 == Some(0.0), "without samples it had nothing to send: {:?}", new.3);
+}
+
+/// DiLoCo with a period of three steps. The new member enters at the end of a period, and makes whole ones.
+#[test]
+fn a_new_member_of_local_steps_enters_at_the_end_of_a_period() {
+    let ends = grow(3000, |_| config(&DILOCO.replace("2}", "3}")));
+    let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
+    assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
+    assert!(first.1.is_multiple_of(3), "{}", first.1);
 }
 
 #[test]

@@ -26,9 +26,12 @@ fn survivors_of_killed_ranks_end_the_run() {
     if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
         return println!("skipped: this system does not list a process's children");
     }
-    for (fewest, reducer) in
-        [(2, "--reducer dense"), (2, "--compressor topk:0.05 --feedback error"), (3, "--reducer dense")]
-    {
+    for (fewest, reducer) in [
+        (2, "--reducer dense"),
+        (2, "--compressor topk:0.05 --feedback error"),
+        (2, "--strategy diloco:5 --reducer gather:topk:0.05 --feedback error"),
+        (3, "--reducer dense"),
+    ] {
         let runs = Runs::default();
         let common = processes(4, 150).replace("--train-limit 64", "--train-limit 256");
         let flags = format!("{common} --lr 0.001 --epochs 5000 --checkpoint-every 20 {reducer} --out run");
@@ -106,7 +109,8 @@ fn an_elastic_run_without_a_loss_has_the_bits_of_a_fixed_one() {
 fn what_an_elastic_world_cannot_keep_is_refused() {
     let launcher = launcher();
     for (flags, said) in [
-        ("--strategy local-sgd:3", "use every-step"),
+        ("--strategy local-sgd:3,momenta=average", "use momenta=keep"),
+        ("--strategy sgp", "use every-step, local-sgd or diloco"),
         ("--server async-sgd", "--server does not go with an elastic world"),
         ("--non-iid 0.5", "--non-iid does not go with an elastic world"),
     ] {

@@ -51,8 +51,14 @@ impl Session {
 
     /// Marks the end of the rank's computation. Call it once at the start of every step's exchange.
     pub fn begin_step(&mut self, step: u64) {
+        self.begin_step_of(step, None);
+    }
+
+    /// As [`begin_step`](Self::begin_step), with the number of samples that this rank has computed, if known. Simulated compute times may
+    /// depend on it.
+    pub fn begin_step_of(&mut self, step: u64, samples: Option<u64>) {
         self.call.scope = Scope { step, ..Scope::default() };
-        self.call.timeline.begin_step(step);
+        self.call.timeline.begin_step(step, samples);
         // A failure here poisons the session, and the next call reports it.
         drop(self.take_turn());
     }
