@@ -360,13 +360,13 @@ pub(super) fn successor(
 }
 
 impl Next {
-    /// Adds candidates, in the order of their identities, and at most as many as there are members: if all of them are lost before they
-    /// have their state, the others are half of this generation, with its first member.
+    /// Adds candidates, in the order of their identities: at most three fewer than there are members, or one. If all of them and the first
+    /// member, which has their state, are lost during the hand-over, more than half of this generation is left, unless it is smaller than five.
     fn admit(&mut self, mut candidates: Vec<Candidate>) {
         candidates.sort_by_key(|candidate| candidate.member);
         candidates.dedup_by_key(|candidate| candidate.member);
         candidates.retain(|candidate| self.generation.rank_of(candidate.member).is_none());
-        candidates.truncate(self.generation.members.len());
+        candidates.truncate(self.generation.members.len().saturating_sub(3).max(1));
         self.generation.members.extend(candidates.iter().map(|candidate| candidate.member));
         self.candidates = candidates;
     }

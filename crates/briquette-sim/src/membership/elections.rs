@@ -33,6 +33,7 @@ impl Engine<'_> {
     fn listen(&mut self, member: usize) {
         let process = &mut self.processes[member];
         process.life = Life::Elects;
+        process.watches.clear();
         let queued = std::mem::take(&mut process.queued);
         process.lines = queued.iter().map(|(from, _)| *from).collect();
         for (from, message) in queued {
@@ -57,6 +58,7 @@ impl Engine<'_> {
                 Action::Send { to, message } => self.send(member, process_of(to), message),
                 Action::Probe(other) => {
                     let other = process_of(other);
+                    self.processes[member].watches.push(other);
                     if let Some(seconds) = self.fails_after(member, other) {
                         self.after(seconds, Due::Unreachable { to: member, other });
                     }

@@ -9,6 +9,9 @@ use super::process::{Due, Life, Name, Process, Timed};
 use super::training::Training;
 use super::{Change, Outcome, Record, Schedule, World, WorldEnd};
 
+/// Pause between two looks at a member that has not reported, as in `briquette-tcp`.
+const WATCH: f64 = 1.0;
+
 pub(super) struct Engine<'a> {
     pub(super) world: World,
     schedule: &'a Schedule,
@@ -181,6 +184,14 @@ impl<'a> Engine<'a> {
         gone.queued.clear();
         let lines = std::mem::take(&mut gone.lines);
         self.asking.retain(|asking| *asking != process);
+        let present: Vec<usize> = self.machines.iter().flatten().copied().collect();
+        for at in present {
+            if self.processes[at].life == Life::Elects && self.processes[at].watches.contains(&process) {
+                let timeout = if life == Life::Gone { 0.0 } else { self.world.unreachable };
+                let delay = timeout + WATCH * self.draw();
+                self.after(delay, Due::Unreachable { to: at, other: process });
+            }
+        }
         for to in lines.into_iter().filter(|_| life == Life::Gone) {
             if self.processes[to].lines.contains(&process) {
                 self.after(self.world.latency, Due::Unreachable { to, other: process });

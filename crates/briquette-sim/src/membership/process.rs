@@ -39,6 +39,8 @@ pub(super) struct Process {
     pub(super) queued: Vec<(usize, Message)>,
     /// Processes with a connection of this election.
     pub(super) lines: Vec<usize>,
+    /// Members that it looks at again and again, until they report.
+    pub(super) watches: Vec<usize>,
     /// The member that has noted it as a candidate.
     pub(super) noted_by: Option<usize>,
     /// Number of times it has asked.
@@ -59,6 +61,7 @@ impl Process {
             look: -1.0,
             queued: Vec::new(),
             lines: Vec::new(),
+            watches: Vec::new(),
             noted_by: None,
             asks: 0,
             is_blocked: false,
