@@ -37,8 +37,9 @@ pub(super) struct Elastic {
     pub(super) began: Option<u64>,
     /// Set from a change of the world in a committed step to the end of that step.
     is_new: bool,
-    /// Number of exchanges that were committed.
+    /// Number of exchanges that were committed, now and when the current generation began.
     exchanges: u64,
+    exchanges_before: u64,
     /// Set if some steps exchange nothing: ranks then notice a loss at different steps.
     has_local_steps: bool,
     /// Set until all ranks have completed an exchange in the current generation.
@@ -251,7 +252,11 @@ impl Synchronizer {
         };
         // A rank whose own transport failed is the one that is lost.
         let is_own = |error: &CommError| matches!(error, CommError::Lost { rank, other, .. } if rank == other);
-        self.elastic.membership.is_some() && lost.is_some_and(|error| is_loss(error) && !is_own(error))
+        // A new member that fails by itself before its first exchange is lost, too.
+        let is_untrained = self.elastic.exchanges == self.elastic.exchanges_before;
+        let is_of_new = |error: &CommError| matches!(error, CommError::Aborted { by, .. } if is_untrained && *by >= self.world() - self.elastic.new);
+        let is_loss = |error: &CommError| is_loss(error) && !is_own(error) || is_of_new(error);
+        self.elastic.membership.is_some() && lost.is_some_and(is_loss)
     }
 
     fn load_strategy<M: Module>(&mut self, module: &M, saved: &State) -> Result<(), Error> {
@@ -299,6 +304,7 @@ impl Synchronizer {
         }
         *self.comm.scope() = Scope { operation: "compute", step, bucket: None };
         self.elastic.new = self.world() - ranks.len();
+        self.elastic.exchanges_before = self.elastic.exchanges;
         // New members are admitted after an exchange, at the same step on all ranks.
         self.elastic.is_unsettled = self.elastic.has_local_steps && self.elastic.new == 0;
         Ok((exchanged, self.elastic.new > 0))

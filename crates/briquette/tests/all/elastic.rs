@@ -296,8 +296,8 @@ fn an_elastic_world_has_the_bits_of_a_fixed_one() {
 type Grown = (Vec<(String, Vec<u32>)>, u64, usize, Option<f64>);
 
 /// Two processes over TCP (threads here) make steps until a third has joined, and three more; without it, they end at step `until`. At its first step the new member has no
-/// samples. Returns each one's parameters, step and world, and for the new member the norm of its residual after that step.
-fn grow(until: u64, config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown, String>> {
+/// samples, or if it `fails`, it ends by an error before. Returns each one's parameters, step and world, and for the new member the norm of its residual after that step.
+fn grow(until: u64, config: fn(usize) -> DistributedConfig, fails: bool) -> Vec<Result<Grown, String>> {
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (master, seeds, policy) = (free(), [free(), free()], Policy { fewest: 1, patience: 20.0 });
     let member = &|rank: usize| {
@@ -310,7 +310,11 @@ fn grow(until: u64, config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown,
         let optim = DistributedOptimizer::new(sgd(), session, config(rank), 7).with_membership(members);
         let (mut optim, model) = (optim.with_replica_check(1), Net::new(5 + rank as u64));
         let mut model = if is_new { optim.enter(model) } else { optim.join(model) }.map_err(text)?;
-        let (mut left, mut norm) = (3, None);
+        if is_new && fails {
+            optim.synchronizer_mut().session().abort("its disk is full");
+            return Err("its disk is full".to_owned());
+        }
+        let (mut left, mut norm, mut largest) = (3, None, 2);
         while left > 0 {
             let (step, is_idle) = (optim.synchronizer().step(), is_new && norm.is_none());
             let gradients = match is_idle {
@@ -323,13 +327,15 @@ fn grow(until: u64, config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown,
                 Ok(next) => next,
                 Err(failed) => optim.recover(failed).map_err(text)?,
             };
+            largest = largest.max(optim.world());
             norm = norm
                 .or(is_new
                     .then(|| optim.report().exchange.residual_energy.map_or(f64::NAN, |left| left.residual_norm())));
-            left -= u64::from(world == 3 || step + left > until);
+            left -= u64::from(world == 3 && !fails || step + left > until);
             thread::sleep(Duration::from_millis(1));
         }
         while !optim.synchronizer_mut().leave(&model).map_err(text)? {}
+        assert!(largest == 3 || !fails, "the new member was admitted");
         let parameters = bits(&model).into_iter().filter(|(path, _)| !path.contains("running")).collect();
         Ok((parameters, optim.synchronizer().step(), optim.world(), norm))
     };
@@ -341,7 +347,7 @@ fn grow(until: u64, config: fn(usize) -> DistributedConfig) -> Vec<Result<Grown,
 
 #[test]
 fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
-    let ends = grow(3000, |_| top_k());
+    let ends = grow(3000, |_| top_k(), false);
     let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
     assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
     assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
@@ -351,16 +357,25 @@ fn a_new_member_gets_the_state_of_the_others_and_no_residual() {
 /// DiLoCo with a period of three steps. The new member enters at the end of a period, and makes whole ones.
 #[test]
 fn a_new_member_of_local_steps_enters_at_the_end_of_a_period() {
-    let ends = grow(3000, |_| config(&DILOCO.replace("2}", "3}")));
+    let ends = grow(3000, |_| config(&DILOCO.replace("2}", "3}")), false);
     let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
     assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
     assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
     assert!(first.1.is_multiple_of(3), "{}", first.1);
 }
 
+/// It stops with a reason after it has received its state, while the others are in their next step.
+#[test]
+fn a_new_member_that_fails_before_its_first_exchange_is_lost_and_the_others_go_on() {
+    let ends = grow(400, |_| top_k(), true);
+    let [Ok(first), Ok(second), Err(failed)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && (first.1, first.2) == (second.1, 2), "{} {}", first.1, first.2);
+    assert_eq!(failed, "its disk is full");
+}
+
 #[test]
 fn a_new_member_with_other_settings_is_refused_and_the_others_go_on() {
-    let ends = grow(300, |rank| if rank == 2 { DistributedConfig::dense() } else { top_k() });
+    let ends = grow(300, |rank| if rank == 2 { DistributedConfig::dense() } else { top_k() }, false);
     let [Ok(first), Ok(second), Err(refused)] = &ends[..] else { panic!("{ends:?}") };
     assert!(first.0 == second.0 && (first.1, first.2) == (second.1, 2), "{} {}", first.1, first.2);
     assert!(refused.contains("cannot join"), "{refused}");

@@ -92,6 +92,7 @@ impl Synchronizer {
             let shared = state::from_bytes(&bytes).map_err(broken)?;
             let step = shared.u64(STEP)?;
             self.elastic.exchanges = shared.u64(EXCHANGES)?;
+            self.elastic.exchanges_before = self.elastic.exchanges;
             self.load_strategy(module, &shared)?;
             self.driver.resume(step, None, None);
         }
