@@ -4,7 +4,7 @@
 //! speed of 0.4 ranks; with shares, at that of 3.1. The samples of a step, and so the mean gradient, stay the same.
 //!
 //! **Method.** A rank's seconds per sample `c_i` are the median over the steps since the last look, from the compute seconds and samples
-//! that ranks agree on in the step header. A look is made after 3 steps, and then after every 8. The new shares minimize the seconds of the
+//! that ranks agree on in the step header. A look is made after 3 steps, and then after every 8; between local steps, at the next exchange. The new shares minimize the seconds of the
 //! slowest rank:
 //!
 //! ```text
@@ -25,9 +25,9 @@
 //! use briquette_core::shards::Balance;
 //!
 //! let mut balance = Balance::new(128, 4)?;
-//! for _step in 0..3 {
+//! for step in 0..3 {
 //!     // The last rank needs ten times as long for its 32 samples.
-//!     balance.observe([(32, 0.032), (32, 0.032), (32, 0.032), (32, 0.32)]);
+//!     balance.observe(step, [(32, 0.032), (32, 0.032), (32, 0.032), (32, 0.32)]);
 //! }
 //! assert_eq!(balance.shares(), [42, 41, 41, 4]); // 42 ms instead of 320
 //! # Ok::<_, briquette_core::error::ConfigError>(())
@@ -36,8 +36,8 @@
 use crate::error::ConfigError;
 
 /// Steps before the first look, and between two later ones.
-const FIRST: usize = 3;
-const LATER: usize = 8;
+const FIRST: u64 = 3;
+const LATER: u64 = 8;
 /// Gain in seconds of a step for which shares change.
 const GAIN: f64 = 0.05;
 /// Share of the run that trials of ranks without samples may cost.
@@ -53,6 +53,8 @@ pub struct Balance {
     steps: Vec<Vec<f64>>,
     /// Looks until a rank without samples gets one.
     rests: Vec<u64>,
+    /// The step after the last look, or the first one; `None` for that of the next observation.
+    since: Option<u64>,
     has_looked: bool,
 }
 
@@ -66,7 +68,13 @@ impl Balance {
         ConfigError::unless(samples > 0, "samples of a step", "at least 1", samples)?;
         let shares = apportion(samples, &vec![1.0; world]);
         let (seconds, rests) = (vec![0.0; world], vec![0; world]);
-        Ok(Balance { shares, seconds, steps: Vec::new(), rests, has_looked: false })
+        Ok(Balance { shares, seconds, steps: Vec::new(), rests, since: Some(0), has_looked: false })
+    }
+
+    /// Counts steps from the next observed one, for shares that begin during a run: not all ranks may be at the same step.
+    #[must_use]
+    pub fn during_a_run(self) -> Self {
+        Balance { since: None, ..self }
     }
 
     /// Returns the samples of each rank in the next step, in rank order.
@@ -74,25 +82,34 @@ impl Balance {
         &self.shares
     }
 
-    /// Records the samples and compute seconds of every rank in a step, as agreed by the ranks. Without a clock (0 seconds), shares stay as they
+    /// Records the samples and compute seconds of every rank in step `step`, as agreed by the ranks. Without a clock (0 seconds), shares stay as they
     /// are. Returns whether the shares have changed.
-    pub fn observe(&mut self, ranks: impl IntoIterator<Item = (u64, f64)>) -> bool {
+    pub fn observe(&mut self, step: u64, ranks: impl IntoIterator<Item = (u64, f64)>) -> bool {
         let per_sample = |(samples, seconds): (u64, f64)| match samples {
             0 => 0.0,
             _ if !seconds.is_finite() => 0.0,
             _ => seconds.max(0.0) / samples as f64,
         };
-        let step: Vec<f64> = ranks.into_iter().map(per_sample).collect();
-        if step.len() != self.shares.len() {
+        let seconds: Vec<f64> = ranks.into_iter().map(per_sample).collect();
+        if seconds.len() != self.shares.len() {
             return false;
         }
-        self.steps.push(step);
-        self.steps.len() >= if self.has_looked { LATER } else { FIRST } && self.look()
+        self.steps.push(seconds);
+        let passed = (step + 1).saturating_sub(*self.since.get_or_insert(step));
+        if passed < if self.has_looked { LATER } else { FIRST } {
+            return false;
+        }
+        self.since = Some(step + 1);
+        self.look()
     }
 
     /// Returns the state as numbers, for a checkpoint.
     pub fn to_numbers(&self) -> Vec<f64> {
-        let mut numbers = vec![self.shares.len() as f64, f64::from(u8::from(self.has_looked))];
+        let mut numbers = vec![
+            self.shares.len() as f64,
+            self.since.map_or(-1.0, |since| since as f64),
+            f64::from(u8::from(self.has_looked)),
+        ];
         numbers.extend(self.shares.iter().map(|share| *share as f64));
         numbers.extend(&self.seconds);
         numbers.extend(self.rests.iter().map(|rest| *rest as f64));
@@ -104,7 +121,7 @@ impl Balance {
     #[must_use]
     pub fn from_numbers(&self, numbers: &[f64]) -> Option<Balance> {
         let world = self.shares.len();
-        let (&[ranks, has_looked], rest) = numbers.split_first_chunk()?;
+        let (&[ranks, since, has_looked], rest) = numbers.split_first_chunk()?;
         if ranks != world as f64 || rest.len() < 3 * world || !rest.len().is_multiple_of(world) {
             return None;
         }
@@ -119,6 +136,7 @@ impl Balance {
             seconds: seconds.to_vec(),
             steps: rest[3 * world..].chunks(world).map(<[f64]>::to_vec).collect(),
             rests: rests.iter().map(|rest| *rest as u64).collect(),
+            since: (since >= 0.0).then_some(since as u64),
             has_looked: has_looked != 0.0,
         })
     }
@@ -202,13 +220,13 @@ mod tests {
 
     /// Observes steps of a world in which a sample takes these seconds, and every step `overhead` more.
     fn run(balance: &mut Balance, seconds: &[f64], overhead: f64, steps: usize) -> f64 {
-        let mut sum = 0.0;
-        for _ in 0..steps {
+        let (mut sum, first) = (0.0, balance.since.unwrap_or_default() + balance.steps.len() as u64);
+        for step in (first..).take(steps) {
             let shares = balance.shares().to_vec();
             let took = |(n, c): (&usize, &f64)| if *n == 0 { 0.0 } else { overhead + *n as f64 * c };
             let ranks: Vec<(u64, f64)> = shares.iter().zip(seconds).map(|pair| (*pair.0 as u64, took(pair))).collect();
             sum += ranks.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
-            balance.observe(ranks);
+            balance.observe(step, ranks);
         }
         sum
     }
@@ -250,9 +268,9 @@ mod tests {
     #[test]
     fn a_rank_that_slows_down_gets_less_within_a_look() {
         let mut balance = Balance::new(64, 2).unwrap();
-        run(&mut balance, &[1.0, 1.0], 0.0, 3 + LATER);
+        run(&mut balance, &[1.0, 1.0], 0.0, 11);
         assert_eq!(balance.shares(), [32, 32]);
-        run(&mut balance, &[1.0, 7.0], 0.0, LATER);
+        run(&mut balance, &[1.0, 7.0], 0.0, 8);
         assert_eq!(balance.shares(), [56, 8]);
     }
 
@@ -271,15 +289,30 @@ mod tests {
         assert_eq!(balance.shares(), [16, 16, 16]);
     }
 
+    /// With a period of eight local steps, the first exchange shows the speeds. A later look has at least one.
+    #[test]
+    fn one_exchange_after_local_steps_is_enough() {
+        let mut balance = Balance::new(64, 2).unwrap();
+        assert!(balance.observe(7, [(32, 32.0), (32, 96.0)]));
+        assert_eq!(balance.shares(), [48, 16]);
+        assert!(balance.observe(15, [(48, 48.0), (16, 16.0)]));
+        assert_eq!(balance.shares(), [32, 32]);
+        // During a run it is not known how many steps came before.
+        let mut balance = Balance::new(64, 2).unwrap().during_a_run();
+        assert!(!balance.observe(107, [(32, 32.0), (32, 96.0)]));
+        assert_eq!(balance.from_numbers(&balance.to_numbers()).as_ref(), Some(&balance));
+        assert!(balance.observe(115, [(32, 32.0), (32, 96.0)]));
+    }
+
     #[test]
     fn small_differences_and_a_missing_clock_change_nothing() {
         let mut balance = Balance::new(64, 2).unwrap();
         run(&mut balance, &[1.0, 1.04], 0.0, 100);
         assert_eq!(balance.shares(), [32, 32]);
         for bad in [0.0, f64::NAN, f64::INFINITY, -1.0] {
-            (0..20).for_each(|_| assert!(!balance.observe([(32, bad), (32, bad)])));
+            (100..120).for_each(|step| assert!(!balance.observe(step, [(32, bad), (32, bad)])));
         }
-        assert!(!balance.observe([(32, 1.0)]), "of another world");
+        assert!(!balance.observe(120, [(32, 1.0)]), "of another world");
         assert_eq!(balance.shares(), [32, 32]);
         for (samples, world) in [(0, 2), (4, 0)] {
             assert!(Balance::new(samples, world).is_err());
@@ -290,11 +323,11 @@ mod tests {
     #[test]
     fn numbers_restore_the_state() {
         let mut balance = Balance::new(48, 3).unwrap();
-        run(&mut balance, &[0.01, 0.02, 3.0], 0.0, 3 + LATER + 4);
+        run(&mut balance, &[0.01, 0.02, 3.0], 0.0, 15);
         let mut restored = Balance::new(48, 3).unwrap().from_numbers(&balance.to_numbers()).unwrap();
         assert_eq!(restored, balance);
         [&mut restored, &mut balance].into_iter().for_each(|balance| {
-            run(balance, &[0.03, 0.02, 3.0], 0.0, 5 * LATER);
+            run(balance, &[0.03, 0.02, 3.0], 0.0, 40);
         });
         assert_eq!(restored, balance);
         let numbers = balance.to_numbers();

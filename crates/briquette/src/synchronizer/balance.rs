@@ -42,8 +42,9 @@ impl Synchronizer {
     /// Observes the ranks' samples and seconds in a step that all ranks have completed.
     pub(super) fn observe_speeds(&mut self, ranks: &[RankStep]) {
         let Some(balance) = &mut self.shares.balance else { return };
-        if balance.observe(ranks.iter().map(|rank| (rank.samples, rank.compute_seconds))) && self.comm.rank() == 0 {
-            tracing::info!("samples by rank from step {}: {:?}", self.driver.step() + 1, balance.shares());
+        let (step, ranks) = (self.driver.step(), ranks.iter().map(|rank| (rank.samples, rank.compute_seconds)));
+        if balance.observe(step, ranks) && self.comm.rank() == 0 {
+            tracing::info!("samples by rank from step {}: {:?}", step + 1, balance.shares());
         }
     }
 
@@ -51,6 +52,7 @@ impl Synchronizer {
     pub(super) fn forget_speeds(&mut self) {
         if self.shares.balance.is_some() {
             self.shares.begin(self.world());
+            self.shares.balance = self.shares.balance.take().map(Balance::during_a_run);
         }
     }
 

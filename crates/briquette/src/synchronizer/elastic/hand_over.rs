@@ -93,6 +93,7 @@ impl Synchronizer {
             let step = shared.u64(STEP)?;
             self.elastic.exchanges = shared.u64(EXCHANGES)?;
             self.elastic.exchanges_before = self.elastic.exchanges;
+            self.forget_speeds();
             self.load_strategy(module, &shared)?;
             self.driver.resume(step, None, None);
         }
