@@ -314,16 +314,18 @@ pub(crate) async fn call_member(
 pub(crate) async fn watch_member(settings: &Settings, address: &str, to: MemberId, deadline: Instant) -> String {
     let mut pause = FIRST_PAUSE;
     loop {
-        let socket = match connect(settings, address, deadline).await {
-            Ok((socket, _)) => socket,
+        match connect(settings, address, deadline).await {
+            Ok((socket, _)) => {
+                let until = deadline.min(Instant::now() + HANDSHAKE);
+                let handshake = handshake_with(socket, settings, 0, Role::Probe { to });
+                if let Ok(Err(error @ HandshakeError::Refused(_))) = timeout_at(until, handshake).await {
+                    return reason(error);
+                }
+            }
+            // This process has no descriptor to call with.
+            Err(Setback::Exhausted(_)) => {}
             Err(Setback::Silence(cause)) => return cause,
             Err(setback) => return format!("{setback:?}"),
-        };
-        let until = deadline.min(Instant::now() + HANDSHAKE);
-        if let Ok(Err(error @ HandshakeError::Refused(_))) =
-            timeout_at(until, handshake_with(socket, settings, 0, Role::Probe { to })).await
-        {
-            return reason(error);
         }
         if Instant::now() + pause >= deadline {
             return "it has not reported".to_owned();

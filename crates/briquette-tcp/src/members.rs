@@ -370,6 +370,8 @@ impl Talk {
             }
             Some((place, called)) = self.called.recv() => match called {
                 Ok(stream) => Heard::Line(place, stream),
+                // It has reported. If it is lost, its line closes.
+                Err(_) if self.lines.has(place) => Heard::Nothing,
                 Err(cause) => {
                     tracing::debug!("{} cannot be reached: {cause}", known[place].0);
                     Heard::Event(Event::Unreachable(known[place].0))

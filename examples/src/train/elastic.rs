@@ -60,6 +60,10 @@ impl<T: Task> Rank<'_, T> {
         if self.generation.is_none() || !(of_transport || error.is::<CommError>()) {
             return Err(error);
         }
+        // A hand-over to new members may fail on some ranks only: all deal to the world in which it was made.
+        if self.is_deal_due() {
+            self.deal_again()?;
+        }
         let error = error.downcast::<Error>().or_else(|error| error.downcast::<CommError>().map(Error::from))?;
         Ok(self.optim.synchronizer_mut().recover(model(&self.model)?, error)?)
     }
@@ -73,10 +77,10 @@ impl<T: Task> Rank<'_, T> {
         let settings = self.run.settings;
         let written = Written::EachStepBefore(self.step());
         let directory = RunDirectory::take_over(&settings.out);
-        let (run, own) = (self.start.run.as_deref(), std::mem::take(&mut self.unwritten));
-        let files = directory.and_then(|directory| directory.resume(settings, run, written, &own));
+        let run = self.start.run.as_deref();
+        let files = directory.and_then(|directory| directory.resume(settings, run, written, &self.unwritten));
         match files {
-            Ok(files) => self.files = Some(files),
+            Ok(files) => (self.files, self.unwritten) = (Some(files), Vec::new()),
             Err(error) => tracing::warn!("rank 0 cannot take the run's files yet, and records nothing: {error:#}"),
         }
     }
@@ -89,19 +93,32 @@ impl<T: Task> Rank<'_, T> {
     /// Returns whether the world has changed since this rank took its place, or its samples.
     pub(super) fn is_elsewhere(&self) -> bool {
         let number = self.optim.generation().map(|generation| generation.number);
-        number != self.generation || number != self.dealt && self.optim.synchronizer().is_settled()
+        number != self.generation || self.is_deal_due()
+    }
+
+    /// Returns whether samples are dealt to an earlier world, and all ranks are at the same step of the current one.
+    fn is_deal_due(&self) -> bool {
+        let number = self.optim.generation().map(|generation| generation.number);
+        number != self.dealt && self.optim.synchronizer().is_settled()
+    }
+
+    /// Deals the rest of the run to the current world.
+    fn deal_again(&mut self) -> Result<()> {
+        let place = (self.optim.rank(), self.optim.world());
+        let position = self.deal.change(place, self.position(), self.run.key)?;
+        self.ahead = position as i64 - self.step() as i64;
+        self.end = self.run.end(self.ahead, self.deal.steps_per_epoch);
+        self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
+        self.dealt = self.optim.generation().map(|generation| generation.number);
+        Ok(())
     }
 
     /// Takes this rank's place in a new generation of the world, and its samples once all ranks are at the same step.
     pub(super) fn take_place(&mut self) -> Result<()> {
         let number = self.optim.generation().map(|generation| generation.number);
         let (rank, world, run) = (self.optim.rank(), self.optim.world(), self.run);
-        if self.optim.synchronizer().is_settled() {
-            let position = self.deal.change((rank, world), self.position(), run.key)?;
-            self.ahead = position as i64 - self.step() as i64;
-            self.end = run.end(self.ahead, self.deal.steps_per_epoch);
-            self.optim.synchronizer_mut().set_run_steps(self.end.saturating_add_signed(-self.ahead));
-            self.dealt = number;
+        if self.is_deal_due() {
+            self.deal_again()?;
         }
         let is_new = number != self.generation;
         if rank == 0 && self.rank != 0 {

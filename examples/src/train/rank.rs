@@ -99,6 +99,7 @@ impl<T: Task> Rank<'_, T> {
                 }
                 if run.settings.checkpoint_every.is_some_and(|n| n > 0 && self.step().is_multiple_of(n))
                     && self.position() < end
+                    && self.optim.synchronizer().is_settled()
                 {
                     self.save()?;
                 }
@@ -124,6 +125,10 @@ impl<T: Task> Rank<'_, T> {
 
     pub(super) fn end_epoch(&mut self) -> Result<()> {
         self.take_files();
+        // Ranks may be at different local steps. At the end of the run they repeat what they do together until all have done it.
+        if !self.optim.synchronizer().is_settled() && self.position() < self.end {
+            return Ok(());
+        }
         if self.unevaluated() {
             self.evaluate()?;
         }
@@ -228,18 +233,17 @@ impl<T: Task> Rank<'_, T> {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
         let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
-        if self.files.is_none() {
+        let Some(files) = &mut self.files else {
             if self.generation.is_some() {
                 // Rank 0 had written those before when it took part in this exchange.
                 let number = self.optim.generation().map(|generation| generation.number);
-                if has_exchanged && number == self.generation {
+                if has_exchanged && number == self.generation && self.rank != 0 {
                     self.unwritten.clear();
                 }
                 self.unwritten.push(new());
             }
             return Ok(());
-        }
-        let Some(files) = &mut self.files else { return Ok(()) };
+        };
         self.run.endpoint.iter().for_each(|endpoint| endpoint.record(report));
         let (sync, every) = (self.optim.synchronizer(), self.run.settings.slots_every);
         let mut record = new();

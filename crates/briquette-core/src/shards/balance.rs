@@ -3,9 +3,9 @@
 //! **Why.** A synchronous step takes as long as its slowest rank. With equal batches and speeds 1, 1, 1 and 0.1, four ranks train at the
 //! speed of 0.4 ranks; with shares, at that of 3.1. The samples of a step, and so the mean gradient, stay the same.
 //!
-//! **Method.** A rank's seconds per sample `c_i` are the median over the steps since the last look, from the compute seconds and samples
-//! that ranks agree on in the step header. A look is made after 3 steps, and then after every 8; between local steps, at the next exchange. The new shares minimize the seconds of the
-//! slowest rank:
+//! **Method.** A rank's seconds per sample `c_i` are the median over the last steps, from the compute seconds and samples that ranks agree on in
+//! the step header. Shares are computed after 3 steps, and then after every 8; with local steps, at the next exchange. They minimize the
+//! seconds of the slowest rank:
 //!
 //! ```text
 //! minimize  max_i n_i·c_i   over integers n_i ≥ 0 with Σ n_i = N
@@ -13,10 +13,9 @@
 //!
 //! One by one, each sample goes to the rank that would end first with it, which is optimal. The first `⌊T/c_i⌋` samples of rank `i`, with
 //! `T = N / Σ 1/c_j`, need no comparison. Shares change if this shortens the step by more than 5 %. Seconds that a rank spends in every step,
-//! whatever its samples, are part of its `c_i`; the following looks correct the shares for them.
+//! whatever its samples, are part of its `c_i`; the next shares are corrected for them.
 //!
-//! A rank may get no samples. Because it may have become faster, it gets one again after a rest that bounds the cost of such trials to
-//! 2 % of the run.
+//! A rank may get no samples. Because it may have become faster, it gets one again after a pause that bounds the cost to 2 % of the run.
 //!
 //! **Source.** This project's. The shares are the optimal schedule of equal jobs on machines of different speeds (M. Dessouky et al.,
 //! *Scheduling Identical Jobs on Uniform Parallel Machines*, Statistica Neerlandica 44, 1990).

@@ -1,5 +1,6 @@
 //! Samples of ranks of unequal speed.
 
+use briquette_core::error::ConfigError;
 use briquette_core::shards::Balance;
 use briquette_core::sync::RankStep;
 
@@ -30,13 +31,27 @@ impl Synchronizer {
         assert!(batch > 0, "with_balance: the samples of a rank must be at least 1, got 0");
         self.shares.batch = batch;
         self.shares.begin(self.world());
-        self.with_world_setting("samples of a rank, balanced", batch.to_string())
+        self.with_run_setting("samples of a rank, balanced", batch.to_string())
     }
 
     /// Returns the samples of each rank in the next step, in rank order; the same on every rank. `None` without
     /// [`with_balance`](Self::with_balance).
     pub fn shares(&self) -> Option<&[usize]> {
         self.shares.balance.as_ref().map(Balance::shares)
+    }
+
+    /// Refuses shares for an aggregator that gives all ranks the same weight.
+    pub(super) fn check_shares(&self) -> Result<(), ConfigError> {
+        if self.shares.balance.is_none() || self.config.weights_by_samples() {
+            return Ok(());
+        }
+        let why = "it gives ranks the same weight, whatever their samples";
+        Err(ConfigError::conflict(
+            "shares of samples by speed",
+            "an aggregator other than the mean",
+            why,
+            "leave out one of the two",
+        ))
     }
 
     /// Observes the ranks' samples and seconds in a step that all ranks have completed.

@@ -91,9 +91,10 @@ impl Synchronizer {
         self.elastic.new
     }
 
-    /// Returns whether all ranks are at the same step of the current generation. If some steps exchange nothing (Local SGD), ranks notice a loss at
-    /// different ones. Whatever all ranks derive from rank and world, such as the samples of a step, changes once the world is settled: at the
-    /// end of the generation's first exchange.
+    /// Returns whether all ranks are at the same step of the current generation. With steps that exchange nothing (Local SGD), ranks notice a loss at
+    /// different steps. Change everything that depends on rank and world, such as the division of the samples, only when the world is settled: at
+    /// the latest at the end of the generation's first exchange. Until then, make no calls of all ranks between exchanges (evaluations, saves),
+    /// except at the end of the run.
     pub fn is_settled(&self) -> bool {
         !self.elastic.is_unsettled
     }
@@ -205,6 +206,8 @@ impl Synchronizer {
             // Those that committed have had the election with candidates in common with this one.
             Some(mut exchanged) => {
                 exchanged.stop = exchanged.stop.without(StopFlags::CANDIDATE);
+                // Of the old world; the others have forgotten them.
+                exchanged.ranks.clear();
                 Ok(exchanged)
             }
             None => {

@@ -96,6 +96,7 @@ impl Synchronizer {
             let strategy = self.build_strategy(&inventory.layout)?;
             self.check_rebroadcast(&*strategy)?;
             self.check_elastic(&*strategy)?;
+            self.check_shares()?;
             (1..=self.config.channels()).try_for_each(|channel| self.comm.open(channel))?;
             Ok((inventory, strategy, mixed::rounding(&module)?, probe(&module)?))
         });

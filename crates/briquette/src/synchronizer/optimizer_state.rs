@@ -34,14 +34,20 @@ impl Synchronizer {
         saved: impl FnOnce() -> Result<Bytes, String>,
     ) -> Result<Option<OptimizerRecord>, Error> {
         let rank = self.rank();
+        if self.hands_over() && rank > 0 && !self.is_new_member() {
+            return Ok(None);
+        }
         let unusable = |problem: String| Error::OptimizerState { rank, problem };
         // Ids are random in each process; places in the module are the same in all.
         let places: BTreeMap<u64, u64> = ids::ids(module).iter().map(|id| id.val()).zip(1..).collect();
         let mine = saved().and_then(|bytes| ids::rename(bytes, &places).map_err(|e| e.to_string()));
         let mut bytes = mine.map_err(unusable)?.to_vec();
-        let all = self.gather_bytes("join", &flat::digest_of_bytes(&bytes).to_le_bytes())?;
-        if all.iter().all(|digest| *digest == all[0]) {
-            return Ok(None);
+        // New members have none yet.
+        if !self.hands_over() {
+            let all = self.gather_bytes("join", &flat::digest_of_bytes(&bytes).to_le_bytes())?;
+            if all.iter().all(|digest| *digest == all[0]) {
+                return Ok(None);
+            }
         }
         self.comm.scope().operation = "join";
         self.with_receivers(|comm| comm.broadcast(0, &mut bytes))?;

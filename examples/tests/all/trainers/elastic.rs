@@ -34,7 +34,7 @@ fn survivors_of_killed_ranks_end_the_run() {
     ] {
         let runs = Runs::default();
         let common = processes(4, 150).replace("--train-limit 64", "--train-limit 256");
-        let flags = format!("{common} --lr 0.001 --epochs 5000 --checkpoint-every 20 {reducer} --out run");
+        let flags = format!("{common} --lr 0.001 --epochs 5000 --checkpoint-every 7 {reducer} --out run");
         let mut running = runs
             .start(&launcher, &format!("launch --ranks 4 --elastic {fewest} -- {CIFAR} {flags}"))
             .within(Duration::from_secs(120));

@@ -41,6 +41,7 @@ impl Synchronizer {
         let joined =
             joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
         self.computing();
+        self.last_end = self.comm.now();
         let loaded = if is_new { Ok(()) } else { self.load_strategy(module, &own) };
         joined.and_then(|module| loaded.map(|()| module))
     }
