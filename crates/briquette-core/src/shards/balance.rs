@@ -1,36 +1,4 @@
 //! Shares of a step's samples for ranks of unequal speed.
-//!
-//! **Why.** A synchronous step takes as long as its slowest rank. With equal batches and speeds 1, 1, 1 and 0.1, four ranks train at the
-//! speed of 0.4 ranks; with shares, at that of 3.1. The samples of a step, and so the mean gradient, stay the same.
-//!
-//! **Method.** A rank's seconds per sample `c_i` are the median over the last steps, from the compute seconds and samples that ranks agree on in
-//! the step header. Shares are computed after 3 steps, and then after every 8; with local steps, at the next exchange. They minimize the
-//! seconds of the slowest rank:
-//!
-//! ```text
-//! minimize  max_i n_i·c_i   over integers n_i ≥ 0 with Σ n_i = N
-//! ```
-//!
-//! One by one, each sample goes to the rank that would end first with it, which is optimal. The first `⌊T/c_i⌋` samples of rank `i`, with
-//! `T = N / Σ 1/c_j`, need no comparison. Shares change if this shortens the step by more than 5 %. Seconds that a rank spends in every step,
-//! whatever its samples, are part of its `c_i`; the next shares are corrected for them.
-//!
-//! A rank may get no samples. Because it may have become faster, it gets one again after a pause that bounds the cost to 2 % of the run.
-//!
-//! **Source.** This project's. The shares are the optimal schedule of equal jobs on machines of different speeds (M. Dessouky et al.,
-//! *Scheduling Identical Jobs on Uniform Parallel Machines*, Statistica Neerlandica 44, 1990).
-//!
-//! ```
-//! use briquette_core::shards::Balance;
-//!
-//! let mut balance = Balance::new(128, 4)?;
-//! for step in 0..3 {
-//!     // The last rank needs ten times as long for its 32 samples.
-//!     balance.observe(step, [(32, 0.032), (32, 0.032), (32, 0.032), (32, 0.32)]);
-//! }
-//! assert_eq!(balance.shares(), [42, 41, 41, 4]); // 42 ms instead of 320
-//! # Ok::<_, briquette_core::error::ConfigError>(())
-//! ```
 
 use crate::error::ConfigError;
 
@@ -42,7 +10,39 @@ const GAIN: f64 = 0.05;
 /// Share of the run that trials of ranks without samples may cost.
 const TRIALS: f64 = 0.02;
 
-/// Shares of a step's samples; see the [module](self).
+/// Shares of a step's samples.
+///
+/// **Why.** A synchronous step takes as long as its slowest rank. With equal batches and speeds 1, 1, 1 and 0.1, four ranks train at the
+/// speed of 0.4 ranks; with shares, at that of 3.1. The samples of a step, and so the mean gradient, stay the same.
+///
+/// **Method.** A rank's seconds per sample `c_i` are the median over the last steps, from the compute seconds and samples that ranks agree on in
+/// the step header. Shares are computed after 3 steps, and then after every 8; with local steps, at the next exchange. They minimize the
+/// seconds of the slowest rank:
+///
+/// ```text
+/// minimize  max_i n_i·c_i   over integers n_i ≥ 0 with Σ n_i = N
+/// ```
+///
+/// One by one, each sample goes to the rank that would end first with it, which is optimal. The first `⌊T/c_i⌋` samples of rank `i`, with
+/// `T = N / Σ 1/c_j`, need no comparison. Shares change if this shortens the step by more than 5 %. Seconds that a rank spends in every step,
+/// whatever its samples, are part of its `c_i`; the next shares are corrected for them.
+///
+/// A rank may get no samples. Because it may have become faster, it gets one again after a pause that bounds the cost to 2 % of the run.
+///
+/// **Source.** This project's. The shares are the optimal schedule of equal jobs on machines of different speeds (M. Dessouky et al.,
+/// *Scheduling Identical Jobs on Uniform Parallel Machines*, Statistica Neerlandica 44, 1990).
+///
+/// ```
+/// use briquette_core::shards::Balance;
+///
+/// let mut balance = Balance::new(128, 4)?;
+/// for step in 0..3 {
+///     // The last rank needs ten times as long for its 32 samples.
+///     balance.observe(step, [(32, 0.032), (32, 0.032), (32, 0.032), (32, 0.32)]);
+/// }
+/// assert_eq!(balance.shares(), [42, 41, 41, 4]); // 42 ms instead of 320
+/// # Ok::<_, briquette_core::error::ConfigError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Balance {
     shares: Vec<usize>,
