@@ -158,7 +158,7 @@ fn bounded(what: &'static str, seconds: f64) -> Result<(), ConfigError> {
 /// assert_eq!((outcome.generations, outcome.losses, outcome.joins), (2, 1, 1));
 /// // Without losses there were 2000 steps.
 /// assert_eq!(outcome.steps, 1985);
-/// assert_eq!((1e3 * outcome.goodput()).round(), 832.0);
+/// assert_eq!((1e3 * outcome.goodput()).round(), 843.0);
 /// # Ok::<_, briquette_core::error::ConfigError>(())
 /// ```
 pub fn simulate(world: &World, schedule: &Schedule, seconds: f64) -> Result<Outcome, ConfigError> {
