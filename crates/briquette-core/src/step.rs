@@ -38,18 +38,21 @@
 //! ```
 
 mod arriving;
+mod exchanged;
 mod gradient;
 mod vote;
 
 pub use arriving::{ArrivingGradient, EarlyExchange, LentStrategy};
+use exchanged::exchanged;
+pub use exchanged::{Exchanged, HeaderCost};
 pub use gradient::Gradient;
 
 use crate::comm::Session;
 use crate::error::SyncError;
 use crate::report::Report;
-use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, RankStep, SyncStrategy};
-use crate::sync::{Agreement, Header, Placeholder, StopFlags};
-use crate::{Key, Layout, Traffic};
+use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, SyncStrategy};
+use crate::sync::{Agreement, Header, Placeholder};
+use crate::{Key, Layout};
 
 /// Drives one rank's strategy from step to step; see the [module](self).
 pub struct Driver {
@@ -68,32 +71,6 @@ pub struct Driver {
     vote: vote::Vote,
     /// The host's part of an average on a device.
     average: Vec<f32>,
-}
-
-/// Result of an exchange.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Exchanged {
-    /// The agreement of the ranks, or this rank's own values where [no rank agrees](Agrees::NoRank).
-    pub agreed_step: AgreedStep,
-    /// The values of each rank. Empty where no rank agrees; those of this machine's ranks where they agree.
-    pub ranks: Vec<RankStep>,
-    /// Stop requests of any rank.
-    pub stop: StopFlags,
-    /// Treatment of the inner optimizer's momenta.
-    pub momenta: Momenta,
-    /// Cost of the step header.
-    pub header: HeaderCost,
-}
-
-/// Cost of a step header.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct HeaderCost {
-    /// Seconds, including the wait for the slowest rank.
-    pub seconds: f64,
-    /// Bytes through this rank.
-    pub traffic: Traffic,
 }
 
 impl Driver {
@@ -387,10 +364,6 @@ fn context<'a>(key: Key, layout: &'a Layout, agreement: &'a Agreement) -> Contex
 fn with_rate(mut agreement: Agreement, learning_rate: Option<f64>) -> Agreement {
     agreement.agreed_step.learning_rate = agreement.agreed_step.learning_rate.or(learning_rate);
     agreement
-}
-
-fn exchanged(agreement: Agreement, momenta: Momenta, header: HeaderCost) -> Exchanged {
-    Exchanged { agreed_step: agreement.agreed_step, ranks: agreement.ranks, stop: agreement.stop, momenta, header }
 }
 
 impl std::fmt::Debug for Driver {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::acceptor::{Calls, accept};
 use crate::builder::TcpBuilder;
-use crate::call::{call_member, watch_member};
+use crate::call::member;
 use crate::error::JoinError;
 use crate::handshake::Role;
 use crate::lines::{self, Lines};
@@ -273,7 +273,7 @@ impl Members {
         for (place, candidate) in next.candidates.iter().enumerate() {
             let deadline = Instant::now() + FORMING / 3;
             let role = Role::Member { member: self.me, to: candidate.member };
-            match call_member(&self.calls, &candidate.address, role, deadline).await {
+            match member::call(&self.calls, &candidate.address, role, deadline).await {
                 Ok(stream) => {
                     let mut line = Lines::new();
                     line.add(place, stream);
@@ -302,7 +302,7 @@ impl Members {
         let (sender, deadline) =
             (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(2.0 * self.policy.patience));
         tokio::spawn(async move {
-            let called = call_member(&settings, &address, Role::Member { member: me, to }, deadline).await;
+            let called = member::call(&settings, &address, Role::Member { member: me, to }, deadline).await;
             drop(sender.send((place, called)));
         });
     }
@@ -312,7 +312,7 @@ impl Members {
         let (settings, address) = (Arc::clone(&self.calls), self.known[place].1.clone());
         let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(self.policy.patience));
         tokio::spawn(async move {
-            let cause = watch_member(&settings, &address, member, deadline).await;
+            let cause = member::watch(&settings, &address, member, deadline).await;
             drop(sender.send((place, Err(cause))));
         });
     }

@@ -236,6 +236,17 @@ mod tests {
         assert_eq!(said, "lines were dropped: 1 damaged; 1 of 3 pauses have no record any more");
     }
 
+    /// The lost rank 0 wrote steps 0 and 1, and half of step 2. Its successor has steps 1 to 4, and continues at step 4.
+    #[test]
+    fn a_successors_own_records_follow_those_that_were_written() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("metrics.jsonl");
+        fs::write(&path, [&file(&[0, 1])[..], b"{\"step\":2,\"ep"].concat()).unwrap();
+        let own = [1, 2, 3, 4].map(record);
+        append(&mut keep_before(&path, EachStepBefore(4), &own).unwrap(), &record(4)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), file(&[0, 1, 2, 3, 4]));
+    }
+
     #[test]
     fn half_a_line_and_lines_without_a_checksum_are_cut_off() {
         let directory = tempfile::TempDir::new().unwrap();

@@ -91,30 +91,8 @@ impl<T: Task> Run<'_, T> {
             optim.synchronizer_mut().session().record();
         }
         let deal = Deal::new(self.shards.clone(), settings.batch, self.steps_per_epoch, rank);
-        let end = self.end(ahead, deal.steps_per_epoch);
-        if ahead != 0 {
-            optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
-        }
-        let bar = self.progress_bar(rank, end);
-        let generation = optim.generation().map(|generation| generation.number);
-        let model = Some(model);
-        let mut state = Rank {
-            run: self,
-            start,
-            rank,
-            device,
-            optim,
-            model,
-            totals,
-            files,
-            unwritten: Vec::new(),
-            bar,
-            ahead,
-            end,
-            deal,
-            generation,
-            dealt: generation,
-        };
+        let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
+        (state.totals, state.files) = (totals, files);
         let ended = match server {
             Some(server) => state.train_by(server).and_then(|interrupted| Ok((interrupted, state.agreed_totals()?))),
             None => state.train(),
@@ -125,25 +103,41 @@ impl<T: Task> Run<'_, T> {
 
     /// Trains as a new member of a running world.
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
-        let (settings, model) = (self.settings, Some(optim.enter(self.task.build(&device))?));
+        let (settings, model) = (self.settings, optim.enter(self.task.build(&device))?);
         self.set_compress_seconds(&mut optim)?;
         let Handover { start, position, began, best_test_accuracy } = receive(&mut optim)?;
         let place = (optim.rank(), optim.world());
         let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;
+        let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
+        state.totals.best_test_accuracy = best_test_accuracy;
+        let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
+        state.finish(interrupted, totals)
+    }
+
+    /// Returns a rank that trains from its optimizer's step on, at a position that is `ahead` steps further.
+    fn trainee<'a>(
+        &'a self,
+        start: Start,
+        (mut optim, model): (DistributedOptimizer, T::Model),
+        device: Device,
+        (deal, ahead): (Deal, i64),
+    ) -> Rank<'a, T> {
         let end = self.end(ahead, deal.steps_per_epoch);
-        optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
+        // The world that a new member joins may have another size than the one it was started for.
+        if ahead != 0 || self.control.joins() {
+            optim.synchronizer_mut().set_run_steps(end.saturating_add_signed(-ahead));
+        }
         let (rank, bar) = (optim.rank(), self.progress_bar(optim.rank(), end));
         let generation = optim.generation().map(|generation| generation.number);
-        let totals = Totals { best_test_accuracy, ..Totals::default() };
-        let mut state = Rank {
+        Rank {
             run: self,
             start,
             rank,
             device,
             optim,
-            model,
-            totals,
+            model: Some(model),
+            totals: Totals::default(),
             files: None,
             unwritten: Vec::new(),
             bar,
@@ -152,9 +146,7 @@ impl<T: Task> Run<'_, T> {
             deal,
             generation,
             dealt: generation,
-        };
-        let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
-        state.finish(interrupted, totals)
+        }
     }
 
     /// Sets the encode and decode times, if they are given.

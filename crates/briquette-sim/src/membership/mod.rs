@@ -144,7 +144,7 @@ fn bounded(what: &'static str, seconds: f64) -> Result<(), ConfigError> {
     ConfigError::unless((0.0..=LONGEST).contains(&seconds), what, "from 0 s to 1000000 s", seconds)
 }
 
-/// Simulates an elastic world for so many seconds. The same arguments give the same outcome, bit for bit.
+/// Simulates an elastic world for the given number of seconds. The same arguments give the same outcome, bit for bit.
 ///
 /// # Errors
 /// [`ConfigError::Range`] for settings outside their ranges, or a schedule that does not fit the world: an unknown machine, a loss of an

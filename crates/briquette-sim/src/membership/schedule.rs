@@ -164,7 +164,7 @@ impl Schedule {
         &self.incidents
     }
 
-    /// Checks the incidents in a world of so many machines.
+    /// Checks the incidents in a world of `machines` machines.
     pub(super) fn check(&self, ranks: usize) -> Result<(), ConfigError> {
         let (mut away, mut is_split) = (BTreeSet::new(), false);
         for incident in &self.incidents {

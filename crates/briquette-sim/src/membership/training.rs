@@ -64,7 +64,7 @@ impl Training {
         Some((useful, first))
     }
 
-    /// Returns the end of the step with so many committed steps, at the present pace.
+    /// Returns the end of the step after which `step` steps are committed, at the present pace.
     pub(super) fn end_of(&self, step: u64) -> f64 {
         self.begin + step.saturating_sub(self.step) as f64 * self.seconds
     }

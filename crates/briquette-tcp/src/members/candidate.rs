@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Members, draw_id, host, listen};
 use crate::acceptor::{Calls, accept};
 use crate::builder::TcpBuilder;
-use crate::call::call_member;
+use crate::call::member;
 use crate::error::JoinError;
 use crate::handshake::Role;
 use crate::lines::{Event, Lines, Message};
@@ -96,7 +96,7 @@ impl TcpBuilder {
                 };
                 let role = Role::Candidate { member: me, port: *port };
                 let until = deadline.min(Instant::now() + AGAIN);
-                match call_member(settings, seed, role, until).await {
+                match member::call(settings, seed, role, until).await {
                     Ok(_) => {}
                     Err(cause) => {
                         causes.push(format!("{seed}: {cause}"));

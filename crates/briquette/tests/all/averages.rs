@@ -287,3 +287,26 @@ fn a_step_before_join_is_an_error_that_hands_the_model_back() {
         Ok(())
     });
 }
+
+/// A trimmed mean gives ranks the same weight, so unequal batches would change its result.
+#[test]
+fn shares_by_speed_are_refused_with_an_aggregator_that_does_not_weigh() {
+    let of = |aggregator: &str| {
+        let reducer = r#"{ "kind": "gather", "compressor": "dense" }"#;
+        config(&format!(r#"{{ "aggregator": "{aggregator}", "reducer": {reducer}, "feedback": "none" }}"#))
+    };
+    for (config, is_refused) in [(of("trimmed-mean:1"), true), (of("mean"), false)] {
+        let joined = outcomes(3, |comm| {
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1).with_balance(4);
+            optim.join(Mlp::new(1)).map(|_| optim.shares().map(<[usize]>::to_vec))
+        });
+        for outcome in joined {
+            match outcome {
+                Ok(shares) => assert!(!is_refused && shares == Some(vec![4; 3])),
+                Err(error) => {
+                    assert!(is_refused && error.to_string().contains("an aggregator other than the mean"), "{error}")
+                }
+            }
+        }
+    }
+}
