@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--every", type=float, default=5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--data", help="directory of AG-News; generated data without it")
     parser.add_argument("--csv", default=ROOT / "benches/results/elastic-soak.csv")
     target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
@@ -71,7 +72,7 @@ def main():
     launcher, trainer = args.programs / "briquette", args.programs / "ag-news"
     subprocess.run([launcher, "cert", "--out", work / "certs"], check=True, stdout=subprocess.DEVNULL)
     data = f"--data {args.data}" if args.data else "--dataset generated"
-    flags = f"{data} --model lstm --train-limit 2000 --batch 8 --epochs 100000 --optimizer adam --lr 0.0005 --threads 1 --checkpoint-every 0"
+    flags = f"{data} --model lstm --train-limit 2000 --batch {args.batch} --epochs 100000 --optimizer adam --lr 0.0005 --threads 1 --checkpoint-every 0"
     command = [launcher, "launch", "--ranks", str(args.ranks), "--elastic", "2", "--rejoin", "--tls", work / "certs", "--"]
     command += [trainer, *flags.split(), "--eval-every", "1000", "--ranks", str(args.ranks), "--out", work / "run"]
     log = open(work / "log", "w")
@@ -137,7 +138,7 @@ def main():
         "machine": model,
         "cores": os.cpu_count(),
         "date": datetime.date.today().isoformat(),
-        "command": f"scripts/elastic_soak.py {args.seconds:g} --ranks {args.ranks} --every {args.every:g} --seed {args.seed}",
+        "command": f"scripts/elastic_soak.py {args.seconds:g} --ranks {args.ranks} --every {args.every:g} --seed {args.seed} --batch {args.batch}",
     }
     print(json.dumps(row, indent=1))
     if problems:

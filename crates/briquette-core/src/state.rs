@@ -214,6 +214,14 @@ impl State {
         });
     }
 
+    /// Returns the state that a new member of an elastic world loads: rank-local vectors are empty.
+    #[must_use]
+    pub fn shared(&self) -> State {
+        let mut shared = self.clone();
+        shared.for_each_own(self, |_, _, values| values.clear());
+        shared
+    }
+
     /// Returns a vector; checks that it has `len` values if `len` is given.
     ///
     /// # Errors

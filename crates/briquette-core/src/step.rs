@@ -38,11 +38,13 @@
 //! ```
 
 mod arriving;
+mod elastic;
 mod exchanged;
 mod gradient;
 mod vote;
 
 pub use arriving::{ArrivingGradient, EarlyExchange, LentStrategy};
+pub use elastic::check_elastic;
 use exchanged::exchanged;
 pub use exchanged::{Exchanged, HeaderCost};
 pub use gradient::Gradient;

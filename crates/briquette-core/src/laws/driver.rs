@@ -1,10 +1,11 @@
 //! Test ranks on threads: a [`Driver`] with a strategy, or a reducer alone.
 
+use std::cell::Cell;
 use std::num::NonZeroUsize;
 
 use super::{Reduces, Synchronizes, gradient, learning_rate, long, sampled, short};
 use crate::comm::{Local, LocalBuilder, Session};
-use crate::error::SyncError;
+use crate::error::{ConfigError, SyncError};
 use crate::report::Report;
 use crate::seam::{AgreedStep, LastExchange, Plan, Reducer, Round};
 use crate::state::State;
@@ -151,9 +152,9 @@ pub struct Outcome {
 /// One rank: a driver with a strategy, and parameters.
 pub struct Rank<'a, C> {
     setup: &'a Setup<C>,
-    rank: usize,
-    driver: Driver,
-    parameters: Vec<f32>,
+    pub(super) rank: usize,
+    pub(super) driver: Driver,
+    pub(super) parameters: Vec<f32>,
     /// Overwrites one value of the next gradient.
     pub poison: Option<(usize, f32)>,
     /// Slots for which no rank has a gradient at the next step, in addition to one every fourth step.
@@ -197,6 +198,35 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         self.driver.resume(other.step(), other.agreed_step().copied(), other.previous().copied());
     }
 
+    /// Returns the gradient of this step, and for each slot whether the rank has one.
+    pub(super) fn gradient(&self, plan: Plan) -> (Vec<f32>, Vec<bool>) {
+        let present = self.present(plan);
+        let mut gradient = gradient(&self.setup.layout, self.rank, self.driver.step());
+        self.setup.layout.absent(&present).iter().for_each(|absent| absent.clear(&mut gradient));
+        (gradient, present)
+    }
+
+    /// Continues in a world of `after` ranks instead of `before`, as a survivor.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the strategy cannot be built for that world; nothing has changed.
+    pub(super) fn survive(&mut self, before: usize, after: usize) -> Result<(), ConfigError> {
+        let mut fresh = self.setup.config.strategy(&self.setup.layout, after)?;
+        fresh.begin(&self.parameters);
+        self.driver.survive(fresh, before, after).unwrap();
+        self.driver.resume(self.driver.step(), None, None);
+        Ok(())
+    }
+
+    /// Creates a new member of an elastic world with the state of `other`.
+    pub(super) fn entering(setup: &'a Setup<C>, rank: usize, other: &Rank<'_, C>) -> Self {
+        let mut new = Rank::new(setup, rank);
+        new.driver.strategy_mut().load(&other.save().shared()).unwrap();
+        new.parameters.clone_from(&other.parameters);
+        new.driver.resume(other.driver.step(), None, None);
+        new
+    }
+
     /// Waits for the strategy's background exchange, as a save does first.
     pub fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
         self.driver.strategy_mut().settle(comm)
@@ -234,6 +264,15 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
     /// # Panics
     /// If a failed exchange has changed a vector, or if ranks agree on a header and exchange nothing.
     pub fn step(&mut self, comm: &mut Session) -> Result<Outcome, SyncError> {
+        self.step_or(comm, |_, _, error| Err(error))
+    }
+
+    /// As [`step`](Self::step). If an exchange fails, `resolve` may return its result all the same; the vector is then the one after it.
+    pub(super) fn step_or(
+        &mut self,
+        comm: &mut Session,
+        mut resolve: impl FnMut(&mut Driver, &mut Session, SyncError) -> Result<Exchanged, SyncError>,
+    ) -> Result<Outcome, SyncError> {
         let plan = self.driver.plan();
         let exchanges = plan.gradients || plan.parameters;
         assert_eq!(
@@ -243,27 +282,33 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
             self.setup,
             self.driver.step()
         );
-        let mut present = self.present(plan);
-        let mut gradient = gradient(&self.setup.layout, self.rank, self.driver.step());
-        self.setup.layout.absent(&present).iter().for_each(|absent| absent.clear(&mut gradient));
+        let (mut gradient, mut present) = self.gradient(plan);
         if let Some((index, value)) = self.poison {
             gradient[index] = value;
         }
         let mut parameters = self.parameters.clone();
         let (start, mut headers, mut conserved) = (comm.traffic(), Traffic::default(), None);
+        let is_resolved = Cell::new(false);
+        let mut resolve = |driver: &mut Driver, comm: &mut Session, error| {
+            is_resolved.set(true);
+            resolve(driver, comm, error)
+        };
         if plan.gradients {
             let (header, before) = (self.header(&gradient), gradient.clone());
             let exchanged = self.driver.exchange_gradient(header, &mut gradient, &mut present, comm);
-            headers += self.unchanged(exchanged, &before, &gradient)?;
+            let exchanged = exchanged.or_else(|error| resolve(&mut self.driver, comm, error));
+            headers += self.unchanged(exchanged, &before, &gradient, is_resolved.get())?;
         }
         parameters.iter_mut().zip(&gradient).for_each(|(p, g)| *p += g);
         if plan.parameters {
             conserved = self.driver.strategy().conserved(&parameters);
             let (header, before) = (self.header(&parameters), parameters.clone());
             let exchanged = self.driver.exchange_parameters(header, &mut parameters, comm);
-            headers += self.unchanged(exchanged, &before, &parameters)?;
+            let exchanged = exchanged.or_else(|error| resolve(&mut self.driver, comm, error));
+            headers += self.unchanged(exchanged, &before, &parameters, is_resolved.get())?;
         }
-        let counted = comm.traffic() - start - headers;
+        // The session of another world has counted from zero.
+        let counted = if is_resolved.get() { Traffic::default() } else { comm.traffic() - start - headers };
         let report = if exchanges { self.driver.report() } else { Report::default() };
         if exchanges {
             // Deterministic, and different on each rank.
@@ -307,8 +352,9 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         exchanged: Result<Exchanged, SyncError>,
         before: &[f32],
         after: &[f32],
+        is_resolved: bool,
     ) -> Result<Traffic, SyncError> {
-        let is_right = exchanged.is_ok() || same_bits(before, after);
+        let is_right = exchanged.is_ok() || is_resolved || same_bits(before, after);
         assert!(is_right, "{}: a failed exchange changed the vector", self.setup);
         exchanged.map(|exchanged| exchanged.header.traffic)
     }

@@ -29,6 +29,7 @@
 //! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
 //! | 9 same observations, same decision | [`decides_identically`] |
 //! | 10 non-finite values are rejected | [`refuses_what_is_not_finite`] |
+//! | 11 a lost rank leaves one of two histories; what waits is conserved | [`continues_without_lost`], [`conserves_over_survivors`] |
 //!
 //! [`holds_absent_slots`] is an additional check: a slot for which no rank has a gradient is not moved, and its stored state is
 //! unchanged.
@@ -46,6 +47,7 @@ mod data;
 mod delivered;
 mod device;
 mod driver;
+mod elastic;
 mod exchange;
 mod failure;
 pub mod train;
@@ -56,6 +58,7 @@ pub use data::{gradient, learning_rate, long, sampled, short, vectors};
 pub use delivered::Delivered;
 pub use device::{HostDevice, Kernels};
 pub use driver::{Outcome, Rank, Setup, assert_same_runs, each_rank, same_bits};
+pub use elastic::{conserves_over_survivors, continues_without_lost, is_elastic};
 pub use exchange::{
     accounts_for_its_bytes, agrees, conserves_its_mean, decides_identically, is_honest, is_honest_in_sum,
     is_honest_within, stays_in_range,

@@ -49,7 +49,12 @@ pub enum Event {
         message: Message,
     },
     /// A member cannot be reached: its address refuses connections, a connection to it broke, or it did not answer in time.
-    Unreachable(MemberId),
+    Unreachable {
+        /// The member.
+        member: MemberId,
+        /// Set if the last message to it may have arrived.
+        heard: bool,
+    },
     /// Time has passed.
     Time,
 }
@@ -159,7 +164,7 @@ impl Election {
     pub fn handle(&mut self, event: Event, now: f64) {
         match event {
             Event::Heard { from, message } => self.receive(from, message, now),
-            Event::Unreachable(member) => self.lose(member, now),
+            Event::Unreachable { member, heard } => self.lose(member, heard, now),
             Event::Time => {}
         }
         self.look(now);
@@ -250,14 +255,14 @@ impl Election {
         self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
     }
 
-    fn lose(&mut self, member: MemberId, now: f64) {
+    fn lose(&mut self, member: MemberId, heard: bool, now: f64) {
         if self.phase == Phase::Done || self.dead.contains(&member) {
             return;
         }
         self.dead.push(member);
         self.reports.remove(&member);
         if self.phase == Phase::Follows(member) {
-            if self.standing.is_new {
+            if self.standing.is_new && heard {
                 // It counted for that coordinator, and may not count for another one.
                 return self.fence(format!("it had no state yet, and {member} was lost"));
             }
@@ -269,7 +274,7 @@ impl Election {
     fn look(&mut self, now: f64) {
         let overdue = self.due().is_some_and(|due| now >= due);
         match self.phase {
-            Phase::Follows(leader) if overdue => self.lose(leader, now),
+            Phase::Follows(leader) if overdue => self.lose(leader, true, now),
             Phase::Leads => {
                 let above = &self.generation.members[self.rank() + 1..];
                 let known = |member| self.reports.contains_key(member) || self.dead.contains(member);

@@ -128,13 +128,32 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     second.handle(Event::Heard { from: MemberId(1), message: Message::Announce(announced) }, 0.1);
     second.begin_again(2.0);
     for lost in [1, 3] {
-        second.handle(Event::Unreachable(MemberId(lost)), 2.1);
+        second.handle(Event::Unreachable { member: MemberId(lost), heard: false }, 2.1);
     }
     let actions: Vec<_> = std::iter::from_fn(|| second.next_action()).collect();
     assert!(
         matches!(actions.last(), Some(Action::End(MembershipError::Minority { living: 1, members: 5, .. }))),
         "{actions:?}"
     );
+}
+
+/// A new member without state votes once: for the next coordinator if its report cannot have reached the first.
+#[test]
+fn golden_a_new_member_votes_for_one_coordinator() {
+    let policy = Policy { fewest: 1, patience: 10.0 };
+    for heard in [false, true] {
+        let mut new = Election::new(MemberId(4), generation(&[1, 2, 3, 4]), policy);
+        new.begin(Standing { is_new: true, ..Standing::default() }, None, 0.0);
+        assert!(matches!(new.next_action(), Some(Action::Send { to: MemberId(1), .. })));
+        new.handle(Event::Unreachable { member: MemberId(1), heard }, 0.1);
+        match new.next_action() {
+            Some(Action::Send { to: MemberId(2), message: Message::Report { standing, .. } }) => {
+                assert!(!heard && standing.is_new);
+            }
+            Some(Action::End(MembershipError::Fenced { .. })) => assert!(heard),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// A candidate asked the second of three members, which reports it to the first. It is not admitted while the third is in the middle of

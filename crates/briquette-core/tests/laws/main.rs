@@ -21,6 +21,7 @@ mod arriving;
 mod both;
 mod class;
 mod device;
+mod elastic;
 mod exchange;
 mod failure;
 mod memory;

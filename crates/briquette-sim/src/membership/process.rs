@@ -91,6 +91,7 @@ pub(super) enum Due {
     Unreachable {
         to: usize,
         other: usize,
+        heard: bool,
     },
     Look {
         member: usize,
@@ -131,7 +132,7 @@ impl Due {
         match self {
             Due::Incident(at) => [1, *at as u64, 0],
             Due::Deliver { to, from, .. } => [2, *to as u64, *from as u64],
-            Due::Unreachable { to, other } => [3, *to as u64, *other as u64],
+            Due::Unreachable { to, other, .. } => [3, *to as u64, *other as u64],
             Due::Look { member, due } => [4, *member as u64, due.to_bits()],
             Due::Notice { training, breaks, .. } => [5, *training, *breaks],
             Due::Admission { training } => [6, *training, 0],

@@ -132,10 +132,16 @@ impl Synchronizer {
 
     /// Builds the strategy with a saved state.
     pub(crate) fn strategy_of<M: Module>(&self, module: &M, saved: &State) -> Result<Box<dyn SyncStrategy>, Error> {
+        let mut strategy = self.fresh_strategy(module)?;
+        saved.load_part("strategy", &mut *strategy)?;
+        Ok(strategy)
+    }
+
+    /// Creates the strategy that begins with the parameters of `module`.
+    pub(crate) fn fresh_strategy<M: Module>(&self, module: &M) -> Result<Box<dyn SyncStrategy>, Error> {
         let (mut strategy, mut parameters) = (self.build_strategy(self.layout()?)?, Vec::new());
         flat::read_values(module, Part::Trainable, &mut parameters)?;
         strategy.begin(&parameters);
-        saved.load_part("strategy", &mut *strategy)?;
         Ok(strategy)
     }
 

@@ -5,24 +5,15 @@ mod hand_over;
 use briquette_core::comm::Scope;
 use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
 use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
-use briquette_core::state::{OnResize, State};
-use briquette_core::step::Exchanged;
-use briquette_core::sync::{Agrees, Plan, StopFlags, SyncStrategy};
+use briquette_core::state::State;
+use briquette_core::step::{Exchanged, check_elastic};
+use briquette_core::sync::{Plan, StopFlags, SyncStrategy};
 use burn::module::Module;
 
 use super::Synchronizer;
 use super::timing::Start;
 use crate::error::Error;
 use crate::handshake::Identity;
-
-/// Number of steps whose plans are checked at join; longer than the periods of the literature.
-const LOOK_AHEAD: u64 = 1000;
-
-/// Returns whether survivors can repeat the exchange of such a step: one of all ranks, after which replicas are equal, or none.
-fn is_repeatable(plan: Plan) -> bool {
-    let exchanges = plan.gradients != plan.parameters && plan.replicas_equal && plan.agrees == Agrees::World;
-    exchanges || !plan.exchanges() && plan.agrees == Agrees::NoRank
-}
 
 /// Names of the step and the strategy in a state that is handed over.
 const STEP: &str = "step";
@@ -154,30 +145,10 @@ impl Synchronizer {
         if self.elastic.membership.is_none() {
             return Ok(());
         }
+        self.elastic.has_local_steps = check_elastic(strategy)?;
         let conflict = |with: &str, why: &str, instead: &str| {
             Err(ConfigError::conflict("an elastic world", with.to_owned(), why, instead.to_owned()))
         };
-        if !(0..LOOK_AHEAD).all(|step| is_repeatable(strategy.plan(step))) {
-            let why =
-                "its survivors repeat an exchange, and those of this strategy are not of the same kind for all ranks";
-            return conflict("this strategy", why, "use every-step, local-sgd or diloco");
-        }
-        self.elastic.has_local_steps = (0..LOOK_AHEAD).any(|step| !strategy.plan(step).exchanges());
-        if strategy.averages_momenta() {
-            let why = "the average of momenta follows the commit of a step, and cannot be repeated";
-            return conflict("averages of momenta", why, "use momenta=keep or momenta=reset");
-        }
-        let (mut own, mut coupled) = (State::default(), None);
-        own.put_part(STRATEGY, strategy);
-        own.clone().for_each_own(&own, |name, resize, _| {
-            if !matches!(resize, OnResize::Waits | OnResize::Keep) {
-                coupled = Some(name.to_owned());
-            }
-        });
-        if let Some(name) = coupled {
-            let why = "without a lost rank's share, it does not agree with what the others keep of it";
-            return conflict(&format!("the rank-local state `{name}`"), why, "use feedback error, momentum or none");
-        }
         if self.config.channels() > 0 || self.config.during_backward() {
             let why = "an exchange in the background cannot be repeated";
             return conflict("exchanges in the background", why, "leave out during_backward and delayed strategies");
@@ -315,10 +286,7 @@ impl Synchronizer {
 
     /// Converts the strategy's state from a world of `before` ranks: what waits keeps its weight in the mean.
     fn survive<M: Module>(&mut self, module: &M, before: usize) -> Result<(), Error> {
-        let (mut state, mut own) = (State::default(), State::default());
-        state.put_part(STRATEGY, self.driver.strategy());
-        own.put_part(STRATEGY, &*self.build_strategy(self.layout()?)?);
-        state.survive(&own, before, self.world());
-        self.load_strategy(module, &state)
+        let fresh = self.fresh_strategy(module)?;
+        Ok(self.driver.survive(fresh, before, self.world())?)
     }
 }

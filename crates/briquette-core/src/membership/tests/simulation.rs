@@ -18,6 +18,7 @@ enum Due {
     Unreachable {
         to: usize,
         other: usize,
+        heard: bool,
     },
     Look(usize),
     /// The member notices that another is lost.
@@ -136,9 +137,9 @@ impl Simulation {
                 Action::Probe(other) => {
                     let (other, delay) = (place(other), 0.001 + 0.2 * (self.rng)());
                     if self.lives[other] == Life::Dead || matches!(self.lives[other], Life::Ended(_)) {
-                        self.at(delay, Due::Unreachable { to: member, other });
+                        self.at(delay, Due::Unreachable { to: member, other, heard: true });
                     } else if !self.reach(member, other) {
-                        self.at(5.0, Due::Unreachable { to: member, other });
+                        self.at(5.0, Due::Unreachable { to: member, other, heard: true });
                     }
                 }
                 Action::Form(next) => {
@@ -247,11 +248,11 @@ impl Simulation {
                 }
                 Due::Deliver { to, from, message } => {
                     if self.lives[to] == Life::Dead || matches!(self.lives[to], Life::Ended(_)) {
-                        self.at(0.001, Due::Unreachable { to: from, other: to });
+                        self.at(0.001, Due::Unreachable { to: from, other: to, heard: false });
                         continue;
                     }
                     if !self.reach(from, to) {
-                        self.at(5.0, Due::Unreachable { to: from, other: to });
+                        self.at(5.0, Due::Unreachable { to: from, other: to, heard: false });
                         continue;
                     }
                     if !elects(&self.lives[to]) {
@@ -263,7 +264,7 @@ impl Simulation {
                     }
                     (to, Event::Heard { from: id(from), message })
                 }
-                Due::Unreachable { to, other } => (to, Event::Unreachable(id(other))),
+                Due::Unreachable { to, other, heard } => (to, Event::Unreachable { member: id(other), heard }),
                 Due::Look(member) => (member, Event::Time),
             };
             if elects(&self.lives[member]) {

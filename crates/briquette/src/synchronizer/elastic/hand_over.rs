@@ -52,7 +52,8 @@ impl Synchronizer {
             && let Some(membership) = &mut self.elastic.membership
         {
             // It cannot go on, whatever the others decide.
-            let _ = membership.regroup(Standing { is_new: true, ..Standing::default() }, false);
+            let voted = membership.regroup(Standing { is_new: true, ..Standing::default() }, false);
+            tracing::debug!("without a state, after its vote: {voted:?}");
         }
         error
     }
@@ -78,11 +79,7 @@ impl Synchronizer {
         let broken = |cause: String| Error::Membership(MembershipError::Failed { rank, generation, cause });
         let mut bytes = Vec::new();
         if self.rank() == 0 {
-            let mut shared = own.clone();
-            // What is rank-local begins empty.
-            let mut places = State::default();
-            places.put_part(STRATEGY, self.driver.strategy());
-            shared.for_each_own(&places, |_, _, values| values.clear());
+            let mut shared = own.shared();
             shared.put(STEP, self.step());
             shared.put(EXCHANGES, self.elastic.exchanges);
             bytes =
@@ -138,6 +135,6 @@ impl Synchronizer {
         self.elastic.hands_over = true;
         let sent = self.with_receivers(|comm| comm.broadcast(0, bytes));
         self.elastic.hands_over = false;
-        sent
+        sent.map_err(|error| if self.is_new_member() { self.give_up_entering(error) } else { error })
     }
 }

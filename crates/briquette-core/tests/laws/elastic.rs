@@ -1,0 +1,56 @@
+//! Laws of elastic worlds.
+
+use crate::representatives;
+use briquette_core::config::Config;
+use briquette_core::laws::{self, Setup};
+
+/// Returns the strategies whose worlds may be elastic, in worlds of `world` ranks or more that lose `lost`.
+fn elastic(world: usize, lost: usize) -> Vec<Config> {
+    let is_elastic = |config: &Config| laws::is_elastic(&Setup::short(config, world), lost);
+    representatives().into_iter().filter(is_elastic).collect()
+}
+
+#[test]
+fn law_11_a_lost_rank_leaves_one_of_two_histories() {
+    let configs = elastic(3, 1);
+    assert!(configs.len() > 40, "{}", configs.len());
+    for config in configs {
+        let setup = Setup::short(&config, 3);
+        for lost in 0..setup.world {
+            laws::steps_to_fail_at(&setup)
+                .into_iter()
+                .for_each(|step| laws::continues_without_lost(&setup, step, &[lost]));
+        }
+    }
+}
+
+#[test]
+fn law_11_holds_for_two_ranks_of_five_and_one_of_two() {
+    for (world, lost) in [(5, &[0, 4][..]), (5, &[1, 2]), (2, &[1])] {
+        for config in elastic(world, lost.len()) {
+            let setup = Setup::short(&config, world);
+            if setup.world == world {
+                laws::continues_without_lost(&setup, *laws::steps_to_fail_at(&setup).last().unwrap(), lost);
+            }
+        }
+    }
+}
+
+#[test]
+fn law_11_what_waits_on_survivors_keeps_its_weight() {
+    let mut tried = 0;
+    for (world, lost) in [(2, 1), (3, 0), (5, 2)] {
+        for config in elastic(world, 1) {
+            let feedback = config.exchange.feedback.get();
+            // Others change the vector itself, by momentum or by its variance.
+            let is_error = matches!(config.exchange.feedback.name(), "error" | "error-inside");
+            // After an alarm, the loss guard discards what waits.
+            let discards = matches!(config.exchange.controller.name(), "loss-guard" | "auto");
+            if is_error && !discards && config.exchange.aggregator.get().is_mean() {
+                let setup = Setup::short(&config, world);
+                tried += usize::from(laws::conserves_over_survivors(&setup, (3, feedback.reads_rate()), lost));
+            }
+        }
+    }
+    assert!(tried > 30, "{tried}");
+}
