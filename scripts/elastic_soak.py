@@ -110,7 +110,11 @@ def main():
         code = world.wait(timeout=120)
     finally:
         if world.poll() is None:
-            world.kill()
+            # A second interrupt ends the ranks at once. Ranks of a killed launcher would go on.
+            world.send_signal(signal.SIGINT)
+            time.sleep(1)
+            world.send_signal(signal.SIGINT)
+            world.wait(timeout=60)
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     problems = []
     if steps != list(range(len(steps))):

@@ -18,7 +18,7 @@ use tracing_chrome::FlushGuard;
 
 use crate::directory::holds_a_run;
 use crate::interrupt::{self, INTERRUPTED};
-use crate::record::Summary;
+use crate::record::{Changes, Summary};
 use crate::settings::{Options, Settings, families};
 use crate::subscriber::{show_warnings, trace};
 use crate::train::{Control, OF_SIZE, Refused};
@@ -334,6 +334,10 @@ fn report(settings: &Settings, summary: &Summary, control: &Control) {
     control.say(format_args!("\ntest accuracy     {accuracy}"));
     control.say(format_args!("bytes sent        {}", traffic(summary)));
     control.say(format_args!("wall time         {:.1} s", summary.wall_seconds));
+    if let Some(Changes { generations, lost_ranks, new_members, seconds }) = summary.elastic {
+        let formed = format!("{lost_ranks} ranks lost, {new_members} new; {seconds:.2} s to form them");
+        control.say(format_args!("generations       {generations}: {formed}"));
+    }
     if let Some(seconds) = summary.simulated_seconds {
         let Settings { network, clock, .. } = settings;
         let length = settings.network().ok().and_then(|network| network.repeats_after());

@@ -7,9 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::StepReport;
 use briquette::core::{Layout, Slot, files};
 use briquette::sim::Event;
+use briquette::{NewGeneration, StepReport};
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,9 @@ pub struct StepRecord {
     /// Samples of each rank, if shares follow the ranks' speeds.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub shares: Vec<usize>,
+    /// Generations of an elastic world that have begun since the previous exchange.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub generations: Vec<NewGeneration>,
     /// Reason of the controller for changing the ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -163,6 +166,7 @@ impl StepRecord {
             seconds_are: Some(seconds_are),
             simulated_seconds: (seconds_are == SecondsAre::Simulated).then_some(report.clock),
             shares: Vec::new(),
+            generations: report.generations.clone(),
             reason: report.exchange.reason.clone(),
             state: None,
             slots: Vec::new(),
@@ -222,6 +226,31 @@ pub struct Totals {
     /// Number of records written so far.
     #[serde(default)]
     pub records: u64,
+    #[serde(default)]
+    pub elastic: Changes,
+}
+
+/// Changes of an elastic world.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are the file's format, described in docs/trainers.md
+pub struct Changes {
+    pub generations: u64,
+    pub lost_ranks: u64,
+    pub new_members: u64,
+    /// Time that this rank spent forming generations.
+    #[serde(with = "float")]
+    pub seconds: f64,
+}
+
+impl Changes {
+    pub(crate) fn add(&mut self, begun: &[NewGeneration]) {
+        for generation in begun {
+            self.generations += 1;
+            self.lost_ranks += generation.lost.len() as u64;
+            self.new_members += generation.new_members as u64;
+            self.seconds += generation.seconds;
+        }
+    }
 }
 
 /// Contents of `summary.json`. Bytes are sums over ranks, seconds those of rank 0, accuracies in 0–1. Evaluation
@@ -253,6 +282,9 @@ pub struct Summary {
     /// Origin of the three values above; wall seconds are always measured.
     #[serde(default)]
     pub seconds_are: Option<SecondsAre>,
+    /// Absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Changes>,
     pub interrupted: bool,
     pub git_revision: String,
     pub version: String,

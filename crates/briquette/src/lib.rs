@@ -144,6 +144,6 @@ pub use pool::Pool;
 pub use randomness::Randomness;
 pub use run::{Run, RunError, run, was_stopped};
 pub use server::ServerTraining;
-pub use step_report::{Arrival, StepReport};
+pub use step_report::{Arrival, NewGeneration, StepReport};
 pub use summary::RunSummary;
 pub use synchronizer::{REBROADCAST_STEPS, REPLICA_CHECK_STEPS, Synchronizer};

@@ -52,6 +52,26 @@ pub struct StepReport {
     /// Drift between replicas, if parameters were re-broadcast at this step: the largest ‖w − w₀‖ / ‖w₀‖ of any rank, where
     /// w₀ are rank 0's parameters.
     pub drift: Option<f64>,
+    /// Generations of an elastic world that have begun since the previous exchange.
+    pub generations: Vec<NewGeneration>,
+}
+
+/// A new generation of an elastic world, as one of its survivors reports it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct NewGeneration {
+    /// Its number.
+    pub number: u64,
+    /// Number of ranks.
+    pub world: usize,
+    /// Ranks of the previous generation that are lost.
+    pub lost: Vec<usize>,
+    /// Number of new members.
+    pub new_members: usize,
+    /// Seconds from the error, or from the agreement to admit new members, until the generation was formed.
+    pub seconds: f64,
+    /// Share of the energy (squared norm) of all residuals that the lost ranks held at the last exchange; `None` without residuals.
+    pub lost_residual: Option<f64>,
 }
 
 /// The arrival of a gradient.

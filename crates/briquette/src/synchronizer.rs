@@ -345,6 +345,7 @@ impl Synchronizer {
     fn exchanged(&mut self, Exchanged { agreed_step, ranks, stop, momenta, header, .. }: Exchanged) {
         self.momenta = momenta;
         self.observe_speeds(&ranks);
+        self.elastic.observe_residuals(&ranks);
         self.start.header_seconds += header.seconds;
         self.report_exchange(agreed_step, stop, None);
     }

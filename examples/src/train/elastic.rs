@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Refused;
 use super::rank::{Rank, model};
 use crate::directory::{RunDirectory, Start};
-use crate::record::{Totals, Written};
+use crate::record::{Changes, Totals, Written};
 use crate::settings::Settings;
 use crate::task::Task;
 
@@ -39,6 +39,7 @@ pub(super) struct Handover {
     /// The epoch that began in another world, and the samples of it that were seen there.
     pub(super) began: Option<(u64, usize)>,
     pub(super) best_test_accuracy: f64,
+    pub(super) changes: Changes,
 }
 
 /// Receives the value of [`Rank::take_place`] on a new member.
@@ -131,9 +132,13 @@ impl<T: Task> Rank<'_, T> {
         self.totals.evaluated = None;
         self.bar.set_length(self.end);
         if self.optim.synchronizer().new_members() > 0 && is_new {
-            let Totals { best_test_accuracy, .. } = self.totals;
+            let Totals { best_test_accuracy, elastic: mut changes, .. } = self.totals;
+            // Of this generation, which the others report after its first exchange.
+            changes.generations += 1;
+            changes.new_members += self.optim.synchronizer().new_members() as u64;
             let position = self.position();
-            let handover = Handover { start: self.start.clone(), position, began: self.deal.began, best_test_accuracy };
+            let (start, began) = (self.start.clone(), self.deal.began);
+            let handover = Handover { start, position, began, best_test_accuracy, changes };
             self.optim.synchronizer_mut().send_to_new_members(&mut serde_json::to_vec(&handover)?)?;
         }
         if rank == 0 && is_new {

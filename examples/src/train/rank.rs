@@ -228,6 +228,7 @@ impl<T: Task> Rank<'_, T> {
         totals.bytes_sent += report.traffic.sent;
         totals.bytes_received += report.traffic.received;
         totals.bytes_dense += report.dense_traffic.sent;
+        totals.elastic.add(&report.generations);
         self.bar.set_position((report.step + 1).saturating_add_signed(self.ahead));
         if let Some(loss) = report.loss {
             self.bar.set_message(format!("loss {loss:.3}"));
@@ -376,6 +377,7 @@ impl<T: Task> Rank<'_, T> {
             compress_seconds: totals.compress_seconds,
             exchange_seconds: totals.exchange_seconds,
             seconds_are: Some(SecondsAre::of(self.run.settings)),
+            elastic: (totals.elastic.generations > 0).then_some(totals.elastic),
             interrupted,
             git_revision: GIT_REVISION.into(),
             version: env!("CARGO_PKG_VERSION").into(),

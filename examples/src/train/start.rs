@@ -105,12 +105,13 @@ impl<T: Task> Run<'_, T> {
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
         let (settings, model) = (self.settings, optim.enter(self.task.build(&device))?);
         self.set_compress_seconds(&mut optim)?;
-        let Handover { start, position, began, best_test_accuracy } = receive(&mut optim)?;
+        let Handover { start, position, began, best_test_accuracy, changes } = receive(&mut optim)?;
         let place = (optim.rank(), optim.world());
         let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;
         let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
         state.totals.best_test_accuracy = best_test_accuracy;
+        state.totals.elastic = changes;
         let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted, totals)
     }

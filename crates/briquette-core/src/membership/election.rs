@@ -366,7 +366,7 @@ pub(super) fn successor(
 
 impl Next {
     /// Adds candidates, in the order of their identities: at most three fewer than there are members, or one. If all of them and the first
-    /// member, which has their state, are lost during the hand-over, more than half of this generation is left, unless it is smaller than five.
+    /// member, which has their state, are lost during the hand-over, more than half of this generation is left, unless it is smaller than five. If the new ones live, they vote.
     fn admit(&mut self, mut candidates: Vec<Candidate>) {
         candidates.sort_by_key(|candidate| candidate.member);
         candidates.dedup_by_key(|candidate| candidate.member);

@@ -10,6 +10,8 @@ pub struct RankStep {
     pub samples: u64,
     /// Compute time since the last exchange, seconds.
     pub compute_seconds: f64,
+    /// Energy (squared norm) of the rank's residual before this exchange.
+    pub residual_energy: f64,
 }
 
 impl RankStep {
@@ -25,7 +27,8 @@ impl RankStep {
         RankStep {
             loss: (loss_samples > 0).then(|| loss_sum / loss_samples as f64),
             samples: sum(&mut ranks.clone()),
-            compute_seconds: ranks.map(|rank| rank.compute_seconds).fold(0.0, f64::max),
+            compute_seconds: ranks.clone().map(|rank| rank.compute_seconds).fold(0.0, f64::max),
+            residual_energy: ranks.map(|rank| rank.residual_energy).sum(),
         }
     }
 }

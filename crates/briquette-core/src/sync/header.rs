@@ -338,7 +338,7 @@ fn check(mine: &Header, all: &[Header], slots: &[Slot], name: impl Fn(usize) -> 
 fn combine(mine: &Header, all: &[Header], before: Option<&AgreedStep>) -> Agreement {
     let world = all.len() as f64;
     let ranks: Vec<RankStep> = all.iter().map(RankStep::from).collect();
-    let RankStep { loss, samples, compute_seconds } = RankStep::together(ranks.iter());
+    let RankStep { loss, samples, compute_seconds, .. } = RankStep::together(ranks.iter());
     let validation: Vec<f64> = all.iter().filter_map(|h| h.validation_loss).collect();
     let mean = |f: fn(&LastExchange) -> f64| all.iter().filter_map(|h| h.previous.as_ref().map(f)).sum::<f64>() / world;
     let previous = before.filter(|_| all.iter().all(|h| h.previous.is_some())).map(|before| LastExchange {
@@ -380,7 +380,12 @@ fn sum_of_measured(all: &[Header]) -> Measured {
 
 impl From<&Header> for RankStep {
     fn from(header: &Header) -> Self {
-        RankStep { loss: header.loss, samples: header.samples, compute_seconds: header.compute_seconds }
+        RankStep {
+            loss: header.loss,
+            samples: header.samples,
+            compute_seconds: header.compute_seconds,
+            residual_energy: header.previous.map_or(0.0, |previous| previous.residual_energy.left),
+        }
     }
 }
 

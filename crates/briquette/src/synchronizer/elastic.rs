@@ -7,13 +7,14 @@ use briquette_core::error::{CommError, ConfigError, ReduceError, SyncError};
 use briquette_core::membership::{Generation, MembershipError, Regroup, Regrouped, Standing, is_loss};
 use briquette_core::state::State;
 use briquette_core::step::{Exchanged, check_elastic};
-use briquette_core::sync::{Plan, StopFlags, SyncStrategy};
+use briquette_core::sync::{Plan, RankStep, StopFlags, SyncStrategy};
 use burn::module::Module;
 
 use super::Synchronizer;
 use super::timing::Start;
 use crate::error::Error;
 use crate::handshake::Identity;
+use crate::step_report::NewGeneration;
 
 /// Names of the step and the strategy in a state that is handed over.
 const STEP: &str = "step";
@@ -41,9 +42,27 @@ pub(super) struct Elastic {
     hands_over: bool,
     /// Number of new members in the current generation.
     new: usize,
+    /// Energy of each rank's residual before the last exchange.
+    residual_energies: Vec<f64>,
+    /// Generations that the next report contains.
+    pub(super) unreported: Vec<NewGeneration>,
 }
 
 impl Elastic {
+    /// Keeps the energies of the ranks' residuals, as they have agreed on them.
+    pub(super) fn observe_residuals(&mut self, ranks: &[RankStep]) {
+        if self.membership.is_some() {
+            self.residual_energies = ranks.iter().map(|rank| rank.residual_energy).collect();
+        }
+    }
+
+    /// Returns the share of the energy of all residuals that these ranks had, if there was any.
+    fn residual_share(&self, ranks: &[usize]) -> Option<f64> {
+        let all: f64 = self.residual_energies.iter().sum();
+        let own: f64 = ranks.iter().filter_map(|rank| self.residual_energies.get(*rank)).sum();
+        (all > 0.0 && all.is_finite()).then(|| own / all)
+    }
+
     /// Returns the request to admit a candidate, if one has called this rank.
     pub(super) fn asks(&self) -> StopFlags {
         let has_candidates = self.membership.as_ref().is_some_and(|membership| membership.has_candidates());
@@ -269,13 +288,26 @@ impl Synchronizer {
         (self.last_end, self.leaders) = (now, None);
         self.start = Start { now, compute_seconds: self.start.compute_seconds, ..Start::default() };
         let lost: Vec<usize> = (0..before).filter(|rank| !ranks.contains(rank)).collect();
+        let begun = NewGeneration {
+            number: generation.number,
+            world: self.world(),
+            lost_residual: self.elastic.residual_share(&lost),
+            lost,
+            new_members: self.world() - ranks.len(),
+            seconds: now - began,
+        };
         if self.rank() == 0 {
-            let (number, world, seconds) = (generation.number, self.world(), now - began);
-            let (left, new) = (ranks.len(), world - ranks.len());
+            let NewGeneration { number, lost, new_members, seconds, lost_residual, .. } = &begun;
+            let share = lost_residual
+                .filter(|_| !lost.is_empty())
+                .map(|share| format!(" and {:.0} % of what waits", 100.0 * share));
+            let (left, share) = (ranks.len(), share.unwrap_or_default());
             tracing::warn!(
-                "generation {number} at step {step}, after {seconds:.2} s: {left} of {before} ranks, without {lost:?}, and {new} new"
+                "generation {number} at step {step}, after {seconds:.2} s: {left} of {before} ranks, without {lost:?}{share}, and {new_members} new"
             );
         }
+        self.elastic.unreported.push(begun);
+        self.elastic.residual_energies.clear();
         *self.comm.scope() = Scope { operation: "compute", step, bucket: None };
         self.elastic.new = self.world() - ranks.len();
         self.elastic.exchanges_before = self.elastic.exchanges;

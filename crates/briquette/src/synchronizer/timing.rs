@@ -91,6 +91,7 @@ impl Synchronizer {
             exchange_seconds: self.start.header_seconds
                 + exchange.seconds.map_or(0.0, |s| (s.exchange - s.overlapped).max(0.0)),
             wait_seconds: self.start.header_seconds,
+            generations: std::mem::take(&mut self.elastic.unreported),
             exchange,
             ..first_half
         };
