@@ -154,4 +154,5 @@ def main():
         writer.writerow(row)
 
 
-main()
+if __name__ == "__main__":
+    main()
