@@ -48,6 +48,11 @@ Examples:
   The same with TLS: once `briquette cert --out certs`, copied to both, then add --tls certs.
   Four ranks, of which two may be lost while the others go on:
     briquette launch --ranks 4 --elastic 2 -- target/release/cifar --epochs 5
+  A world that other machines may join, and one that joins it while it runs:
+    briquette launch --nodes host1 --node-rank 0 --ranks 2 --port 29500 --token-file token \\
+        --world run1 --elastic 1 --rejoin -- ./train
+    briquette launch --join host1:29501,host1:29502 --world-size 2 --ranks 2 --token-file token \\
+        --world run1 --elastic 1 --rejoin -- ./train
   What would be started, without starting it:
     briquette launch --ranks 2 --dry-run -- ./train
 
@@ -112,10 +117,19 @@ pub struct Launch {
     /// it, one lost rank ends all.
     #[arg(long, value_name = "MIN", value_parser = clap::value_parser!(u16).range(1..))]
     pub elastic: Option<u16>,
-    /// With --elastic: start a lost rank again, as a new member of the running world. With --nodes it needs as many free ports after --port
-    /// as there are ranks.
+    /// With --elastic: start a lost rank again, as a new member of the running world. With --port it needs as many free ports after it as
+    /// there are ranks.
     #[arg(long, requires = "elastic")]
     pub rejoin: bool,
+    /// Start the ranks of this machine as new members of a world that is running with --elastic and --rejoin. Lists addresses of its
+    /// members: the ports after its --port. It has the same --world, --elastic and --token-file.
+    #[arg(long, value_name = "HOST:PORT,HOST:PORT", value_delimiter = ',',
+        requires_all = ["world", "world_size", "elastic", "token_file"],
+        conflicts_with_all = ["nodes", "port", "restart"])]
+    pub join: Vec<String>,
+    /// With --join: the number of ranks with which the running world began.
+    #[arg(long, value_name = "N", requires = "join", value_parser = clap::value_parser!(u16).range(1..))]
+    pub world_size: Option<u16>,
     /// Print the commands with their variables and start nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -165,6 +179,7 @@ impl Launch {
         let mut restart = 0;
         loop {
             let start = plan.start(restart)?;
+            plan.invitation(&start).into_iter().for_each(|invitation| output.say(invitation));
             // From here on, signals are also for the ranks.
             signals.end_idleness();
             if let Some(signal) = signals.asked_to_stop() {

@@ -35,6 +35,8 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Handover {
     pub(super) start: Start,
+    /// Number of ranks with which the run began.
+    pub(super) ranks: usize,
     pub(super) position: u64,
     /// The epoch that began in another world, and the samples of it that were seen there.
     pub(super) began: Option<(u64, usize)>,
@@ -137,8 +139,8 @@ impl<T: Task> Rank<'_, T> {
             changes.generations += 1;
             changes.new_members += self.optim.synchronizer().new_members() as u64;
             let position = self.position();
-            let (start, began) = (self.start.clone(), self.deal.began);
-            let handover = Handover { start, position, began, best_test_accuracy, changes };
+            let (start, began, ranks) = (self.start.clone(), self.deal.began, run.settings.ranks);
+            let handover = Handover { start, ranks, position, began, best_test_accuracy, changes };
             self.optim.synchronizer_mut().send_to_new_members(&mut serde_json::to_vec(&handover)?)?;
         }
         if rank == 0 && is_new {

@@ -16,12 +16,12 @@ use crate::task::{Place, Task};
 impl<T: Task> Run<'_, T> {
     /// Returns the settings of the server and its workers, for this rank.
     pub(super) fn server_training(&self, rank: usize) -> Result<Option<ServerTraining>> {
-        let server = self.settings.server_training()?;
-        let batches = match rank {
+        let batches = || match rank {
             0 => 0,
             worker => self.batches_of(worker - 1),
         };
-        Ok(server.map(|server| server.with_batches(batches).with_stop(Arc::clone(&self.control.stop))))
+        let server = self.settings.server_training()?;
+        Ok(server.map(|server| server.with_batches(batches()).with_stop(Arc::clone(&self.control.stop))))
     }
 
     /// Returns the number of batches in a worker's own data; with an uneven split the numbers differ.

@@ -105,7 +105,13 @@ impl<T: Task> Run<'_, T> {
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
         let (settings, model) = (self.settings, optim.enter(self.task.build(&device))?);
         self.set_compress_seconds(&mut optim)?;
-        let Handover { start, position, began, best_test_accuracy, changes } = receive(&mut optim)?;
+        let Handover { start, ranks, position, began, best_test_accuracy, changes } = receive(&mut optim)?;
+        if ranks != settings.ranks {
+            let given = settings.ranks;
+            bail!(Refused::new(format!(
+                "the run began with {ranks} ranks, not {given}: launch with --world-size {ranks}"
+            )));
+        }
         let place = (optim.rank(), optim.world());
         let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;

@@ -36,6 +36,10 @@ pub(super) struct Plan {
     rejoin: bool,
     /// All machines.
     hosts: Vec<String>,
+    /// Members of the running world that this machine joins; empty if it begins one.
+    join: Vec<String>,
+    /// Number of ranks with which the world begins, or began.
+    world: usize,
 }
 
 /// Values that are new at each start of the world.
@@ -62,11 +66,18 @@ impl Plan {
             return usage(format!("--only-rank {only}: the world has {} ranks, numbered from 0", nodes * local));
         }
         let elastic = launch.elastic.map(usize::from);
-        if let Some(fewest) = elastic.filter(|fewest| *fewest > nodes * local) {
+        let join: Vec<String> = launch.join.iter().map(|address| address.trim().to_owned()).collect();
+        let is_address = |text: &&String| {
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if let Some(address) = join.iter().find(|text| !is_address(text)) {
+            return usage(format!("--join `{address}`: an address is written as host1:29501"));
+        }
+        if let Some(fewest) = elastic.filter(|fewest| join.is_empty() && *fewest > nodes * local) {
             return usage(format!("--elastic {fewest}: the world has {} ranks at its start", nodes * local));
         }
         let last = usize::from(launch.port.unwrap_or(0)) + nodes * local;
-        if launch.rejoin && nodes > 1 && last > usize::from(u16::MAX) {
+        if launch.rejoin && launch.port.is_some() && last > usize::from(u16::MAX) {
             return usage(format!("--rejoin needs the ports after --port up to {last}, and the last port is 65535"));
         }
         if nodes > 1 && launch.token_file.is_none() {
@@ -83,12 +94,14 @@ impl Plan {
             true => format!("launch/{id}"),
             false => nodes_name(launch),
         });
+        let seed = join.first().and_then(|address| address.rsplit_once(':'));
+        let named = launch.nodes.first().map(|name| name.trim()).or(seed.map(|(host, _)| host));
         Ok(Plan {
             local,
             nodes,
             node,
-            master: launch.nodes.first().map_or_else(|| Ipv4Addr::LOCALHOST.to_string(), |name| name.trim().to_owned()),
-            port: launch.port,
+            master: named.map_or_else(|| Ipv4Addr::LOCALHOST.to_string(), str::to_owned),
+            port: launch.port.or(seed.and_then(|(_, port)| port.parse().ok())),
             token_file,
             tls,
             command: launch.command.clone(),
@@ -97,6 +110,8 @@ impl Plan {
             elastic,
             rejoin: launch.rejoin,
             hosts: launch.nodes.iter().map(|name| name.trim().to_owned()).collect(),
+            join,
+            world: launch.world_size.map_or(nodes * local, usize::from),
         })
     }
 
@@ -106,14 +121,21 @@ impl Plan {
         self.rejoin
     }
 
-    /// Returns the addresses at which members accept calls: free ports of this machine, or with several machines the ports after rank 0's.
+    /// Returns whether the ranks join a running world.
+    #[cfg(unix)]
+    pub(super) fn joins(&self) -> bool {
+        !self.join.is_empty()
+    }
+
+    /// Returns the addresses at which members accept calls: the ports after a given port of rank 0, or free ports of this machine.
     #[cfg(unix)]
     fn members(&self, port: u16) -> Result<Vec<String>, LaunchError> {
-        if !self.rejoin {
-            return Ok(Vec::new());
+        if self.joins() || !self.rejoin {
+            return Ok(self.join.clone());
         }
-        if self.nodes > 1 {
-            let address = |rank: usize| format!("{}:{}", self.hosts[rank / self.local], usize::from(port) + 1 + rank);
+        if self.port.is_some() {
+            let host = |rank: usize| self.hosts.get(rank / self.local).map_or(&self.master, |host| host);
+            let address = |rank: usize| format!("{}:{}", host(rank), usize::from(port) + 1 + rank);
             return Ok((0..self.nodes * self.local).map(address).collect());
         }
         let system = |source| LaunchError::System { what: "no port of this machine can be listened on", source };
@@ -123,11 +145,22 @@ impl Plan {
         addresses.collect::<std::io::Result<_>>().map_err(system)
     }
 
+    /// Returns the options with which another machine joins this world, if its ports and its token are known beforehand.
+    #[cfg(unix)]
+    pub(super) fn invitation(&self, start: &Start) -> Option<String> {
+        let is_open =
+            self.rejoin && !self.joins() && self.port.is_some() && self.token_file.is_some() && self.node == 0;
+        let (world, size, fewest) = (&self.world_name, self.world, self.elastic.filter(|_| is_open)?);
+        let members = start.members.join(",");
+        let options = format!("--join {members} --world {world} --world-size {size} --elastic {fewest}");
+        Some(format!("other machines join with {options}, and the same --token-file and program"))
+    }
+
     /// Returns the number of ranks of this machine that may be lost without ending the world; `None` if the world is not elastic. With
     /// several machines, the ranks decide.
     #[cfg(unix)]
     pub(super) fn expendable(&self) -> Option<usize> {
-        let here = if self.nodes > 1 { self.local } else { self.local.saturating_sub(self.elastic?) };
+        let here = if self.nodes > 1 || self.joins() { self.local } else { self.local.saturating_sub(self.elastic?) };
         self.elastic.map(|_| here)
     }
 
@@ -158,9 +191,9 @@ impl Plan {
     /// program may take it before rank 0 does; then rank 0 fails and reports it.
     #[cfg(unix)]
     fn free_port(&self) -> Result<u16, LaunchError> {
-        let all = if self.nodes > 1 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let all = if self.hosts.is_empty() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         match self.port {
-            Some(port) if self.node > 0 => Ok(port),
+            Some(port) if self.node > 0 || self.joins() => Ok(port),
             Some(port) => match std::net::TcpListener::bind((all, port)) {
                 Ok(_) => Ok(port),
                 Err(source) => Err(LaunchError::Port { port, nodes: self.nodes, source }),
@@ -175,8 +208,9 @@ impl Plan {
     /// Returns the environment of `rank`; with `joins`, that of a process that takes its place in the running world.
     pub(super) fn environment(&self, rank: usize, start: &Start, joins: bool) -> Environment {
         Environment {
-            rank,
-            world: self.nodes * self.local,
+            // A new member receives its rank from the others.
+            rank: if self.join.is_empty() { rank } else { rank % self.world },
+            world: self.world,
             local_rank: rank - self.ranks().start,
             local_world: self.ranks().len(),
             node: Some(self.node),
@@ -198,7 +232,7 @@ impl Plan {
     /// Returns one shell command line per rank, except for the values that only a start determines.
     pub(super) fn commands(&self) -> Vec<String> {
         let token = self.token_file.is_none().then(String::new);
-        let start = Start { port: self.port.unwrap_or(0), token, restart: 0, members: Vec::new() };
+        let start = Start { port: self.port.unwrap_or(0), token, restart: 0, members: self.join.clone() };
         let quoted = |text: &OsStr| {
             let text = text.to_string_lossy();
             shlex::try_quote(&text).map_or_else(|_| text.to_string(), |quoted| quoted.into_owned())
@@ -211,8 +245,12 @@ impl Plan {
         let command: Vec<String> = self.command.iter().map(|part| quoted(part)).collect();
         self.ranks()
             .map(|rank| {
-                let mut parts: Vec<_> =
-                    self.environment(rank, &start, false).variables().into_iter().map(variable).collect();
+                let mut parts: Vec<_> = self
+                    .environment(rank, &start, !self.join.is_empty())
+                    .variables()
+                    .into_iter()
+                    .map(variable)
+                    .collect();
                 parts.extend(command.iter().cloned());
                 parts.join(" ")
             })

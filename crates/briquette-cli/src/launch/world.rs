@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             lost: vec![],
         };
         for rank in plan.ranks() {
-            let running = world.spawn(rank, 0)?;
+            let running = world.spawn(rank, u32::from(plan.joins()))?;
             world.ranks.push(running);
         }
         Ok(world)

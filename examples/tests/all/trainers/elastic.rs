@@ -1,6 +1,9 @@
 //! Trainers in an elastic world: ranks are killed, the others go on.
 #![cfg(target_os = "linux")]
 
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -93,6 +96,52 @@ fn lost_ranks_join_the_running_world_again() {
     assert_eq!(steps, (0..steps.len() as u64).collect::<Vec<_>>());
 }
 
+/// Returns a free port that `more` free ports follow.
+fn free_ports(more: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    loop {
+        let first = free(0).unwrap().local_addr().unwrap().port();
+        let others = (1..=more).map(|next| first.checked_add(next).and_then(free));
+        if others.collect::<Vec<_>>().iter().all(Option::is_some) {
+            return first;
+        }
+    }
+}
+
+/// A second launcher adds a rank to the world of another. One that states another size of that world is refused, and the others go on.
+#[test]
+fn another_machine_joins_the_running_world() {
+    let (launcher, runs, port) = (launcher(), Runs::default(), free_ports(3));
+    let token = runs.run(&launcher, "token").succeeds().stdout;
+    fs::write(runs.path("token"), token).unwrap();
+    fs::set_permissions(runs.path("token"), fs::Permissions::from_mode(0o600)).unwrap();
+    let common = processes(3, 20_000).replace("--train-limit 64", "--train-limit 256").replace("--ranks 3", "");
+    let flags = format!("{common} --lr 0.001 --epochs 50000 --reducer dense --out run");
+    let of_world = "--world one --elastic 2 --rejoin --token-file token";
+    let launch = format!("launch --ranks 3 --port {port} {of_world} -- {CIFAR} {flags}");
+    let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(120));
+    let metrics = runs.path("run/metrics.jsonl");
+    running.wait_until(|| records(&metrics) > 3);
+    let members = format!("127.0.0.1:{},127.0.0.1:{}", port + 1, port + 2);
+    let join = |size: usize| {
+        let of_world = of_world.replace("--rejoin", "");
+        format!("launch --join {members} --world-size {size} --ranks 1 {of_world} -- {CIFAR} {flags}")
+    };
+    let refused = runs.run(&launcher, &join(2));
+    assert!(refused.code != Some(0) && refused.stderr.contains("launch with --world-size 3"), "{}", refused.stderr);
+    let joined = runs.start(&launcher, &join(3)).within(Duration::from_secs(120));
+    running.wait_said("generation 3 at step");
+    let before = records(&metrics);
+    running.wait_until(|| records(&metrics) > before + 5);
+    assert!(Command::new("kill").args(["-s", "INT", &running.id().to_string()]).status().unwrap().success());
+    let (ended, joined) = (running.end(), joined.end());
+    let said = &ended.stdout;
+    assert!(said.contains("generation 3: 4 ranks go on"), "{said}\n{}", ended.stderr);
+    assert!(said.contains("generations       3: 1 ranks lost, 2 new"), "{said}");
+    assert!(ended.stderr.contains(&format!("--join 127.0.0.1:{}", port + 1)), "{}", ended.stderr);
+    assert!(matches!(joined.code, Some(0 | 130)), "{}", joined.stderr);
+}
+
 /// Nothing changes where no rank is lost: the same bits as in a fixed world.
 #[test]
 fn an_elastic_run_without_a_loss_has_the_bits_of_a_fixed_one() {
@@ -119,6 +168,15 @@ fn what_an_elastic_world_cannot_keep_is_refused() {
         let ended = runs.run(&launcher, &launch);
         assert!(ended.code != Some(0) && ended.stderr.contains(said), "{flags}: {}", ended.stderr);
     }
-    let ended = Runs::default().run(&launcher, &format!("launch --ranks 3 --elastic 4 -- {CIFAR}"));
-    assert!(ended.code == Some(2) && ended.stderr.contains("--elastic 4: the world has 3 ranks"), "{}", ended.stderr);
+    for (options, said) in [
+        ("--ranks 3 --elastic 4", "--elastic 4: the world has 3 ranks"),
+        ("--ranks 1 --join host1:29501", "--world-size <N>"),
+        (
+            "--ranks 1 --join host1 --world w --world-size 2 --elastic 1 --token-file t",
+            "an address is written as host1:29501",
+        ),
+    ] {
+        let ended = Runs::default().run(&launcher, &format!("launch {options} -- {CIFAR}"));
+        assert!(ended.code == Some(2) && ended.stderr.contains(said), "{options}: {}", ended.stderr);
+    }
 }
