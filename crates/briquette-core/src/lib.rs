@@ -39,7 +39,7 @@
 //!
 //! # The laws
 //!
-//! All algorithms are tested against ten laws, in `tests/laws`, with the settings in [`config::representatives`]:
+//! All algorithms are tested against eleven laws, in `tests/laws`, with the settings in [`config::representatives`]:
 //!
 //! 1. Parameters that a strategy declares equal have the same bits on every rank.
 //! 2. The mean over ranks of the `sent` vectors equals the average that every rank receives.
@@ -51,6 +51,7 @@
 //! 8. The reported traffic equals the transport's count.
 //! 9. Equal observations lead to equal decisions.
 //! 10. A non-finite value is rejected on every rank.
+//! 11. A lost rank leaves the survivors with one of two histories, in which all or only they take the step; what waits keeps its weight.
 //!
 //! # A complete exchange
 //!

@@ -142,7 +142,7 @@ pub use optimizer::DistributedOptimizer;
 #[cfg(feature = "rayon")]
 pub use pool::Pool;
 pub use randomness::Randomness;
-pub use run::{Run, RunError, run, was_stopped};
+pub use run::{Run, RunError, run, run_elastic, was_stopped};
 pub use server::ServerTraining;
 pub use step_report::{Arrival, NewGeneration, StepReport};
 pub use summary::RunSummary;

@@ -156,25 +156,26 @@ impl DistributedOptimizer {
         self
     }
 
-    /// Joins this rank to the world. Call it once, on every rank, before the first step.
+    /// Joins this rank to the world. Call it once, on every rank, before the first step. A new member of a running [elastic
+    /// world](Self::with_membership) receives its whole state from rank 0, with empty residuals.
     ///
     /// First compares version, configuration, seed, layout and the training loop's [own settings](Self::with_run_setting) with every rank. Then
-    /// copies rank 0's parameters and buffers into the module, by path, so ranks may initialize their modules differently. Local parameter ids do
-    /// not change, so parameter groups still match.
-    ///
-    /// Integer and boolean tensors are also copied from rank 0, and so is the optimizer's state. Fields of type `Tensor` are not, because Burn does
-    /// not expose them: make them the same on every rank, or use a `Param` without a gradient.
+    /// copies rank 0's parameters and buffers into the module, by path. Local parameter ids do not change, so parameter groups still match.
+    /// Integer and boolean tensors and the optimizer's state are also copied from rank 0. Fields of type `Tensor` are not, because Burn does not
+    /// expose them: make them the same on every rank, or use a `Param` without a gradient.
     ///
     /// **Frozen layers** (`no_grad`) are copied from rank 0 here and are not sent again. To unfreeze some, call `join` again, on every rank, with
-    /// the unfrozen module. This resets the exchange and drops the residuals; the step count continues.
-    ///
-    /// Burn does not expose the kind and the settings of the inner optimizer, so ranks compare the result of a few test gradients on a copy of it.
-    /// The same test chooses a [feedback left open](briquette_core::wrapper::by_optimizer::ByOptimizer), as [`auto`](Self::auto) does.
+    /// the unfrozen module. This resets the exchange and drops the residuals; the step count continues. Burn does not expose the settings of the
+    /// inner optimizer, so ranks compare its results for a few test gradients. The same test chooses a [feedback left
+    /// open](briquette_core::wrapper::by_optimizer::ByOptimizer), as [`auto`](Self::auto) does.
     ///
     /// # Errors
     /// [`Error::Mismatch`] when a rank differs in version, configuration, seed, layout, optimizer or a setting of the training
     /// loop, with both values; [`Error::Config`] when the configuration cannot work for this model or world.
     pub fn join<M: Module>(&mut self, module: M) -> Result<M, Error> {
+        if self.sync.is_entering() {
+            return self.hand_over(true, &module);
+        }
         let module = self.sync.join_with(module, Some(&self.inner))?;
         let inner = &self.inner;
         if let Some(record) = self.sync.first_optimizer(&module, || inner.into_bytes().map_err(|e| e.to_string()))? {
@@ -192,9 +193,9 @@ impl DistributedOptimizer {
 
     /// Averages gradients over all ranks, then steps the inner optimizer with the average, as [`ModuleOptimizer::step`] does.
     ///
-    /// Under gradient accumulation, call it once per optimizer step with the accumulated gradients. If gradients are exchanged
-    /// [during the backward pass](Self::forward_model), pass the gradients of that pass unchanged; to accumulate, run the forward
-    /// passes on the module itself.
+    /// Under gradient accumulation, call it once per optimizer step with the accumulated gradients. If gradients are exchanged [during the backward
+    /// pass](Self::forward_model), pass the gradients of that pass unchanged; to accumulate, run the forward passes on the module itself.
+    /// If instead the ranks of an [elastic world](Self::with_membership) have changed, returns the model as it was.
     ///
     /// # Errors
     /// Those of [`try_step`](Self::try_step), without the model.
@@ -204,11 +205,10 @@ impl DistributedOptimizer {
         module: M,
         grads: GradientsParams,
     ) -> Result<M, Error> {
-        self.try_step(lr, module, grads).map_err(Error::from)
+        self.try_step(lr, module, grads).or_else(|failed| self.recover(failed))
     }
 
-    /// As [`step`](Self::step), but returns the model with an error, for callers that continue or save the model after
-    /// a failure.
+    /// As [`step`](Self::step), but returns the model with an error, for callers that continue or save the model after a failure.
     ///
     /// # Errors
     /// [`StepError`] holds the model, unchanged. Training may continue with the next batch if a gradient or a learning rate is

@@ -2,13 +2,14 @@
 
 use std::error::Error as StdError;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use briquette_core::Session;
-use briquette_core::comm::{Local, run_ranks};
+use briquette_core::comm::{Local, LocalBuilder, run_ranks};
 use briquette_core::error::{CommError, ReduceError, SyncError};
+use briquette_core::membership::{Policy, Regroup, Threads};
 #[cfg(feature = "tcp")]
 use briquette_tcp::{Environment, EnvironmentError, JoinError, TcpBuilder};
 
@@ -75,6 +76,59 @@ where
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
     Run::new(ranks).start(body)
+}
+
+/// Starts the ranks of an elastic world, which continues while at least `fewest` of them are left, and runs `body` on each.
+///
+/// As [`run`], except that `body` also receives this rank's membership, for
+/// [`with_membership`](crate::DistributedOptimizer::with_membership). Under `briquette launch --elastic MIN` the launcher's minimum applies,
+/// and processes may join while the others train.
+///
+/// The loop of `body` has the lines of a fixed world. It counts the optimizer's steps instead of batches, because a
+/// [`step`](crate::DistributedOptimizer::step) during which a rank is lost is computed again, and reads rank and world before each step.
+///
+/// ```
+/// use briquette::{DistributedConfig, DistributedOptimizer, Error};
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::{GradientsParams, SgdConfig};
+/// use burn::prelude::*;
+///
+/// # fn loss(model: &Linear, _rank: usize, _world: usize, device: &Device) -> Tensor<1> {
+/// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
+/// # }
+/// // Three ranks; the last one ends after two steps of five.
+/// let world = briquette::run_elastic(3, 1, |session, membership| {
+///     let (device, last) = (Device::default().autodiff(), session.rank() == 2);
+///     let optim = DistributedOptimizer::new(SgdConfig::new().init(), session, DistributedConfig::dense(), 42);
+///     let mut optim = optim.with_membership(membership);
+///     let mut model = optim.join(LinearConfig::new(2, 1).init(&device))?;
+///     while optim.synchronizer().step() < 5 {
+///         if last && optim.synchronizer().step() == 2 {
+///             return Ok::<_, Error>(0); // lost
+///         }
+///         let loss = loss(&model, optim.rank(), optim.world(), &device);
+///         let grads = GradientsParams::from_grads(loss.backward(), &model);
+///         model = optim.step(0.1, model, grads)?;
+///     }
+///     optim.leave(&model)?; // no rank is in doubt about the last step
+///     Ok(optim.world())
+/// })?;
+/// assert_eq!(world, 2);
+/// # Ok::<_, briquette::RunError>(())
+/// ```
+///
+/// # Errors
+/// [`RunError`], if no rank ended well; that of the first that was not [stopped by another rank](was_stopped).
+pub fn run_elastic<T, E>(
+    ranks: usize,
+    fewest: usize,
+    body: impl Fn(Session, Box<dyn Regroup>) -> Result<T, E> + Sync,
+) -> Result<T, RunError>
+where
+    T: Send,
+    E: Into<Box<dyn StdError + Send + Sync>>,
+{
+    Run::new(ranks).start_elastic(fewest, body)
 }
 
 /// Starts ranks as [`run`] does, with settings.
@@ -158,6 +212,54 @@ impl Run {
         first(run_ranks(world.build(), |comm| on_own_threads(comm, self.ranks, &body)))
     }
 
+    /// Starts the ranks of an elastic world and runs `body` on each, as [`run_elastic`] does.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn start_elastic<T, E>(
+        self,
+        fewest: usize,
+        body: impl Fn(Session, Box<dyn Regroup>) -> Result<T, E> + Sync,
+    ) -> Result<T, RunError>
+    where
+        T: Send,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let policy = Policy { fewest, ..Policy::default() };
+        #[cfg(feature = "tcp")]
+        if let Some(place) = Environment::from_env()? {
+            let elastic = place.elastic.as_ref();
+            let policy = Policy { fewest: elastic.map_or(fewest, |elastic| elastic.fewest), ..policy };
+            let builder = TcpBuilder::from_environment(&place)?.clock(Arc::new(WallClock::start()));
+            let builder = self.over_tcp(builder);
+            let joins = elastic.is_some_and(|elastic| elastic.joins);
+            let joined = if joins { builder.join_running(policy) } else { builder.join_elastic(policy) };
+            let (comm, members) = joined?;
+            let members = Mutex::new(Some(members));
+            let body = |comm| body(comm, Box::new(taken(&members)));
+            let result = on_own_threads(comm, place.local_world, &body);
+            return result.map_err(|Failed(source)| RunError::Rank { rank: place.rank, source });
+        }
+        let deadline = self.deadline;
+        let clock = Arc::new(WallClock::start());
+        let sessions = move |ranks| {
+            let world = Local::builder(ranks).clock(Arc::clone(&clock) as Arc<_>);
+            deadline.into_iter().fold(world, LocalBuilder::deadline).build()
+        };
+        let (sessions, members): (Vec<_>, Vec<_>) = Threads::world(self.ranks, policy, sessions).into_iter().unzip();
+        let members: Vec<_> = members.into_iter().map(|member| Mutex::new(Some(member))).collect();
+        let body = |comm: Session| {
+            let member = taken(&members[comm.rank()]);
+            body(comm, Box::new(member))
+        };
+        let mut ended = run_ranks(sessions, |comm| on_own_threads(comm, self.ranks, &body));
+        // Ranks that are lost do not fail the run.
+        if ended.iter().any(Result::is_ok) {
+            ended.retain(Result::is_ok);
+        }
+        first(ended)
+    }
+
     #[cfg(feature = "tcp")]
     fn over_tcp(self, mut tcp: TcpBuilder) -> TcpBuilder {
         let Run { join_deadline, deadline, ports, cancel, ranks: _ } = self;
@@ -166,6 +268,11 @@ impl Run {
         tcp = ports.into_iter().fold(tcp, TcpBuilder::ports);
         cancel.into_iter().fold(tcp, TcpBuilder::cancel)
     }
+}
+
+/// Takes the membership of a rank, which starts once.
+fn taken<M>(member: &Mutex<Option<M>>) -> M {
+    member.lock().unwrap_or_else(PoisonError::into_inner).take().expect("a rank starts once")
 }
 
 /// Returns rank 0's value, or the error of the first thread that was not stopped by another rank.

@@ -103,7 +103,7 @@ impl<T: Task> Run<'_, T> {
 
     /// Trains as a new member of a running world.
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
-        let (settings, model) = (self.settings, optim.enter(self.task.build(&device))?);
+        let (settings, model) = (self.settings, optim.join(self.task.build(&device))?);
         self.set_compress_seconds(&mut optim)?;
         let Handover { start, ranks, position, began, best_test_accuracy, changes } = receive(&mut optim)?;
         if ranks != settings.ranks {

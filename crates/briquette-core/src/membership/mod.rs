@@ -160,6 +160,21 @@ pub trait Regroup: Send {
     }
 }
 
+impl<R: Regroup + ?Sized> Regroup for Box<R> {
+    fn regroup(&mut self, standing: Standing, admits: bool) -> Result<Regrouped, MembershipError> {
+        (**self).regroup(standing, admits)
+    }
+    fn generation(&self) -> &Generation {
+        (**self).generation()
+    }
+    fn new_members(&self) -> usize {
+        (**self).new_members()
+    }
+    fn has_candidates(&self) -> bool {
+        (**self).has_candidates()
+    }
+}
+
 /// A member cannot be part of the next generation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

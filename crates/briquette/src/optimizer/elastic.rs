@@ -23,42 +23,7 @@ impl DistributedOptimizer {
     ///   [`join`](Self::join) refuses others. With local steps, survivors repeat the exchange instead of the step, and see
     ///   [`Synchronizer::is_settled`](crate::Synchronizer::is_settled).
     ///
-    /// ```
-    /// use briquette::core::comm::Local;
-    /// use briquette::core::membership::{Policy, Threads};
-    /// use briquette::{DistributedConfig, DistributedOptimizer, Error};
-    /// use burn::nn::{Linear, LinearConfig};
-    /// use burn::optim::{GradientsParams, SgdConfig};
-    /// use burn::prelude::*;
-    ///
-    /// # fn loss(model: &Linear, device: &Device) -> Tensor<1> {
-    /// #     model.forward(Tensor::<2>::ones([1, 2], device)).mean()
-    /// # }
-    /// // Three ranks; the last one ends after two steps of five.
-    /// let members = Threads::world(3, Policy::default(), Local::world);
-    /// let ends = std::thread::scope(|threads| {
-    ///     let ranks: Vec<_> = members.into_iter().map(|(session, member)| threads.spawn(move || {
-    ///         let (device, last) = (Device::default().autodiff(), session.rank() == 2);
-    ///         let optim = DistributedOptimizer::new(SgdConfig::new().init(), session, DistributedConfig::dense(), 42);
-    ///         let mut optim = optim.with_membership(member);
-    ///         let mut model = optim.join(LinearConfig::new(2, 1).init(&device))?;
-    ///         while optim.synchronizer().step() < if last { 2 } else { 5 } {
-    ///             let grads = GradientsParams::from_grads(loss(&model, &device).backward(), &model);
-    ///             model = match optim.try_step(0.1, model, grads) {
-    ///                 Ok(next) => next,
-    ///                 Err(failed) => optim.recover(failed)?, // the loop computes the step again
-    ///             };
-    ///         }
-    ///         if !last {
-    ///             while !optim.synchronizer_mut().leave(&model)? {} // no rank is in doubt about the last step
-    ///         }
-    ///         Ok::<_, Error>(optim.world())
-    ///     })).collect();
-    ///     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
-    /// })?;
-    /// assert_eq!(ends, [2, 2, 3]);
-    /// # Ok::<_, Error>(())
-    /// ```
+    /// [`run_elastic`](crate::run_elastic) makes the membership, and has an example.
     #[must_use]
     pub fn with_membership(mut self, membership: impl Regroup + 'static) -> Self {
         self.sync = self.sync.with_membership(membership);
@@ -71,7 +36,7 @@ impl DistributedOptimizer {
     }
 
     /// Returns the model of a failed step if a rank was lost and the survivors, of which this is one, have formed a new world. The step
-    /// is then computed again.
+    /// is then computed again. [`step`](Self::step) calls it; call it after [`try_step`](Self::try_step).
     ///
     /// # Errors
     /// The error of the step, if it has another cause, or if this rank cannot be part of the new world.
@@ -81,15 +46,14 @@ impl DistributedOptimizer {
         Ok(*model)
     }
 
-    /// Joins a world that is running, as a new member: `session` and membership are from
-    /// [`TcpBuilder::join_running`](crate::tcp::TcpBuilder::join_running). Takes the place of [`join`](Self::join). Compares the settings of
-    /// the run with the other ranks, then takes rank 0's parameters, buffers, optimizer state, replicated strategy state and step. Residuals
-    /// begin empty.
+    /// Waits until every rank has ended its last step; see [`Synchronizer::leave`](crate::Synchronizer::leave). Call it at the end of an elastic
+    /// run if ranks do nothing together after their last step.
     ///
     /// # Errors
-    /// As for [`join`](Self::join).
-    pub fn enter<M: Module>(&mut self, module: M) -> Result<M, Error> {
-        self.hand_over(true, &module)
+    /// Those of [`recover`](Self::recover), except that a rank whose steps are complete needs no other one.
+    pub fn leave<M: Module>(&mut self, model: &M) -> Result<(), Error> {
+        while !self.sync.leave(model)? {}
+        Ok(())
     }
 
     /// Admits candidates at the end of a step, if ranks have agreed so.
@@ -121,7 +85,7 @@ impl DistributedOptimizer {
         Ok(kept.try_for_each(|(what, _)| self.sync.check_fixed(what))?)
     }
 
-    fn hand_over<M: Module>(&mut self, is_new: bool, module: &M) -> Result<M, Error> {
+    pub(super) fn hand_over<M: Module>(&mut self, is_new: bool, module: &M) -> Result<M, Error> {
         let DistributedOptimizer { inner, sync, .. } = self;
         let mut record = None;
         let joined = sync.hand_over(is_new, module, |sync, module| {

@@ -42,6 +42,8 @@ pub(super) struct Elastic {
     hands_over: bool,
     /// Number of new members in the current generation.
     new: usize,
+    /// Set on a new member until it has received its state.
+    enters: bool,
     /// Energy of each rank's residual before the last exchange.
     residual_energies: Vec<f64>,
     /// Generations that the next report contains.
@@ -87,6 +89,7 @@ impl Synchronizer {
     pub fn with_membership(mut self, membership: impl Regroup + 'static) -> Self {
         self.driver.set_votes(true);
         self.elastic.new = membership.new_members();
+        self.elastic.enters = self.is_new_member();
         self.elastic.membership = Some(Box::new(membership));
         self
     }

@@ -230,7 +230,8 @@ fn survivors_finish_a_period_of_local_steps_with_the_mean_of_their_own_parameter
         })
     };
     let (mut lost, mut unsettled) = (0, 0);
-    for call in start..end {
+    // The last calls, those of the vote, again and again: it depends on the threads who has committed.
+    for call in (start..end).chain((end - 8..end).cycle().take(80)) {
         let ends = run(Some((2, call)));
         let survivor = ends[0].as_ref().expect("two of three");
         assert_eq!(survivor.again, 0, "no step is computed again");
@@ -271,7 +272,7 @@ fn too_few_survivors_end_by_name() {
 #[test]
 fn what_cannot_be_computed_again_is_refused_when_it_joins() {
     let averaged = config(r#"{"strategy": {"kind": "local-sgd", "period": 4, "momenta": "average"}}"#);
-    for (config, said) in [(averaged, "use momenta=keep"), (ef21(), "rank-local state `strategy/")] {
+    for (config, said) in [(averaged, "use momenta=keep"), (ef21(), "rank-local state `reducer/")] {
         let ends = train_elastic(members(2, 1, None), (&config, adam), || Mlp::new(5));
         let text = ends[0].as_ref().expect_err("it is refused").to_string();
         assert!(text.contains("an elastic world") && text.contains(said), "{text}");
@@ -323,7 +324,7 @@ fn grow_model<M: Model>(
         let (session, members) = entered.map_err(|error| error.to_string())?;
         let optim = DistributedOptimizer::new(sgd(), session, config(rank), 7).with_membership(members);
         let (mut optim, model) = (optim.with_replica_check(1), model(5 + rank as u64));
-        let mut model = if is_new { optim.enter(model) } else { optim.join(model) }.map_err(text)?;
+        let mut model = optim.join(model).map_err(text)?;
         if is_new && fails {
             optim.synchronizer_mut().session().abort("its disk is full");
             return Err("its disk is full".to_owned());
@@ -340,17 +341,14 @@ fn grow_model<M: Model>(
             if world == 3 && received == 0 {
                 received = optim.synchronizer_mut().session().traffic().received;
             }
-            model = match optim.try_step(1e-4, model, gradients) {
-                Ok(next) => next,
-                Err(failed) => optim.recover(failed).map_err(text)?,
-            };
+            model = optim.step(1e-4, model, gradients).map_err(text)?;
             norm = norm
                 .or(is_new
                     .then(|| optim.report().exchange.residual_energy.map_or(f64::NAN, |left| left.residual_norm())));
             left -= u64::from(world == 3 && !fails || step + left > until);
             thread::sleep(Duration::from_millis(1));
         }
-        while !optim.synchronizer_mut().leave(&model).map_err(text)? {}
+        optim.leave(&model).map_err(text)?;
         let generation = optim.generation().expect("an elastic world").number;
         assert!(generation >= 2 || !fails, "with the new member, and without it");
         let parameters = bits(&model).into_iter().filter(|(path, _)| !path.contains("running")).collect();

@@ -87,6 +87,7 @@ impl Synchronizer {
         }
         self.with_receivers(|comm| comm.broadcast(0, &mut bytes))?;
         if is_new {
+            self.elastic.enters = false;
             let shared = state::from_bytes(&bytes).map_err(broken)?;
             let step = shared.u64(STEP)?;
             self.elastic.exchanges = shared.u64(EXCHANGES)?;
@@ -97,6 +98,11 @@ impl Synchronizer {
         }
         self.elastic.began = Some(self.step());
         Ok(())
+    }
+
+    /// Returns whether this rank is a new member that has not received its state.
+    pub(crate) fn is_entering(&self) -> bool {
+        self.elastic.enters
     }
 
     /// Returns whether members hand their state over to new ones.
