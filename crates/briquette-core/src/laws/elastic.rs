@@ -16,7 +16,7 @@ pub fn is_elastic<C: Synchronizes + Clone>(setup: &Setup<C>, lost: usize) -> boo
     setup.world > lost && survives(setup.world) && survives(setup.world - lost)
 }
 
-/// What a survivor has after some steps.
+/// Outcomes of a survivor's steps, and its parameters at the end.
 struct History {
     outcomes: Vec<Outcome>,
     parameters: Vec<f32>,
@@ -170,55 +170,59 @@ fn with_fault<C: Synchronizes + Clone>(
 ///
 /// # Panics
 /// If the difference exceeds 1e-4 of the largest value.
-pub fn conserves_over_survivors<C: Synchronizes + Clone>(
-    setup: &Setup<C>,
+pub fn conserves_over_survivors<'a, C: Synchronizes + Clone>(
+    setup: &'a Setup<C>,
     (steps, by_rate): (u64, bool),
     lost: usize,
 ) -> bool {
     let (before, after) = (setup.world, setup.world - 1);
     let zeros = || vec![0.0; setup.layout.len()];
-    // Takes steps, and returns the sums of the rank's gradients and of the averages.
     let take = |rank: &mut Rank<'_, C>, comm: &mut Session| {
-        let (mut computed, mut applied) = (zeros(), zeros());
+        let mut sums = Sums { computed: zeros(), applied: zeros() };
         for _ in 0..steps {
             let step = rank.driver.step();
             let rate = if by_rate { learning_rate(step) } else { 1.0 };
-            add(&mut computed, &rank.gradient(rank.driver.plan()).0, rate);
-            add(&mut applied, &rank.step(comm).unwrap().average, rate);
+            add(&mut sums.computed, &rank.gradient(rank.driver.plan()).0, rate);
+            add(&mut sums.applied, &rank.step(comm).unwrap().average, rate);
         }
-        (computed, applied)
+        sums
     };
-    let mut ranks = each_rank(local(before).build(), |mut comm, rank| {
+    let (mut expected, mut applied) = (zeros(), zeros());
+    let mut count = |ends: Vec<(Sums, Rank<'a, C>)>, expected: &mut [f64]| -> Vec<Rank<'a, C>> {
+        ends.iter().for_each(|(sums, _)| add(expected, &sums.computed, 1.0 / ends.len() as f64));
+        add(&mut applied, &ends[0].0.applied, 1.0);
+        ends.into_iter().map(|(_, rank)| rank).collect()
+    };
+    let ends = each_rank(local(before).build(), |mut comm, rank| {
         let mut rank = Rank::new(setup, rank);
         (take(&mut rank, &mut comm), rank)
     });
     let is_waiting = |(_, rank): &(_, Rank<'_, C>)| waiting(rank).is_some_and(|waits| waits.iter().any(|v| *v != 0.0));
-    if !ranks.iter().any(is_waiting) || !ranks[0].1.exchanges_gradients_alone() {
+    if !ends.iter().any(is_waiting) || !ends[0].1.exchanges_gradients_alone() {
         return false;
     }
-    let (mut expected, mut applied) = (zeros(), ranks[0].0.1.clone());
-    ranks.iter().for_each(|((computed, _), _)| add(&mut expected, computed, 1.0 / before as f64));
-    add(&mut expected, &waiting(&ranks.remove(lost).1).unwrap(), -1.0 / before as f64);
-    let ends = each_pair(local(after).build(), ranks, |mut comm, (_, mut rank), _| {
+    let mut ranks = count(ends, &mut expected);
+    add(&mut expected, &waiting(&ranks.remove(lost)).unwrap(), -1.0 / before as f64);
+    let ends = each_pair(local(after).build(), ranks, |mut comm, mut rank, _| {
         rank.survive(before, after).unwrap();
         (take(&mut rank, &mut comm), rank)
     });
-    let count = |ends: &[((Vec<f64>, Vec<f64>), Rank<'_, C>)], sums: [&mut Vec<f64>; 2]| {
-        let [expected, applied] = sums;
-        ends.iter().for_each(|((computed, _), _)| add(expected, computed, 1.0 / ends.len() as f64));
-        add(applied, &ends[0].0.1, 1.0);
-    };
-    count(&ends, [&mut expected, &mut applied]);
-    let mut ranks: Vec<_> = ends.into_iter().map(|(_, rank)| rank).collect();
+    let mut ranks = count(ends, &mut expected);
     ranks.iter_mut().for_each(|rank| rank.survive(after, before).unwrap());
     ranks.push(Rank::entering(setup, lost, &ranks[0]));
     let ends = each_pair(local(before).build(), ranks, |mut comm, mut rank, _| (take(&mut rank, &mut comm), rank));
-    count(&ends, [&mut expected, &mut applied]);
-    ends.iter().for_each(|(_, rank)| add(&mut applied, &waiting(rank).unwrap(), 1.0 / before as f64));
+    let ranks = count(ends, &mut expected);
+    ranks.iter().for_each(|rank| add(&mut applied, &waiting(rank).unwrap(), 1.0 / before as f64));
     let largest = expected.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
     let off = applied.iter().zip(&expected).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs()));
     assert!(off <= 1e-4 * largest, "law 11 broken: {setup}: {off} of {largest} is not conserved");
     true
+}
+
+/// Sums over a rank's steps: of its gradients, and of the averages.
+struct Sums {
+    computed: Vec<f64>,
+    applied: Vec<f64>,
 }
 
 fn add<T: Copy + Into<f64>>(sum: &mut [f64], values: &[T], weight: f64) {
