@@ -133,7 +133,7 @@ impl Synchronizer {
     }
 
     /// Sends rank 0's bytes to the new members of this generation; on other ranks it does nothing. Call it after they have
-    /// [entered](crate::DistributedOptimizer::enter), for what the training loop hands over.
+    /// [joined](crate::DistributedOptimizer::join), for what the training loop hands over.
     ///
     /// # Errors
     /// [`Error::Comm`].
