@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -64,7 +65,7 @@ def main():
                 "difference": round(statistics.mean(differences), 2), "standard_error": error(differences),
                 "standard_error_of_accuracy": error(calm),
                 "machine": machine, "cores": os.cpu_count(), "date": datetime.date.today().isoformat(),
-                "command": f"benches/elastic_accuracy.py --data DIR --seeds {args.seeds}",
+                "command": f"benches/elastic_accuracy.py --data DIR --seeds {args.seeds} --models {args.models}",
             }
             with open(args.csv, "a", newline="") as file:
                 writer = csv.DictWriter(file, row, lineterminator="\n")
@@ -93,7 +94,8 @@ def run(args, model, flags, seed, is_disturbed):
                     if not is_disturbed or lines(out / "metrics.jsonl") < due:
                         continue
                     ranks = children(world.pid)
-                    if len(ranks) == RANKS:
+                    worlds = re.findall(r"generation \d+: (\d+) ranks go on", Path(work, "log").read_text())
+                    if len(ranks) == RANKS and worlds[-1:] in ([], [str(RANKS)]):
                         os.kill(rng.choice(sorted(ranks.items()))[1], signal.SIGKILL)
                         due += EVERY
             finally:

@@ -122,7 +122,7 @@ pub struct Launch {
     #[arg(long, requires = "elastic")]
     pub rejoin: bool,
     /// Start the ranks of this machine as new members of a world that is running with --elastic and --rejoin. Lists addresses of its
-    /// members: the ports after its --port. It has the same --world, --elastic and --token-file.
+    /// members: the ports after its --port. Give that world's --world, --elastic and --token-file.
     #[arg(long, value_name = "HOST:PORT,HOST:PORT", value_delimiter = ',',
         requires_all = ["world", "world_size", "elastic", "token_file"],
         conflicts_with_all = ["nodes", "port", "restart"])]

@@ -51,7 +51,7 @@
 //! 8. The reported traffic equals the transport's count.
 //! 9. Equal observations lead to equal decisions.
 //! 10. A non-finite value is rejected on every rank.
-//! 11. A lost rank leaves the survivors with one of two histories, in which all or only they take the step; what waits keeps its weight.
+//! 11. A lost rank leaves the survivors with one of two histories, in which all or only they take the step; residuals keep their weight.
 //!
 //! # A complete exchange
 //!

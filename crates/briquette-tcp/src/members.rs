@@ -364,7 +364,7 @@ impl Talk {
                     lines::Event::Said(_) => Heard::Nothing,
                     lines::Event::Closed(_) => {
                         self.lines.remove(place);
-                        Heard::Event(Event::Unreachable { member: from, heard: true })
+                        Heard::Event(Event::Unreachable { member: from, may_have_arrived: true })
                     }
                 }
             }
@@ -374,7 +374,7 @@ impl Talk {
                 Err(_) if self.lines.has(place) => Heard::Nothing,
                 Err(cause) => {
                     tracing::debug!("{} cannot be reached: {cause}", known[place].0);
-                    Heard::Event(Event::Unreachable { member: known[place].0, heard: false })
+                    Heard::Event(Event::Unreachable { member: known[place].0, may_have_arrived: false })
                 }
             },
             Some(Ok((caller, from))) = self.calls.recv() => {

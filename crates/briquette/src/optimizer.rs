@@ -195,7 +195,7 @@ impl DistributedOptimizer {
     ///
     /// Under gradient accumulation, call it once per optimizer step with the accumulated gradients. If gradients are exchanged [during the backward
     /// pass](Self::forward_model), pass the gradients of that pass unchanged; to accumulate, run the forward passes on the module itself.
-    /// If instead the ranks of an [elastic world](Self::with_membership) have changed, returns the model as it was.
+    /// If a rank of an [elastic world](Self::with_membership) is lost, returns the model of the last completed step: read the step number again.
     ///
     /// # Errors
     /// Those of [`try_step`](Self::try_step), without the model.

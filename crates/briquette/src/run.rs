@@ -118,7 +118,8 @@ where
 /// ```
 ///
 /// # Errors
-/// [`RunError`], if no rank ended well; that of the first that was not [stopped by another rank](was_stopped).
+/// [`RunError`], if no rank ended well; that of the first that was not [stopped by another rank](was_stopped). Errors of lost ranks are logged. A
+/// rank whose `body` returns early with a value is lost for the others, and ended well.
 pub fn run_elastic<T, E>(
     ranks: usize,
     fewest: usize,
@@ -154,6 +155,7 @@ pub struct Run {
     deadline: Option<Duration>,
     ports: Option<RangeInclusive<u16>>,
     cancel: Option<Arc<AtomicBool>>,
+    patience: Option<Duration>,
 }
 
 impl Run {
@@ -186,6 +188,13 @@ impl Run {
     /// others to join, and fails within 0.5 s.
     pub fn cancel(mut self, cancel: Arc<AtomicBool>) -> Run {
         self.cancel = Some(cancel);
+        self
+    }
+
+    /// Sets how long the survivors of an [elastic world](run_elastic) wait for a rank that can be reached and has not noticed the loss yet. 60 s
+    /// if not set. It should be longer than a step, and with local steps longer than a period.
+    pub fn patience(mut self, patience: Duration) -> Run {
+        self.patience = Some(patience);
         self
     }
 
@@ -225,7 +234,8 @@ impl Run {
         T: Send,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let policy = Policy { fewest, ..Policy::default() };
+        let patience = self.patience.map_or(Policy::default().patience, |patience| patience.as_secs_f64());
+        let policy = Policy { fewest, patience };
         #[cfg(feature = "tcp")]
         if let Some(place) = Environment::from_env()? {
             let elastic = place.elastic.as_ref();
@@ -255,6 +265,11 @@ impl Run {
         let mut ended = run_ranks(sessions, |comm| on_own_threads(comm, self.ranks, &body));
         // Ranks that are lost do not fail the run.
         if ended.iter().any(Result::is_ok) {
+            for (rank, end) in ended.iter().enumerate() {
+                if let Err(Failed(error)) = end {
+                    tracing::warn!("{}", of_rank(rank, &error.to_string()));
+                }
+            }
             ended.retain(Result::is_ok);
         }
         first(ended)
@@ -262,7 +277,7 @@ impl Run {
 
     #[cfg(feature = "tcp")]
     fn over_tcp(self, mut tcp: TcpBuilder) -> TcpBuilder {
-        let Run { join_deadline, deadline, ports, cancel, ranks: _ } = self;
+        let Run { join_deadline, deadline, ports, cancel, .. } = self;
         tcp = join_deadline.into_iter().fold(tcp, TcpBuilder::join_deadline);
         tcp = deadline.into_iter().fold(tcp, TcpBuilder::deadline);
         tcp = ports.into_iter().fold(tcp, TcpBuilder::ports);

@@ -70,7 +70,7 @@ pub struct NewGeneration {
     pub new_members: usize,
     /// Seconds from the error, or from the agreement to admit new members, until the generation was formed.
     pub seconds: f64,
-    /// Share of the energy (squared norm) of all residuals that the lost ranks held at the last exchange; `None` without residuals.
+    /// Share of the energy (squared norm) of all residuals that the lost ranks held before the last exchange; `None` without residuals.
     pub lost_residual: Option<f64>,
 }
 

@@ -188,6 +188,10 @@ impl<T: Task> Rank<'_, T> {
             Ok(model) => self.model = Some(model),
             Err(StepError { model, source, .. }) => {
                 self.model = Some(*model);
+                // A new member may be lost after the step is completed.
+                if self.step() > step {
+                    self.record((epoch, lr), shares, exchange.exchanges())?;
+                }
                 return Err(self.keep(source));
             }
         }

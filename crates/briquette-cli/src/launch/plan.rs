@@ -152,8 +152,10 @@ impl Plan {
             self.rejoin && !self.joins() && self.port.is_some() && self.token_file.is_some() && self.node == 0;
         let (world, size, fewest) = (&self.world_name, self.world, self.elastic.filter(|_| is_open)?);
         let members = start.members.join(",");
+        let who = if self.hosts.is_empty() { "more ranks on this machine" } else { "other machines" };
+        let tls = if self.tls.is_some() { ", --tls" } else { "" };
         let options = format!("--join {members} --world {world} --world-size {size} --elastic {fewest}");
-        Some(format!("other machines join with {options}, and the same --token-file and program"))
+        Some(format!("{who} join with {options}, and the same --token-file{tls} and program"))
     }
 
     /// Returns the number of ranks of this machine that may be lost without ending the world; `None` if the world is not elastic. With
@@ -213,7 +215,7 @@ impl Plan {
             world: self.world,
             local_rank: rank - self.ranks().start,
             local_world: self.ranks().len(),
-            node: Some(self.node),
+            node: Some(self.machine()),
             master: self.master.clone(),
             port: Some(start.port),
             world_name: Some(self.world_name.clone()),
@@ -227,6 +229,12 @@ impl Plan {
             restart: start.restart,
             elastic: self.elastic.map(|fewest| Elastic { fewest, members: start.members.clone(), joins }),
         }
+    }
+
+    /// Returns the number of this machine. One that joins a running world has a number that no other has.
+    fn machine(&self) -> usize {
+        let id = || u32::from_str_radix(self.launch.get(..7).unwrap_or_default(), 16).unwrap_or_default();
+        if self.join.is_empty() { self.node } else { (1 << 30) + id() as usize }
     }
 
     /// Returns one shell command line per rank, except for the values that only a start determines.

@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             lost: vec![],
         };
         for rank in plan.ranks() {
-            let running = world.spawn(rank, u32::from(plan.joins()))?;
+            let running = world.spawn(rank, 0)?;
             world.ranks.push(running);
         }
         Ok(world)
@@ -117,7 +117,7 @@ impl<'a> World<'a> {
 
     /// Starts a rank. `joins` is the number of times that it was lost.
     fn spawn(&self, rank: usize, joins: u32) -> Result<Running, LaunchError> {
-        let environment = self.plan.environment(rank, &self.start, joins > 0);
+        let environment = self.plan.environment(rank, &self.start, joins > 0 || self.plan.joins());
         let log = self.logs.get(rank - self.plan.ranks().start).cloned();
         if let Some(log) = &log {
             let (world, restart) = (environment.world, environment.restart);
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
 
     /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
     pub(super) fn watch(&mut self, signals: &Listening, grace: Duration) -> Outcome {
-        while self.ranks.iter().any(|rank| rank.end.is_none()) {
+        while self.living() > 0 || self.starts_again() {
             let limit = match self.stage {
                 Stage::Grace(until) | Stage::Terminated(until) => until.saturating_duration_since(Instant::now()),
                 Stage::Running | Stage::Killed => LOOK,
@@ -231,7 +231,11 @@ impl<'a> World<'a> {
     fn escalate(&mut self, grace: Duration) {
         let (now, living) = (Instant::now(), self.living());
         match self.stage {
-            _ if living == 0 => {}
+            _ if living == 0 => {
+                if self.plan.joins() && self.stage == Stage::Running {
+                    self.goes_on(now, grace);
+                }
+            }
             Stage::Running => {
                 if self.goes_on(now, grace) {
                     return;
@@ -239,7 +243,7 @@ impl<'a> World<'a> {
                 let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
                 let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
                 // A rank that states an error has sent it to the others.
-                let own = failed.iter().find(|rank| self.expendable.is_some() && !rank.is_lost());
+                let own = failed.iter().find(|rank| self.expendable.is_some() && !rank.is_lost(self.plan.joins()));
                 let failed = own.or(failed.first());
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
                     let time = humantime::format_duration(grace);

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use super::{Reduces, Synchronizes, gradient, learning_rate, long, sampled, short};
 use crate::comm::{Local, LocalBuilder, Session};
-use crate::error::{ConfigError, SyncError};
+use crate::error::SyncError;
 use crate::report::Report;
 use crate::seam::{AgreedStep, LastExchange, Plan, Reducer, Round};
 use crate::state::State;
@@ -151,7 +151,7 @@ pub struct Outcome {
 
 /// One rank: a driver with a strategy, and parameters.
 pub struct Rank<'a, C> {
-    setup: &'a Setup<C>,
+    pub(super) setup: &'a Setup<C>,
     pub(super) rank: usize,
     pub(super) driver: Driver,
     pub(super) parameters: Vec<f32>,
@@ -204,27 +204,6 @@ impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
         let mut gradient = gradient(&self.setup.layout, self.rank, self.driver.step());
         self.setup.layout.absent(&present).iter().for_each(|absent| absent.clear(&mut gradient));
         (gradient, present)
-    }
-
-    /// Continues in a world of `after` ranks instead of `before`, as a survivor.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if the strategy cannot be built for that world; nothing has changed.
-    pub(super) fn survive(&mut self, before: usize, after: usize) -> Result<(), ConfigError> {
-        let mut fresh = self.setup.config.strategy(&self.setup.layout, after)?;
-        fresh.begin(&self.parameters);
-        self.driver.survive(fresh, before, after).unwrap();
-        self.driver.resume(self.driver.step(), None, None);
-        Ok(())
-    }
-
-    /// Creates a new member of an elastic world with the state of `other`.
-    pub(super) fn entering(setup: &'a Setup<C>, rank: usize, other: &Rank<'_, C>) -> Self {
-        let mut new = Rank::new(setup, rank);
-        new.driver.strategy_mut().load(&other.save().shared()).unwrap();
-        new.parameters.clone_from(&other.parameters);
-        new.driver.resume(other.driver.step(), None, None);
-        new
     }
 
     /// Waits for the strategy's background exchange, as a save does first.

@@ -1,19 +1,50 @@
-//! Laws of elastic worlds: histories of a loss, new members, conservation of what waits.
+//! Laws of elastic worlds: histories of a loss, new members, conservation of residuals.
 
 use super::driver::{Outcome, Rank, Setup, each_pair, each_rank, local, same_bits};
 use super::{Synchronizes, learning_rate};
 use crate::comm::{Faulty, Session};
+use crate::error::ConfigError;
 use crate::membership::{Policy, Regroup, Standing, Threads};
 use crate::state::OnResize;
 use crate::step::check_elastic;
-
-/// Steps that a world with new members takes.
-const STEPS_REGAINED: u64 = 4;
 
 /// Returns whether the world of a strategy may be [elastic](check_elastic), also with `lost` ranks fewer.
 pub fn is_elastic<C: Synchronizes + Clone>(setup: &Setup<C>, lost: usize) -> bool {
     let survives = |ranks| setup.config.strategy(&setup.layout, ranks).is_ok_and(|s| check_elastic(&*s).is_ok());
     setup.world > lost && survives(setup.world) && survives(setup.world - lost)
+}
+
+impl<'a, C: Synchronizes + Clone> Rank<'a, C> {
+    /// Continues in a world of `after` ranks instead of `before`, as a survivor.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the strategy cannot be built for that world; nothing has changed.
+    fn survive(&mut self, before: usize, after: usize) -> Result<(), ConfigError> {
+        let mut fresh = self.setup.config.strategy(&self.setup.layout, after)?;
+        let state = self.save();
+        fresh.begin(&self.parameters);
+        self.driver.survive(fresh, before, after).unwrap();
+        self.driver.resume(self.driver.step(), None, None);
+        let now = self.save();
+        now.clone().for_each_own(&now, |name, resize, kept| {
+            let before = state.f32s(name, None).unwrap();
+            assert!(
+                resize != OnResize::Keep || same_bits(kept, before),
+                "law 11 broken: {}: {name} is not kept",
+                self.setup
+            );
+        });
+        Ok(())
+    }
+
+    /// Creates a new member of an elastic world with the state of `other`.
+    fn entering(setup: &'a Setup<C>, rank: usize, other: &Rank<'_, C>) -> Self {
+        let mut new = Rank::new(setup, rank);
+        new.driver.strategy_mut().load(&other.save().shared()).unwrap();
+        new.parameters.clone_from(&other.parameters);
+        new.driver.resume(other.driver.step(), None, None);
+        new
+    }
 }
 
 /// Outcomes of a survivor's steps, and its parameters at the end.
@@ -24,11 +55,12 @@ struct History {
 
 /// Checks law 11. The ranks `lost` vanish at the same call of their transports, for every call of step `step`. The survivors then have, to
 /// the bit, one of two histories without a fault: all ranks complete the step and the survivors continue without the lost ones, or the
-/// survivors compute the step without them. In both histories, as many new members enter two exchanges later, and all ranks agree.
+/// survivors compute the step without them. In both histories, as many new members then enter, and all ranks agree. Returns the numbers of calls
+/// after which the step was completed by all ranks, and without the lost ones.
 ///
 /// # Panics
 /// If survivors have another history, or not all the same one; if no call of the step was tried.
-pub fn continues_without_lost<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64, lost: &[usize]) {
+pub fn continues_without_lost<C: Synchronizes + Clone>(setup: &Setup<C>, step: u64, lost: &[usize]) -> [usize; 2] {
     let end = setup.exchange_from(setup.exchange_from(step) + 1) + 1;
     let starts = || each_rank(local(setup.world).build(), |mut comm, _| Rank::after(setup, step, &mut comm));
     let histories = [true, false].map(|commits| without_fault(setup, starts(), (step, end), lost, commits));
@@ -41,7 +73,7 @@ pub fn continues_without_lost<C: Synchronizes + Clone>(setup: &Setup<C>, step: u
     });
     let most = lost.iter().map(|rank| calls[*rank]).max().unwrap_or_default();
     assert!(most > 0, "law 11 is not tried: {setup}: no calls at step {step}");
-    let saved = starts();
+    let (saved, mut counts) = (starts(), [0; 2]);
     for call in 0..most {
         let what = format!("{setup}: ranks {lost:?} vanish at call {call} of step {step}");
         let starts = saved.iter().map(Rank::clone_saved).collect();
@@ -50,8 +82,11 @@ pub fn continues_without_lost<C: Synchronizes + Clone>(setup: &Setup<C>, step: u
         let survivors = with_fault(setup, starts, end, &vanishing);
         assert_eq!(survivors.len(), setup.world - lost.len(), "law 11 broken: {what}");
         let is_equal = |history: &&Vec<History>| survivors.iter().zip(*history).all(|(a, b)| is_same(a, b));
-        assert!(histories.iter().any(|history| is_equal(&history)), "law 11 broken: {what}: another history");
+        let found = histories.iter().rposition(|history| is_equal(&history));
+        counts[found.unwrap_or_else(|| panic!("law 11 broken: {what}: another history"))] += 1;
+        assert!(call > 0 || counts[0] == 0, "law 11 broken: {what}: a step is completed that one rank has not begun");
     }
+    counts
 }
 
 fn is_same(a: &History, b: &History) -> bool {
@@ -89,11 +124,12 @@ fn without_fault<C: Synchronizes + Clone>(
     ranks.iter_mut().for_each(|rank| rank.survive(after, before).unwrap());
     let new: Vec<_> = lost.iter().map(|own| Rank::entering(setup, *own, &ranks[0])).collect();
     ranks.extend(new);
-    let regained = each_pair(local(before).build(), ranks, |mut comm, mut rank, _| {
-        (0..STEPS_REGAINED).map(|_| rank.step(&mut comm).unwrap()).collect::<Vec<_>>()
+    let regained = setup.exchange_from(setup.exchange_from(end) + 1) + 1;
+    let steps = each_pair(local(before).build(), ranks, |mut comm, mut rank, _| {
+        (end..regained).map(|_| rank.step(&mut comm).unwrap()).collect::<Vec<_>>()
     });
-    for (rank, steps) in regained.iter().enumerate() {
-        for (own, first) in steps.iter().zip(&regained[0]) {
+    for (rank, own) in steps.iter().enumerate() {
+        for (own, first) in own.iter().zip(&steps[0]) {
             let what = format!("{setup}: {lost:?} are lost and regained");
             let exchanges = own.plan.is_some_and(|plan| plan.exchanges());
             let agrees = !exchanges || same_bits(&own.average, &first.average);
@@ -164,8 +200,8 @@ fn with_fault<C: Synchronizes + Clone>(
     ended.into_iter().flatten().collect()
 }
 
-/// Checks conservation over a loss and a new member in its place: what the averages have applied, plus the mean over the ranks of what waits, is
-/// the sum of the mean gradients of all steps, less what the lost rank held. All gradients are multiplied by the learning rates of their steps
+/// Checks conservation over a loss and a new member in its place: the sum of the averages, plus the mean residual of the ranks, is
+/// the sum of the mean gradients of all steps, less the lost rank's residual. All gradients are multiplied by the learning rates of their steps
 /// if `by_rate`. For strategies that average gradients, and keep for each rank only what [waits](OnResize::Waits); returns whether `setup` is one.
 ///
 /// # Panics
@@ -197,12 +233,13 @@ pub fn conserves_over_survivors<'a, C: Synchronizes + Clone>(
         let mut rank = Rank::new(setup, rank);
         (take(&mut rank, &mut comm), rank)
     });
-    let is_waiting = |(_, rank): &(_, Rank<'_, C>)| waiting(rank).is_some_and(|waits| waits.iter().any(|v| *v != 0.0));
-    if !ends.iter().any(is_waiting) || !ends[0].1.exchanges_gradients_alone() {
+    let has_residual =
+        |(_, rank): &(_, Rank<'_, C>)| residual(rank).is_some_and(|waits| waits.iter().any(|v| *v != 0.0));
+    if !ends.iter().any(has_residual) || !ends[0].1.exchanges_gradients_alone() {
         return false;
     }
     let mut ranks = count(ends, &mut expected);
-    add(&mut expected, &waiting(&ranks.remove(lost)).unwrap(), -1.0 / before as f64);
+    add(&mut expected, &residual(&ranks.remove(lost)).unwrap(), -1.0 / before as f64);
     let ends = each_pair(local(after).build(), ranks, |mut comm, mut rank, _| {
         rank.survive(before, after).unwrap();
         (take(&mut rank, &mut comm), rank)
@@ -212,7 +249,7 @@ pub fn conserves_over_survivors<'a, C: Synchronizes + Clone>(
     ranks.push(Rank::entering(setup, lost, &ranks[0]));
     let ends = each_pair(local(before).build(), ranks, |mut comm, mut rank, _| (take(&mut rank, &mut comm), rank));
     let ranks = count(ends, &mut expected);
-    ranks.iter().for_each(|rank| add(&mut applied, &waiting(rank).unwrap(), 1.0 / before as f64));
+    ranks.iter().for_each(|rank| add(&mut applied, &residual(rank).unwrap(), 1.0 / before as f64));
     let largest = expected.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
     let off = applied.iter().zip(&expected).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs()));
     assert!(off <= 1e-4 * largest, "law 11 broken: {setup}: {off} of {largest} is not conserved");
@@ -230,7 +267,7 @@ fn add<T: Copy + Into<f64>>(sum: &mut [f64], values: &[T], weight: f64) {
 }
 
 /// Returns the sum of the rank-local vectors of the layout's length that wait, if there is nothing else in rank-local state.
-fn waiting<C: Synchronizes + Clone>(rank: &Rank<'_, C>) -> Option<Vec<f32>> {
+fn residual<C: Synchronizes + Clone>(rank: &Rank<'_, C>) -> Option<Vec<f32>> {
     let (state, len) = (rank.save(), rank.parameters.len());
     let (mut sum, mut is_all) = (vec![0.0; len], true);
     state.clone().for_each_own(&state, |_, resize, values| {

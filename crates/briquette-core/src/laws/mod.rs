@@ -29,7 +29,7 @@
 //! | 8 accounting, over a resume too | [`accounts_for_its_bytes`], [`accounts_over_a_resume`] |
 //! | 9 same observations, same decision | [`decides_identically`] |
 //! | 10 non-finite values are rejected | [`refuses_what_is_not_finite`] |
-//! | 11 a lost rank leaves one of two histories; what waits is conserved | [`continues_without_lost`], [`conserves_over_survivors`] |
+//! | 11 a lost rank leaves one of two histories; residuals are conserved | [`continues_without_lost`], [`conserves_over_survivors`] |
 //!
 //! [`holds_absent_slots`] is an additional check: a slot for which no rank has a gradient is not moved, and its stored state is
 //! unchanged.

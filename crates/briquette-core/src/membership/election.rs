@@ -53,7 +53,7 @@ pub enum Event {
         /// The member.
         member: MemberId,
         /// Set if the last message to it may have arrived.
-        heard: bool,
+        may_have_arrived: bool,
     },
     /// Time has passed.
     Time,
@@ -83,7 +83,7 @@ enum Phase {
     Follows(MemberId),
     /// Waits for reports.
     Leads,
-    /// Has announced, or heard, the next generation; or has ended.
+    /// Has announced, or received, the next generation; or has ended.
     Done,
 }
 
@@ -164,7 +164,7 @@ impl Election {
     pub fn handle(&mut self, event: Event, now: f64) {
         match event {
             Event::Heard { from, message } => self.receive(from, message, now),
-            Event::Unreachable { member, heard } => self.lose(member, heard, now),
+            Event::Unreachable { member, may_have_arrived } => self.lose(member, may_have_arrived, now),
             Event::Time => {}
         }
         self.look(now);
@@ -255,14 +255,14 @@ impl Election {
         self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
     }
 
-    fn lose(&mut self, member: MemberId, heard: bool, now: f64) {
+    fn lose(&mut self, member: MemberId, may_have_arrived: bool, now: f64) {
         if self.phase == Phase::Done || self.dead.contains(&member) {
             return;
         }
         self.dead.push(member);
         self.reports.remove(&member);
         if self.phase == Phase::Follows(member) {
-            if self.standing.is_new && heard {
+            if self.standing.is_new && may_have_arrived {
                 // It counted for that coordinator, and may not count for another one.
                 return self.fence(format!("it had no state yet, and {member} was lost"));
             }
@@ -366,7 +366,7 @@ pub(super) fn successor(
 
 impl Next {
     /// Adds candidates, in the order of their identities: at most three fewer than there are members, or one. If all of them and the first
-    /// member, which has their state, are lost during the hand-over, more than half of this generation is left, unless it is smaller than five. If the new ones live, they vote.
+    /// member, which has their state, are lost during the hand-over, more than half of this generation is left, unless it is smaller than five. New members that are alive count for the quorum.
     fn admit(&mut self, mut candidates: Vec<Candidate>) {
         candidates.sort_by_key(|candidate| candidate.member);
         candidates.dedup_by_key(|candidate| candidate.member);

@@ -110,7 +110,7 @@ fn golden_a_new_member_counts_and_cannot_go_on() {
     assert_eq!(next(1).generation.members, [MemberId(1), MemberId(3)]);
 }
 
-/// A coordinator is lost after one of three members has heard its announcement.
+/// A coordinator is lost after one of three members has received its announcement.
 #[test]
 fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     let (all, policy) = (generation(&[1, 2, 3, 4, 5]), Policy { fewest: 1, patience: 1.0 });
@@ -128,7 +128,7 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     second.handle(Event::Heard { from: MemberId(1), message: Message::Announce(announced) }, 0.1);
     second.begin_again(2.0);
     for lost in [1, 3] {
-        second.handle(Event::Unreachable { member: MemberId(lost), heard: false }, 2.1);
+        second.handle(Event::Unreachable { member: MemberId(lost), may_have_arrived: false }, 2.1);
     }
     let actions: Vec<_> = std::iter::from_fn(|| second.next_action()).collect();
     assert!(
@@ -141,16 +141,16 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
 #[test]
 fn golden_a_new_member_votes_for_one_coordinator() {
     let policy = Policy { fewest: 1, patience: 10.0 };
-    for heard in [false, true] {
+    for may_have_arrived in [false, true] {
         let mut new = Election::new(MemberId(4), generation(&[1, 2, 3, 4]), policy);
         new.begin(Standing { is_new: true, ..Standing::default() }, None, 0.0);
         assert!(matches!(new.next_action(), Some(Action::Send { to: MemberId(1), .. })));
-        new.handle(Event::Unreachable { member: MemberId(1), heard }, 0.1);
+        new.handle(Event::Unreachable { member: MemberId(1), may_have_arrived }, 0.1);
         match new.next_action() {
             Some(Action::Send { to: MemberId(2), message: Message::Report { standing, .. } }) => {
-                assert!(!heard && standing.is_new);
+                assert!(!may_have_arrived && standing.is_new);
             }
-            Some(Action::End(MembershipError::Fenced { .. })) => assert!(heard),
+            Some(Action::End(MembershipError::Fenced { .. })) => assert!(may_have_arrived),
             other => panic!("{other:?}"),
         }
     }

@@ -60,7 +60,7 @@ impl Engine<'_> {
                     let other = process_of(other);
                     self.processes[member].watches.push(other);
                     if let Some(seconds) = self.fails_after(member, other) {
-                        self.after(seconds, Due::Unreachable { to: member, other, heard: true });
+                        self.after(seconds, Due::Unreachable { to: member, other, may_have_arrived: true });
                     }
                 }
                 Action::Form(next) => self.form(member, next),
@@ -90,7 +90,9 @@ impl Engine<'_> {
         let is_report = matches!(message, Message::Report { .. });
         match self.fails_after(from, to) {
             // The sender of a reply does not wait for anything.
-            Some(seconds) if is_report => self.after(seconds, Due::Unreachable { to: from, other: to, heard: false }),
+            Some(seconds) if is_report => {
+                self.after(seconds, Due::Unreachable { to: from, other: to, may_have_arrived: false })
+            }
             Some(_) => {}
             None if self.processes[to].life == Life::Elects => {
                 self.input(to, Event::Heard { from: MemberId(from as u64), message });

@@ -114,8 +114,8 @@ impl<'a> Engine<'a> {
                 self.change(&self.schedule.incidents()[at].change);
             }
             Due::Deliver { to, from, message } => self.deliver(to, from, *message),
-            Due::Unreachable { to, other, heard } => {
-                self.input(to, Event::Unreachable { member: MemberId(other as u64), heard });
+            Due::Unreachable { to, other, may_have_arrived } => {
+                self.input(to, Event::Unreachable { member: MemberId(other as u64), may_have_arrived });
             }
             Due::Look { member, due } => {
                 let election = self.processes[member].election.as_ref();
@@ -191,12 +191,12 @@ impl<'a> Engine<'a> {
             if self.processes[at].life == Life::Elects && self.processes[at].watches.contains(&process) {
                 let timeout = if life == Life::Gone { 0.0 } else { self.world.unreachable };
                 let delay = timeout + WATCH * self.draw();
-                self.after(delay, Due::Unreachable { to: at, other: process, heard: true });
+                self.after(delay, Due::Unreachable { to: at, other: process, may_have_arrived: true });
             }
         }
         for to in lines.into_iter().filter(|_| life == Life::Gone) {
             if self.processes[to].lines.contains(&process) {
-                self.after(self.world.latency, Due::Unreachable { to, other: process, heard: true });
+                self.after(self.world.latency, Due::Unreachable { to, other: process, may_have_arrived: true });
             }
         }
     }

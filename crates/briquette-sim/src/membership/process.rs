@@ -91,7 +91,7 @@ pub(super) enum Due {
     Unreachable {
         to: usize,
         other: usize,
-        heard: bool,
+        may_have_arrived: bool,
     },
     Look {
         member: usize,

@@ -303,7 +303,7 @@ impl Synchronizer {
             let NewGeneration { number, lost, new_members, seconds, lost_residual, .. } = &begun;
             let share = lost_residual
                 .filter(|_| !lost.is_empty())
-                .map(|share| format!(" and {:.0} % of what waits", 100.0 * share));
+                .map(|share| format!(" and {:.0} % of the residuals", 100.0 * share));
             let (left, share) = (ranks.len(), share.unwrap_or_default());
             tracing::warn!(
                 "generation {number} at step {step}, after {seconds:.2} s: {left} of {before} ranks, without {lost:?}{share}, and {new_members} new"

@@ -18,6 +18,7 @@ mod elastic;
 mod failures;
 mod forward_state;
 mod frozen;
+mod generations;
 mod iterate_average;
 mod joining;
 mod messages;

@@ -18,7 +18,7 @@ impl World<'_> {
         let Some(most) = self.expendable else { return false };
         let failed: Vec<_> =
             self.ranks.iter().filter(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end))).collect();
-        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost()) {
+        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost(self.plan.joins())) {
             return false;
         }
         let known = |rank: usize| self.lost.iter().any(|(lost, _)| *lost == rank);
@@ -27,7 +27,9 @@ impl World<'_> {
         let (living, is_over) =
             (self.living(), self.ranks.iter().any(|rank| rank.end.is_some_and(|(end, _)| !end.failed())));
         for (rank, joins, end) in new {
-            let again = self.plan.rejoins() && self.stop.is_none() && !is_over && joins < MOST_JOINS;
+            // A rank that could not join a running world at all has no place in it.
+            let has_joined = joins > 0 || !self.plan.joins() || matches!(end, End::Signal(_));
+            let again = self.plan.rejoins() && has_joined && self.stop.is_none() && !is_over && joins < MOST_JOINS;
             let then = if again { ", and it is started again" } else { "" };
             self.output.say(format!("rank {rank} {end}; {} go on{then}", ranks(living)));
             self.lost.push((rank, again.then(|| now + PAUSE)));
@@ -43,6 +45,11 @@ impl World<'_> {
         let due: Vec<usize> = self.lost.iter().filter(|(_, again)| is_due(*again)).map(|(rank, _)| *rank).collect();
         due.into_iter().for_each(|rank| self.start_again(rank));
         true
+    }
+
+    /// Returns whether a rank is to be started again.
+    pub(super) fn starts_again(&self) -> bool {
+        self.plan.joins() && self.stop.is_none() && self.lost.iter().any(|(_, again)| again.is_some())
     }
 
     fn start_again(&mut self, rank: usize) {
@@ -65,8 +72,9 @@ impl World<'_> {
 }
 
 impl Running {
-    /// Returns whether it was lost: it was killed, or could not join the running world again.
-    pub(super) fn is_lost(&self) -> bool {
-        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.joins > 0 && !end.refused())
+    /// Returns whether it was lost: it was killed, or could not join the running world (again). `joins` is set if all ranks join one.
+    pub(super) fn is_lost(&self, joins: bool) -> bool {
+        let joined_later = joins || self.joins > 0;
+        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || joined_later && !end.refused())
     }
 }

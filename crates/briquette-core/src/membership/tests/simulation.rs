@@ -18,7 +18,7 @@ enum Due {
     Unreachable {
         to: usize,
         other: usize,
-        heard: bool,
+        may_have_arrived: bool,
     },
     Look(usize),
     /// The member notices that another is lost.
@@ -137,9 +137,9 @@ impl Simulation {
                 Action::Probe(other) => {
                     let (other, delay) = (place(other), 0.001 + 0.2 * (self.rng)());
                     if self.lives[other] == Life::Dead || matches!(self.lives[other], Life::Ended(_)) {
-                        self.at(delay, Due::Unreachable { to: member, other, heard: true });
+                        self.at(delay, Due::Unreachable { to: member, other, may_have_arrived: true });
                     } else if !self.reach(member, other) {
-                        self.at(5.0, Due::Unreachable { to: member, other, heard: true });
+                        self.at(5.0, Due::Unreachable { to: member, other, may_have_arrived: true });
                     }
                 }
                 Action::Form(next) => {
@@ -248,11 +248,11 @@ impl Simulation {
                 }
                 Due::Deliver { to, from, message } => {
                     if self.lives[to] == Life::Dead || matches!(self.lives[to], Life::Ended(_)) {
-                        self.at(0.001, Due::Unreachable { to: from, other: to, heard: false });
+                        self.at(0.001, Due::Unreachable { to: from, other: to, may_have_arrived: false });
                         continue;
                     }
                     if !self.reach(from, to) {
-                        self.at(5.0, Due::Unreachable { to: from, other: to, heard: false });
+                        self.at(5.0, Due::Unreachable { to: from, other: to, may_have_arrived: false });
                         continue;
                     }
                     if !elects(&self.lives[to]) {
@@ -264,7 +264,9 @@ impl Simulation {
                     }
                     (to, Event::Heard { from: id(from), message })
                 }
-                Due::Unreachable { to, other, heard } => (to, Event::Unreachable { member: id(other), heard }),
+                Due::Unreachable { to, other, may_have_arrived } => {
+                    (to, Event::Unreachable { member: id(other), may_have_arrived })
+                }
                 Due::Look(member) => (member, Event::Time),
             };
             if elects(&self.lives[member]) {
