@@ -300,7 +300,8 @@ impl<'a> World<'a> {
         });
         let ended: Vec<Ended> = ended.collect();
         let failed: Vec<_> = ended.iter().filter(|end| end.end.failed()).collect();
-        let is_lost = |end: &&Ended| self.ranks.iter().any(|rank| rank.rank == end.rank && rank.is_lost());
+        let is_lost =
+            |end: &&Ended| self.ranks.iter().any(|rank| rank.rank == end.rank && rank.is_lost(self.plan.joins()));
         let all_lost = failed.iter().all(is_lost);
         let went_on =
             all_lost && failed.len() < ended.len() && self.expendable.is_some_and(|most| failed.len() <= most);
