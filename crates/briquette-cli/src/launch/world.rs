@@ -73,6 +73,8 @@ struct Running {
     reaped: bool,
     /// Number of times that the rank was lost and started again.
     joins: u32,
+    /// Set if the rank joins a running world.
+    enters: bool,
 }
 
 /// Stage of ending the remaining ranks after a failure.
@@ -117,7 +119,8 @@ impl<'a> World<'a> {
 
     /// Starts a rank. `joins` is the number of times that it was lost.
     fn spawn(&self, rank: usize, joins: u32) -> Result<Running, LaunchError> {
-        let environment = self.plan.environment(rank, &self.start, joins > 0 || self.plan.joins());
+        let enters = joins > 0 || self.plan.joins();
+        let environment = self.plan.environment(rank, &self.start, enters);
         let log = self.logs.get(rank - self.plan.ranks().start).cloned();
         if let Some(log) = &log {
             let (world, restart) = (environment.world, environment.restart);
@@ -139,7 +142,7 @@ impl<'a> World<'a> {
             unreachable!("both were asked for")
         };
         let pipes = self.output.read(rank, log, (out, err));
-        Ok(Running { rank, child, pipes, end: None, told: false, reaped: false, joins })
+        Ok(Running { rank, child, pipes, end: None, told: false, reaped: false, joins, enters })
     }
 
     /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
@@ -243,7 +246,7 @@ impl<'a> World<'a> {
                 let has_failed = |rank: &&Running| rank.end.is_some_and(|(end, _)| self.is_failure(end));
                 let failed: Vec<_> = self.ranks.iter().filter(has_failed).collect();
                 // A rank that states an error has sent it to the others.
-                let own = failed.iter().find(|rank| self.expendable.is_some() && !rank.is_lost(self.plan.joins()));
+                let own = failed.iter().find(|rank| self.expendable.is_some() && !rank.is_lost());
                 let failed = own.or(failed.first());
                 if let Some((rank, (end, _))) = failed.and_then(|rank| Some((rank.rank, rank.end?))) {
                     let time = humantime::format_duration(grace);
@@ -300,8 +303,7 @@ impl<'a> World<'a> {
         });
         let ended: Vec<Ended> = ended.collect();
         let failed: Vec<_> = ended.iter().filter(|end| end.end.failed()).collect();
-        let is_lost =
-            |end: &&Ended| self.ranks.iter().any(|rank| rank.rank == end.rank && rank.is_lost(self.plan.joins()));
+        let is_lost = |end: &&Ended| self.ranks.iter().any(|rank| rank.rank == end.rank && rank.is_lost());
         let all_lost = failed.iter().all(is_lost);
         let went_on =
             all_lost && failed.len() < ended.len() && self.expendable.is_some_and(|most| failed.len() <= most);

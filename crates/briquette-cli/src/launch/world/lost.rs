@@ -18,7 +18,7 @@ impl World<'_> {
         let Some(most) = self.expendable else { return false };
         let failed: Vec<_> =
             self.ranks.iter().filter(|rank| rank.end.is_some_and(|(end, _)| self.is_failure(end))).collect();
-        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost(self.plan.joins())) {
+        if failed.len() > most || !failed.iter().all(|rank| rank.is_lost()) {
             return false;
         }
         let known = |rank: usize| self.lost.iter().any(|(lost, _)| *lost == rank);
@@ -72,9 +72,8 @@ impl World<'_> {
 }
 
 impl Running {
-    /// Returns whether it was lost: it was killed, or could not join the running world (again). `joins` is set if all ranks join one.
-    pub(super) fn is_lost(&self, joins: bool) -> bool {
-        let joined_later = joins || self.joins > 0;
-        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || joined_later && !end.refused())
+    /// Returns whether it was lost: it was killed, or could not join the running world.
+    pub(super) fn is_lost(&self) -> bool {
+        self.end.is_some_and(|(end, _)| matches!(end, End::Signal(_)) || self.enters && !end.refused())
     }
 }
