@@ -10,7 +10,8 @@
 //! end_step
 //! ```
 //!
-//! *Weigh* scales a gradient by its rank's share of the samples. *Hold* discards the state that the strategy has staged for slots (parameter
+//! *Weigh* scales a gradient by its rank's share of the samples; a parameter exchange without a gradient exchange has the
+//! [factor](Context::weight) in its context. *Hold* discards the state that the strategy has staged for slots (parameter
 //! tensors) for which no rank has a gradient at this step. A parameter exchange uses the header of the step's gradient exchange, and has its
 //! own only if there was none.
 //!
@@ -52,8 +53,8 @@ pub use gradient::Gradient;
 use crate::comm::Session;
 use crate::error::SyncError;
 use crate::report::Report;
-use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, SyncStrategy};
-use crate::sync::{Agreement, Header, Placeholder};
+use crate::seam::{AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, RankStep, SyncStrategy};
+use crate::sync::{Agreement, Header, Placeholder, agree};
 use crate::{Key, Layout};
 
 /// Drives one rank's strategy from step to step; see the [module](self).
@@ -104,7 +105,7 @@ impl Driver {
         self.names = names;
     }
 
-    /// Sets whether a gradient is multiplied by `n_i · W / Σ n` (the default), which turns the mean over ranks into the mean over samples.
+    /// Sets whether a rank's vector is multiplied by `n_i · W / Σ n` (the default), which turns the mean over ranks into the mean over samples.
     pub fn set_weights_by_samples(&mut self, weights_by_samples: bool) {
         self.weights_by_samples = weights_by_samples;
     }
@@ -192,7 +193,7 @@ impl Driver {
     }
 
     /// Exchanges `parameters` after the optimizer's step, at a step whose [plan](Self::plan) has parameters. Uses the header of
-    /// the step's gradient exchange, or agrees on a new one if there was none.
+    /// the step's gradient exchange, or agrees on a new one if there was none. Its samples are then those since the last exchange.
     ///
     /// # Errors
     /// [`SyncError`]; the parameters and the strategy are unchanged, unless the step is [in doubt](Self::in_doubt).
@@ -203,6 +204,7 @@ impl Driver {
         comm: &mut Session,
     ) -> Result<Exchanged, SyncError> {
         let (plan, rate) = (self.plan(), header.learning_rate);
+        let is_weighed = self.weights_by_samples && self.open.is_none();
         let agreed = match self.open.take() {
             // The header was agreed before the optimizer's step, so only this rank knows the result of that step.
             Some(agreement) => {
@@ -213,7 +215,8 @@ impl Driver {
         };
         let result = agreed.and_then(|(agreement, header)| {
             let agreement = with_rate(agreement, rate);
-            let cx = context(self.key, &self.layout, &agreement);
+            let weight = if is_weighed && agreement.agreed_step.samples > 0 { agreement.weight } else { 1.0 };
+            let cx = Context { weight, ..context(self.key, &self.layout, &agreement) };
             let momenta = self.strategy.after_step(parameters, &cx, comm)?;
             self.vote.cast(&agreement, (momenta, header), comm)?;
             self.strategy.commit();
@@ -269,6 +272,21 @@ impl Driver {
         let result = self.agree(header, present, plan, comm);
         let result = result.map(|(agreement, header)| exchanged(with_rate(agreement, rate), Momenta::Keep, header));
         self.settled(plan, result, comm)
+    }
+
+    /// Agrees on each rank's samples and compute seconds at a step that exchanges nothing.
+    ///
+    /// # Errors
+    /// As for `exchange_gradient`.
+    pub fn agree_on_speeds(&mut self, header: Header, comm: &mut Session) -> Result<Vec<RankStep>, SyncError> {
+        let header = Header { step: self.step, previous: None, ..header };
+        let agreed = agree(&header, None, &[], &mut [], comm);
+        let agreed = agreed.inspect_err(|error| {
+            if !error.is_on_all_ranks() {
+                comm.abort(&error.to_string());
+            }
+        });
+        Ok(agreed?.ranks)
     }
 
     /// Sets this rank's part of this step's exchange, which the next header reports.
@@ -359,7 +377,7 @@ impl Driver {
 }
 
 fn context<'a>(key: Key, layout: &'a Layout, agreement: &'a Agreement) -> Context<'a> {
-    Context { key, slots: layout.slots(), agreed_step: &agreement.agreed_step, ranks: &agreement.ranks }
+    Context::new(key, layout.slots(), &agreement.agreed_step).with_ranks(&agreement.ranks)
 }
 
 /// Adds this rank's own learning rate, if ranks need not agree on one.

@@ -344,7 +344,9 @@ impl Synchronizer {
     /// Applies the result of an exchange.
     fn exchanged(&mut self, Exchanged { agreed_step, ranks, stop, momenta, header, .. }: Exchanged) {
         self.momenta = momenta;
-        self.observe_speeds(&ranks);
+        if let Ok(plan) = self.plan() {
+            self.observe_speeds(&ranks, plan);
+        }
         self.elastic.observe_residuals(&ranks);
         self.start.header_seconds += header.seconds;
         self.report_exchange(agreed_step, stop, None);

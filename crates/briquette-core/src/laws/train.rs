@@ -86,7 +86,7 @@ fn run_from<S: SyncStrategy>(
             comm.begin_step(step);
             let (learning_rate, loss) = (Some(f64::from(sgd.rate)), Some(loss(comm.rank(), step)));
             let agreed_step = AgreedStep { step, learning_rate, loss, samples: 1, ..AgreedStep::default() };
-            let cx = Context { key: Key::new(5), slots: layout.slots(), agreed_step: &agreed_step, ranks: &[] };
+            let cx = Context::new(Key::new(5), layout.slots(), &agreed_step);
             let (plan, mut g) = (strategy.plan(step), gradient(comm.rank(), step, &x));
             if plan.gradients {
                 strategy.after_backward(&mut g, &cx, &mut comm).expect("no rank fails");

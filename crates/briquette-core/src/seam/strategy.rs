@@ -129,12 +129,15 @@ pub struct Context<'a> {
     pub agreed_step: &'a AgreedStep,
     /// Each rank's values for this step, in rank order; empty where no rank agrees.
     pub ranks: &'a [RankStep],
+    /// Factor for this rank's parameters, or their change, that turns the mean over ranks into the mean over the samples since the last
+    /// exchange: `n_i · W / Σ n`. It is 1 for a gradient, which is weighted already, and if samples are not known or give no weight.
+    pub weight: f32,
 }
 
 impl<'a> Context<'a> {
     /// Creates the context of a step without the values of each rank.
     pub fn new(key: Key, slots: &'a [Slot], agreed_step: &'a AgreedStep) -> Self {
-        Context { key, slots, agreed_step, ranks: &[] }
+        Context { key, slots, agreed_step, ranks: &[], weight: 1.0 }
     }
 
     /// Sets the slots.

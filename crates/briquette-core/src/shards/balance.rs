@@ -16,7 +16,7 @@ const TRIALS: f64 = 0.02;
 /// speed of 0.4 ranks; with shares, at that of 3.1. The samples of a step, and so the mean gradient, stay the same.
 ///
 /// **Method.** A rank's seconds per sample `c_i` are the median over the last steps, from the compute seconds and samples that ranks agree on in
-/// the step header. Shares are computed after 3 steps, and then after every 8; with local steps, at the next exchange. They minimize the
+/// the step header. Shares are computed after 3 steps, and then after every 8; with local steps, after the first 3 and then at the next exchange. They minimize the
 /// seconds of the slowest rank:
 ///
 /// ```text
@@ -74,6 +74,11 @@ impl Balance {
     #[must_use]
     pub fn during_a_run(self) -> Self {
         Balance { since: None, ..self }
+    }
+
+    /// Returns whether speeds have been estimated yet.
+    pub fn has_looked(&self) -> bool {
+        self.has_looked
     }
 
     /// Returns the samples of each rank in the next step, in rank order.

@@ -70,7 +70,7 @@ impl LentStrategy {
         early.agreed_step.validation_loss = before.and_then(|before| before.validation_loss);
         early.agreed_step.learning_rate = learning_rate;
         gradient.weigh(if self.weights_by_samples { early.weight } else { 1.0 });
-        let cx = Context { key: self.key, slots, agreed_step: &early.agreed_step, ranks: &early.ranks };
+        let cx = Context::new(self.key, slots, &early.agreed_step).with_ranks(&early.ranks);
         self.strategy.during_backward(gradient, average, &cx, comm)?;
         let Some(end) = gradient.end(comm)? else {
             agree(&Header { gave_up: true, ..header }, before, slots, gradient.present(), comm)?;

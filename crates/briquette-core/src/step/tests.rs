@@ -160,6 +160,26 @@ fn ranks_count_by_their_samples_unless_told_otherwise() {
     }
 }
 
+/// Of 0 and 2 with 1 and 3 samples, the mean is 1.5; the change from 0 is the same.
+#[test]
+fn parameters_are_averaged_by_the_samples_since_the_last_exchange() {
+    let outer = "strategy=local-sgd:1 reducer=gather:topk:1x feedback=error";
+    for text in ["strategy=local-sgd:1", outer, "strategy=diloco:1,rate=1,momentum=0"] {
+        for (samples, expected) in [([1, 3], 1.5), ([2, 2], 1.0), ([0, 5], 2.0), ([0, 0], 1.0)] {
+            let ranks = run_ranks(Local::world(2), |mut comm| {
+                let (rank, mut driver) = (comm.rank(), driver(&text.parse().unwrap(), 2));
+                driver.strategy_mut().begin(&vec![0.0; layout().len()]);
+                let mut parameters = vec![2.0 * rank as f32; layout().len()];
+                let header = Header { samples: samples[rank], ..header(rank) };
+                driver.exchange_parameters(header, &mut parameters, &mut comm).unwrap();
+                Ok::<_, CommError>(parameters)
+            });
+            let is_mean = |values: &Vec<f32>| values.iter().all(|value| *value == expected);
+            assert!(ranks.iter().flatten().all(is_mean), "{text}, {samples:?}: {ranks:?}");
+        }
+    }
+}
+
 #[test]
 fn an_agreement_is_reported_by_the_next_header_and_what_one_rank_knows_is_not() {
     let ranks = run_ranks(Local::world(2), |mut comm| {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! every rank:  x₀ ──► x₀ − γ·g ──► … ──► x_i          period local steps, no exchange (or those of a base)
-//! all ranks:   D = mean over ranks of x₀ − x_i        by any reducer
+//! all ranks:   D = mean over ranks of x₀ − x_i        by any reducer, weighted by the samples of the period
 //!              x₀, u ← advance(x₀, D, u)              the same on every rank
 //! ```
 //!
@@ -181,7 +181,8 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
         let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
         let (anchor, mean) = self.anchor.both();
-        self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = anchor - *x);
+        let weight = if self.rule.averages() { cx.weight } else { 1.0 };
+        self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = weight * (anchor - *x));
         mean.resize(len, 0.0);
         if !self.rule.averages() {
             mean.copy_from_slice(&self.difference);

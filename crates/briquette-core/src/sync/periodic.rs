@@ -4,8 +4,8 @@
 //! averages, the more so the larger the learning rate and the more their data differ: at rate `γ` the bias is of the order of
 //! `H²γ²`.
 //!
-//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) the parameters are set to their mean over ranks. With a reducer
-//! that compresses, each rank instead sends its change since the last average, `x₀ − x_i`. All ranks then continue from
+//! **Method.** After steps `H−1, 2H−1, …` (counted from 0) the parameters are set to their mean over ranks, weighted by the samples of the
+//! period. With a reducer that compresses, each rank instead sends its change since the last average, `x₀ − x_i`. All ranks then continue from
 //! `x₀ − ρ·D`, with `D` the mean of the changes (Qsparse-local SGD, under error feedback). With `ρ ≠ 1` local steps and outer steps
 //! have different rates: `ρ = η_out/η_in` in the analysis of minibatch and local SGD. The inner optimizer's momenta stay
 //! rank-local, are reset, or are averaged as in PRSGD with momentum.
@@ -91,7 +91,13 @@ impl SyncStrategy for Periodic {
         cx: &Context<'_>,
         comm: &mut Session,
     ) -> Result<Momenta, SyncError> {
-        self.exchange.reduce(parameters, cx, comm)?;
+        if cx.weight == 1.0 {
+            self.exchange.reduce(parameters, cx, comm)?;
+        } else {
+            let mut weighed = parameters.iter().map(|x| cx.weight * x).collect();
+            self.exchange.reduce(&mut weighed, cx, comm)?;
+            *parameters = weighed;
+        }
         Ok(self.momenta)
     }
 

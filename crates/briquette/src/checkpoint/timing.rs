@@ -17,6 +17,8 @@ pub(super) struct StepTiming {
     order_of_arrival: Vec<usize>,
     /// The state of balanced shares; empty without any.
     shares: Vec<f64>,
+    /// This rank's samples in the steps since the last exchange.
+    local_samples: u64,
 }
 
 impl StepTiming {
@@ -27,6 +29,7 @@ impl StepTiming {
             last: sync.driver.agreed_step().copied().zip(sync.driver.previous().copied()),
             order_of_arrival: sync.order_of_arrival().to_vec(),
             shares: sync.saved_shares(),
+            local_samples: sync.local_samples(),
         }
     }
 
@@ -35,7 +38,7 @@ impl StepTiming {
         sync.driver.resume(self.step, agreed_step, previous);
         sync.set_clock(self.clock);
         sync.set_order_of_arrival(self.order_of_arrival);
-        sync.load_shares(&self.shares);
+        sync.load_shares(&self.shares, self.local_samples);
         sync.computing();
     }
 
@@ -58,6 +61,9 @@ impl StepTiming {
         }
         if !self.shares.is_empty() {
             state.put("shares", self.shares.clone());
+        }
+        if self.local_samples > 0 {
+            state.put("local_samples", self.local_samples);
         }
         if !self.order_of_arrival.is_empty() {
             state.put("order_of_arrival", self.order_of_arrival.iter().map(|slot| *slot as f64).collect::<Vec<_>>());
@@ -94,6 +100,8 @@ impl StepTiming {
         let order_of_arrival = if same_world && state.contains(order) { state.f64s(order)? } else { &[] };
         let order_of_arrival = order_of_arrival.iter().map(|slot| *slot as usize).collect();
         let shares = if state.contains("shares") { state.f64s("shares")?.to_vec() } else { Vec::new() };
-        Ok(StepTiming { step: state.u64("step")?, clock: state.f64("clock")?, last, order_of_arrival, shares })
+        let local_samples = if state.contains("local_samples") { state.u64("local_samples")? } else { 0 };
+        let (step, clock) = (state.u64("step")?, state.f64("clock")?);
+        Ok(StepTiming { step, clock, last, order_of_arrival, shares, local_samples })
     }
 }

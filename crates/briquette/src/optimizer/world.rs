@@ -29,8 +29,8 @@ impl DistributedOptimizer {
     /// Divides the samples of every step by the speeds of the ranks, so that all ranks end their computation together. A step has
     /// `batch · W` samples in a world of `W` ranks, as with batches of `batch`, and so the same mean gradient: ranks are weighted by the
     /// [recorded](Self::record_samples) samples. [`shares`](Self::shares) returns how many each rank takes; the method is that of
-    /// [`Balance`](briquette_core::shards::Balance). It reads the session's clock, so runs are equal to the bit only on a simulated one. Local SGD
-    /// averages parameters without these weights.
+    /// [`Balance`](briquette_core::shards::Balance). It reads the session's clock, so runs are equal to the bit only on a simulated one. Under
+    /// local steps, ranks agree on their speeds after each of the first three steps, and later with each exchange.
     ///
     /// ```no_run
     /// # use briquette::{DistributedOptimizer, Error, core::shards::EpochPlan};

@@ -2,15 +2,20 @@
 
 use briquette_core::error::ConfigError;
 use briquette_core::shards::Balance;
-use briquette_core::sync::RankStep;
+use briquette_core::sync::{Header, Plan, RankStep, StopFlags};
+use burn::module::Module;
 
 use super::Synchronizer;
+use super::recorded::WeightedMean;
+use crate::error::Error;
 
-/// Shares of the samples of a step, if they follow the speeds of the ranks.
+/// Shares of the samples of a step, if they follow the speeds of the ranks, and the samples of local steps.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     batch: usize,
     balance: Option<Balance>,
+    /// This rank's samples in the steps since the last exchange.
+    pub(super) local_samples: u64,
 }
 
 impl Shares {
@@ -55,11 +60,47 @@ impl Synchronizer {
     }
 
     /// Observes the ranks' samples and seconds in a step that all ranks have completed.
-    pub(super) fn observe_speeds(&mut self, ranks: &[RankStep]) {
+    pub(super) fn observe_speeds(&mut self, ranks: &[RankStep], plan: Plan) {
+        self.shares.local_samples = 0;
+        let seconds = ranks.iter().map(|rank| rank.compute_seconds);
+        // After local steps, the header has the samples of all of them, and the seconds of the last one.
+        let samples: Vec<u64> = match self.shares() {
+            Some(shares) if plan.parameters && !plan.gradients => shares.iter().map(|share| *share as u64).collect(),
+            _ => ranks.iter().map(|rank| rank.samples).collect(),
+        };
+        self.observe(samples.into_iter().zip(seconds));
+    }
+
+    fn observe(&mut self, ranks: impl Iterator<Item = (u64, f64)>) {
         let Some(balance) = &mut self.shares.balance else { return };
-        let (step, ranks) = (self.driver.step(), ranks.iter().map(|rank| (rank.samples, rank.compute_seconds)));
+        let step = self.driver.step();
         if balance.observe(step, ranks) && self.comm.rank() == 0 {
             tracing::info!("samples by rank from step {}: {:?}", step + 1, balance.shares());
+        }
+    }
+
+    /// Ends a step without an exchange. Until the ranks' speeds are known, ranks agree on them in a header, so that not a whole period is at the
+    /// speed of the slowest rank.
+    pub(super) fn end_local_step<M: Module>(&mut self, module: &M) -> Result<(), Error> {
+        let WeightedMean { samples, .. } = std::mem::take(&mut self.loss);
+        self.shares.local_samples = self.shares.local_samples.saturating_add(samples.unwrap_or(1));
+        let is_due = self.shares.balance.as_ref().is_some_and(|balance| !balance.has_looked());
+        if !is_due || !self.is_settled() {
+            return Ok(());
+        }
+        let begin = self.comm.now();
+        let samples = WeightedMean { samples, ..WeightedMean::default() };
+        let header = Header { learning_rate: None, stop: StopFlags::NONE, ..self.header_of(&samples, None) };
+        let agreed = self.driver.agree_on_speeds(header, &mut self.comm);
+        self.last_end = self.comm.now();
+        (self.report.wait_seconds, self.report.clock) = (self.last_end - begin, self.last_end);
+        match agreed {
+            Ok(ranks) => {
+                self.observe(ranks.iter().map(|rank| (rank.samples, rank.compute_seconds)));
+                Ok(())
+            }
+            // If a rank was lost, the next world has been formed; the step itself is complete.
+            Err(error) => self.exchange_again(module, error).map(drop),
         }
     }
 
@@ -76,8 +117,14 @@ impl Synchronizer {
         self.shares.balance.as_ref().map_or(Vec::new(), Balance::to_numbers)
     }
 
-    /// Loads the state of the shares, unless it is that of another world.
-    pub(crate) fn load_shares(&mut self, numbers: &[f64]) {
+    /// This rank's samples in the steps since the last exchange.
+    pub(crate) fn local_samples(&self) -> u64 {
+        self.shares.local_samples
+    }
+
+    /// Loads the samples since the last exchange, and the state of the shares unless it is that of another world.
+    pub(crate) fn load_shares(&mut self, numbers: &[f64], local_samples: u64) {
+        self.shares.local_samples = local_samples;
         if let Some(saved) = self.shares.balance.as_ref().and_then(|balance| balance.from_numbers(numbers)) {
             self.shares.balance = Some(saved);
         }

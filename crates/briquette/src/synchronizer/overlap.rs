@@ -215,7 +215,7 @@ impl Synchronizer {
         self.driver.commit_early(&arrived, flat, present, &mut self.comm);
         let EarlyExchange { late, header, .. } = arrived;
         self.start.header_seconds = header.seconds.min(waited);
-        self.observe_speeds(&late.ranks);
+        self.observe_speeds(&late.ranks, Plan::GRADIENTS);
         self.report_exchange(late.agreed_step, late.stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
         self.report.arrivals = self.overlap.arrived.drain(..).map(lead).collect();

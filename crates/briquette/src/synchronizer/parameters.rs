@@ -31,7 +31,10 @@ impl Synchronizer {
             self.rebroadcast(module)?
         } else {
             self.skip_exchange();
-            module
+            match self.end_local_step(&module) {
+                Ok(()) => module,
+                Err(error) => return Err((module, error)),
+            }
         };
         self.keep_forward();
         self.tally.add(&self.report);

@@ -29,7 +29,8 @@ impl Synchronizer {
     }
 
     /// Records the number of samples in this rank's gradient, which is the rank's weight. Several calls before one step add up. A
-    /// rank whose data has ended records 0 and still steps. Without a call, all ranks have equal weights. If a rank records more
+    /// rank whose data has ended records 0 and still steps. An exchange after local steps weighs a rank by its samples in all of
+    /// them. Without a call, all ranks have equal weights. If a rank records more
     /// than [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES), the step fails on every rank.
     pub fn record_samples(&mut self, samples: usize) {
         let sum = self.loss.samples.get_or_insert(0);
@@ -46,7 +47,10 @@ impl Synchronizer {
 
     /// Returns the step header with the values recorded since the last one, and clears them.
     pub(super) fn header(&mut self, bad_slot: Option<u32>, plan: Plan) -> Header {
-        let loss = std::mem::take(&mut self.loss);
+        let mut loss = std::mem::take(&mut self.loss);
+        if plan.parameters && !plan.gradients {
+            loss.samples = loss.samples.map(|samples| samples.saturating_add(self.shares.local_samples));
+        }
         let validation_loss = if plan.agrees == Agrees::World { self.validation_loss.take() } else { None };
         Header { bad_slot, digest: self.digest.take(), ..self.header_of(&loss, validation_loss) }
     }

@@ -6,7 +6,6 @@ use briquette_core::reduce::{AgreedStep, LastExchange};
 use briquette_core::sync::StopFlags;
 
 use super::Synchronizer;
-use super::recorded::WeightedMean;
 use crate::error::Error;
 use crate::step_report::StepReport;
 
@@ -38,7 +37,6 @@ impl Synchronizer {
             ..StepReport::default()
         };
         self.last_end = now;
-        self.loss = WeightedMean::default();
     }
 
     /// Begins a step: marks this rank as computing, for its errors and panics.
