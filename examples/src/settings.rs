@@ -171,6 +171,9 @@ flags! {
     /// Samples of a rank in a step: off for --batch, auto for a share of all ranks' batches by its measured speed, so that all ranks end
     /// together
     balance: BalanceSpec,
+    /// In an elastic world whose number of ranks has changed: batch for a --batch of each rank as before, rate to scale --lr with the number of
+    /// ranks as well, step for as many samples in a step as before
+    resize: ResizeSpec,
     /// Split the data unevenly over ranks by class: concentration of a Dirichlet distribution, smaller is more uneven
     non_iid: f64,
     /// Directory for config.toml, metrics.jsonl, summary.json and checkpoints
@@ -254,6 +257,18 @@ pub enum BalanceSpec {
     Off,
     /// A share of all ranks' batches by the rank's speed.
     Auto,
+}
+
+/// Constant quantity in an elastic world of another size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResizeSpec {
+    /// The batch of a rank, and the learning rate.
+    Batch,
+    /// The batch of a rank, and the learning rate per rank.
+    Rate,
+    /// The samples of a step.
+    Step,
 }
 
 /// Image augmentation.

@@ -34,6 +34,8 @@ pub struct Shards {
     samples: usize,
     world: usize,
     batch: usize,
+    /// The samples of a step, if they do not follow from batch and ranks.
+    step: Option<usize>,
     /// The samples of each rank, if ranks keep their own samples.
     own: Option<Vec<Vec<usize>>>,
 }
@@ -50,7 +52,31 @@ impl Shards {
             let (why, instead) = ("every rank needs a sample", format!("use at most {samples} ranks or more data"));
             return Err(ConfigError::conflict(world_of(world), format!("{samples} samples"), why, instead));
         }
-        Ok(Self { samples, world, batch, own: None })
+        Ok(Self { samples, world, batch, step: None, own: None })
+    }
+
+    /// Divides `samples` samples of every step among the ranks, as evenly as possible, whatever the batch: for elastic worlds in which a step
+    /// does not change with the number of ranks.
+    ///
+    /// ```
+    /// use briquette_core::{Key, shards::Shards};
+    ///
+    /// // A world of four ranks with batches of 8 has lost one.
+    /// let plan = Shards::new(100, 3, 8)?.with_step(32)?.epoch(Key::new(42), 0);
+    /// assert_eq!((plan.steps(), plan.counts(0)), (4, vec![11, 11, 10]));
+    /// # Ok::<_, briquette_core::error::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] for no samples, or if ranks keep their own samples.
+    pub fn with_step(mut self, samples: usize) -> Result<Self, ConfigError> {
+        ConfigError::unless(samples > 0, "samples of a step", "at least 1", samples)?;
+        if self.own.is_some() {
+            let (why, instead) = ("each rank takes its batch of its own samples", "share all samples");
+            return Err(ConfigError::conflict("a number of samples per step", "samples that ranks keep", why, instead));
+        }
+        self.step = Some(samples);
+        Ok(self)
     }
 
     /// Assigns fixed samples to each rank for the whole run: a list of sample numbers for every rank, in rank order.
@@ -137,7 +163,7 @@ impl Shards {
     }
 
     fn shared(&self, order: Vec<usize>) -> EpochPlan {
-        let global = self.world.saturating_mul(self.batch);
+        let global = self.step.unwrap_or_else(|| self.world.saturating_mul(self.batch));
         let mut slices = Vec::new();
         for start in (0..order.len()).step_by(global) {
             let here = global.min(order.len() - start);

@@ -4,6 +4,26 @@ use briquette::core::Key;
 use briquette::core::error::ConfigError;
 use briquette_datasets::{EpochPlan, Shards};
 
+use crate::settings::{ResizeSpec, Settings};
+
+/// Samples of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum StepSize {
+    /// This many of each rank.
+    OfARank(usize),
+    /// This many of all ranks together.
+    OfAll(usize),
+}
+
+impl StepSize {
+    pub(super) fn of(settings: &Settings) -> StepSize {
+        match settings.resize {
+            Some(ResizeSpec::Step) => StepSize::OfAll(settings.ranks.saturating_mul(settings.batch)),
+            _ => StepSize::OfARank(settings.batch),
+        }
+    }
+}
+
 /// Deal of the samples of an epoch to the ranks of the current world.
 ///
 /// The *position* of a run counts the steps of its current world's size since its beginning. The steps of an epoch that began in a larger
@@ -14,7 +34,7 @@ pub(super) struct Deal {
     /// This rank in that world.
     pub(super) rank: usize,
     world: usize,
-    batch: usize,
+    size: StepSize,
     pub(super) steps_per_epoch: u64,
     /// An epoch that began in a world of another size, and the number of its samples that had been seen when this world began.
     pub(super) began: Option<(u64, usize)>,
@@ -22,26 +42,37 @@ pub(super) struct Deal {
 
 impl Deal {
     /// Deals to a world in which an epoch has `steps_per_epoch` steps (updates, if there is a server).
-    pub(super) fn new(shards: Shards, batch: usize, steps_per_epoch: u64, rank: usize) -> Deal {
-        Deal { rank, world: shards.world(), shards, batch, steps_per_epoch, began: None }
+    pub(super) fn new(shards: Shards, size: StepSize, steps_per_epoch: u64, rank: usize) -> Deal {
+        Deal { rank, world: shards.world(), shards, size, steps_per_epoch, began: None }
     }
 
     /// Returns how a running world deals its samples, for a member with this rank and world.
     pub(super) fn of_running(
         samples: usize,
         (rank, world): (usize, usize),
-        batch: usize,
+        size: StepSize,
         began: Option<(u64, usize)>,
         key: Key,
     ) -> Result<Deal, ConfigError> {
-        let shards = Shards::new(samples, world, batch)?;
+        let shards = match size {
+            StepSize::OfARank(batch) => Shards::new(samples, world, batch)?,
+            StepSize::OfAll(step) => Shards::new(samples, world, step.div_ceil(world))?.with_step(step)?,
+        };
         let steps_per_epoch = shards.epoch(key, 0).steps() as u64;
-        Ok(Deal { began, ..Deal::new(shards, batch, steps_per_epoch, rank) })
+        Ok(Deal { began, ..Deal::new(shards, size, steps_per_epoch, rank) })
     }
 
     /// Returns the samples of a step, over all ranks.
     pub(super) fn samples_of_a_step(&self) -> u64 {
-        (self.world as u64).saturating_mul(self.batch as u64)
+        match self.size {
+            StepSize::OfARank(batch) => (self.world as u64).saturating_mul(batch as u64),
+            StepSize::OfAll(step) => step as u64,
+        }
+    }
+
+    /// Returns the number of ranks to which samples are dealt.
+    pub(super) fn world(&self) -> usize {
+        self.world
     }
 
     /// Returns the steps of an epoch that are made by this world.
@@ -78,7 +109,7 @@ impl Deal {
         let skipped = self.steps_per_epoch - self.plan(key, epoch)?.steps() as u64;
         let seen = (done - skipped).saturating_mul(self.samples_of_a_step()) as usize;
         let seen = before.saturating_add(seen).min(samples);
-        *self = Deal::of_running(samples, place, self.batch, Some((epoch, seen)), key)?;
+        *self = Deal::of_running(samples, place, self.size, Some((epoch, seen)), key)?;
         let left = self.plan(key, epoch)?.steps() as u64;
         Ok((epoch + 1) * self.steps_per_epoch - left)
     }
@@ -91,7 +122,7 @@ mod tests {
     use super::*;
 
     fn deal(samples: usize, world: usize, key: Key) -> Deal {
-        Deal::of_running(samples, (0, world), 8, None, key).unwrap()
+        Deal::of_running(samples, (0, world), StepSize::OfARank(8), None, key).unwrap()
     }
 
     /// 100 samples: 4 ranks make one step of 32, 3 ranks one of 24, and 2 ranks deal the other 44 in three.
@@ -114,6 +145,26 @@ mod tests {
         assert_eq!((seen.len(), seen.iter().collect::<BTreeSet<_>>().len()), (100, 100));
         // The next epoch is whole.
         assert_eq!(deal.plan(key, 2).unwrap().steps() as u64, deal.steps_per_epoch);
+    }
+
+    /// The steps of an epoch are those of the first world: 32 samples each, in 3 ranks as 11, 11 and 10.
+    #[test]
+    fn steps_of_constant_size_are_divided_among_the_ranks() {
+        let key = Key::new(7);
+        let mut deal = Deal::of_running(100, (0, 4), StepSize::OfAll(32), None, key).unwrap();
+        let whole = deal.plan(key, 0).unwrap();
+        let position = deal.change((0, 3), 1, key).unwrap();
+        let plan = deal.plan(key, 0).unwrap();
+        assert_eq!((position, deal.steps_per_epoch, deal.samples_of_a_step()), (1, 4, 32));
+        let sizes = |plan: &EpochPlan, step: usize, world| {
+            (0..world).map(|rank| plan.indices(step, rank).len()).collect::<Vec<_>>()
+        };
+        let first = deal.step(&plan, 1);
+        assert_eq!([sizes(&whole, 1, 4), sizes(&plan, first, 3)], [vec![8; 4], vec![11, 11, 10]]);
+        let samples = |plan: &EpochPlan, step: usize, world| {
+            (0..world).flat_map(|rank| plan.indices(step, rank).to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(samples(&whole, 1, 4), samples(&plan, first, 3));
     }
 
     /// A world that grows and shrinks again without a step is where it was: 16 of 120 samples are seen.

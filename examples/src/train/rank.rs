@@ -20,6 +20,7 @@ use super::deal::Deal;
 use super::position::Position;
 use crate::directory::Start;
 use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
+use crate::settings::ResizeSpec;
 use crate::task::{Place, Score, Task};
 
 pub(super) fn model<M>(model: &Option<M>) -> Result<&M> {
@@ -162,7 +163,11 @@ impl<T: Task> Rank<'_, T> {
             Some(steps) => (step, steps),
             None => (position, run.end(0, self.deal.steps_per_epoch)),
         };
-        let lr = run.settings.schedule.at(run.settings.lr, at, total);
+        let peak = match run.settings.resize {
+            Some(ResizeSpec::Rate) => run.settings.lr * self.deal.world() as f64 / run.settings.ranks as f64,
+            _ => run.settings.lr,
+        };
+        let lr = run.settings.schedule.at(peak, at, total);
         self.optim.record_samples(indices.len());
         self.optim.record_learning_rate(lr);
         if !indices.is_empty() {

@@ -13,7 +13,7 @@ use briquette_tcp::Members;
 use burn::tensor::Device;
 
 use super::common::compared;
-use super::deal::Deal;
+use super::deal::{Deal, StepSize};
 use super::elastic::{Handover, receive};
 use super::position::Position;
 use super::rank::Rank;
@@ -90,7 +90,7 @@ impl<T: Task> Run<'_, T> {
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }
-        let deal = Deal::new(self.shards.clone(), settings.batch, self.steps_per_epoch, rank);
+        let deal = Deal::new(self.shards.clone(), StepSize::of(settings), self.steps_per_epoch, rank);
         let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
         (state.totals, state.files) = (totals, files);
         let ended = match server {
@@ -113,7 +113,7 @@ impl<T: Task> Run<'_, T> {
             )));
         }
         let place = (optim.rank(), optim.world());
-        let deal = Deal::of_running(self.shards.samples(), place, settings.batch, began, self.key)?;
+        let deal = Deal::of_running(self.shards.samples(), place, StepSize::of(settings), began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;
         let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
         state.totals.best_test_accuracy = best_test_accuracy;

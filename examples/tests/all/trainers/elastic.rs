@@ -96,6 +96,32 @@ fn lost_ranks_join_the_running_world_again() {
     assert_eq!(steps, (0..steps.len() as u64).collect::<Vec<_>>());
 }
 
+/// One of four ranks with batches of 4 is killed: three ranks share 16 samples of a step, or step at three quarters of the rate.
+#[test]
+fn the_samples_of_a_step_or_the_rate_follow_the_size_of_the_world() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    for (flag, is_constant, rate) in [("batch", false, 0.001), ("rate", false, 0.00075), ("step", true, 0.001)] {
+        let runs = Runs::default();
+        let common = processes(4, 40);
+        let flags =
+            format!("{common} --lr 0.001 --epochs 5000 --schedule constant --reducer dense --resize {flag} --out run");
+        let launch = format!("launch --ranks 4 --elastic 2 -- {CIFAR} {flags}");
+        let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(120));
+        let metrics = runs.path("run/metrics.jsonl");
+        running.wait_until(|| records(&metrics) > 5);
+        kill(children(running.id())[2]);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let steps = runs.metrics("run");
+        assert_eq!([steps[0].lr, steps[39].lr], [0.001, rate], "{flag}");
+        // 64 samples are four steps of 16, or six of 12.
+        assert_eq!(steps[39].epoch == 9, is_constant, "{flag}: epoch {}", steps[39].epoch);
+    }
+}
+
 /// Returns a free port that `more` free ports follow.
 fn free_ports(more: u16) -> u16 {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
