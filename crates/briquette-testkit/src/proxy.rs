@@ -185,12 +185,14 @@ impl Harm {
 }
 
 impl Proxy {
-    /// Starts a relay to `target` on a free port of the loopback interface, without a disturbance.
+    /// Starts a relay to `target` on a free port of the loopback interface, without a disturbance. It has the address of `target` if that is a
+    /// loopback address.
     ///
     /// # Errors
     /// If the system has no free port or thread left.
     pub fn to(target: SocketAddr) -> io::Result<Proxy> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let own = if target.ip().is_loopback() { target.ip() } else { Ipv4Addr::LOCALHOST.into() };
+        let listener = TcpListener::bind((own, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared { target, state: Mutex::default(), changed: Condvar::new() });
         let accepting = {

@@ -181,4 +181,9 @@ fn golden_a_candidate_becomes_the_last_member() {
     assert_eq!(next.generation.members, [1, 2, 3, 9].map(MemberId));
     assert_eq!((next.candidates, next.step, next.commits), (vec![candidate.clone()], 5, false));
     assert_eq!(elect(None).generation.members, [1, 2, 3].map(MemberId));
+    // Of two candidates with one identity, one becomes a member; one with the identity of a member does not.
+    let same = |member| Candidate { member: MemberId(member), address: "elsewhere".to_owned() };
+    let next = elect(Some(vec![same(9), same(2)]));
+    assert_eq!(next.generation.members, [1, 2, 3, 9].map(MemberId));
+    assert_eq!(next.candidates.len(), 1);
 }

@@ -19,17 +19,20 @@ const WORLD: usize = 3;
 /// Longer than any case should take: a case that is not over by then hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) fault: Fault,
     pub(crate) operation: Operation,
     pub(crate) rank: usize,
+    pub(crate) is_elastic: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All ranks finished.
     Survived,
+    /// Every other rank finished.
+    WithoutIt,
     /// Every other rank ended with an error that names the rank, its address and the operation.
     Named,
     /// Some rank ended with an error that does not.
@@ -42,6 +45,7 @@ impl Outcome {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Outcome::Survived => "survived",
+            Outcome::WithoutIt => "the others continue",
             Outcome::Named => "all ranks end, with an error that names it",
             Outcome::Vague => "some rank ends with another error",
             Outcome::Hung => "hung",
@@ -125,7 +129,8 @@ impl Case {
             let listen = (self.rank == 1 && rank == 1).then(|| (here.to_string(), door.address().to_string()));
             let exits = self.fault == Fault::Exit && rank == self.rank;
             let directory = directory.path().to_owned();
-            let told = Told { operation: self.operation, exits, deadline, lost_after, listen, directory };
+            let patience = self.is_elastic.then(|| self.patience());
+            let told = Told { operation: self.operation, exits, deadline, lost_after, listen, directory, patience };
             spawn(&place, &told)
         };
         let set = |harm: Harm| [&way, &door].iter().for_each(|proxy| proxy.set(harm));
@@ -176,6 +181,11 @@ impl Case {
         }
     }
 
+    /// Returns how long survivors wait for a rank that can be reached and does not report.
+    fn patience(self) -> Duration {
+        Duration::from_secs(if self.fault == Fault::StopForEver { 4 } else { 30 })
+    }
+
     fn flip(self) -> Harm {
         let offset = if self.operation == Operation::Rendezvous { 60 } else { 6000 };
         Harm::flip(Direction::ToServer, offset)
@@ -206,6 +216,8 @@ impl Case {
             Outcome::Hung
         } else if codes.iter().all(|code| code.is_some_and(|code| code.success())) {
             Outcome::Survived
+        } else if (0..ranks.len()).all(|rank| rank == self.rank || codes[rank].is_some_and(|code| code.success())) {
+            Outcome::WithoutIt
         } else if (0..ranks.len()).all(|rank| rank == self.rank || errors[rank].is_some_and(|text| self.names(text))) {
             Outcome::Named
         } else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use briquette_core::Session;
 use briquette_core::error::CommError;
+use briquette_core::membership::{Policy, Regroup, Standing, is_loss};
 use briquette_tcp::{Environment, TcpBuilder};
 
 use crate::Operation;
@@ -33,15 +34,18 @@ pub(crate) struct Told {
     pub(crate) lost_after: Duration,
     /// Listening address, and the address to advertise instead.
     pub(crate) listen: Option<(String, String)>,
+    /// In an elastic world, how long survivors wait for a rank that can be reached.
+    pub(crate) patience: Option<Duration>,
 }
 
 impl Told {
     pub(crate) fn to_text(&self) -> String {
-        let Told { directory, operation, exits, deadline, lost_after, listen } = self;
+        let Told { directory, operation, exits, deadline, lost_after, listen, patience } = self;
         let (listen, advertise) = listen.clone().unwrap_or_default();
         let operation = Operation::ALL.iter().position(|o| o == operation).unwrap();
         let (deadline, lost_after) = (deadline.as_millis(), lost_after.as_millis());
-        format!("{};{operation};{exits};{deadline};{lost_after};{listen};{advertise}", directory.display())
+        let patience = patience.map_or(0, |patience| patience.as_millis());
+        format!("{};{operation};{exits};{deadline};{lost_after};{listen};{advertise};{patience}", directory.display())
     }
 
     fn from_text(text: &str) -> Told {
@@ -54,6 +58,7 @@ impl Told {
             deadline: millis(fields[3]),
             lost_after: millis(fields[4]),
             listen: (!fields[5].is_empty()).then(|| (fields[5].to_owned(), fields[6].to_owned())),
+            patience: Some(millis(fields[7])).filter(|patience| !patience.is_zero()),
         }
     }
 }
@@ -80,10 +85,21 @@ pub(crate) fn run(told: &str) {
         });
     }
     fs::write(told.directory.join(format!("{JOINING}{}", place.rank)), "").unwrap();
-    let mut comm = Session::from(builder.join().unwrap_or_else(|error| fail(&error.to_string())));
-    if let Err(error) = work(&mut comm, &told) {
+    let joined = match told.patience {
+        None => builder.join().map(|tcp| (Session::from(tcp), None)),
+        Some(patience) => {
+            let policy = Policy { fewest: 1, patience: patience.as_secs_f64() };
+            builder.join_elastic(policy).map(|(comm, members)| (comm, Some(members)))
+        }
+    };
+    let (mut comm, members) = joined.unwrap_or_else(|error| fail(&error.to_string()));
+    let worked = match members {
+        None => work(&mut comm, &told).map_err(|error| error.to_string()),
+        Some(members) => work_on(&mut comm, members, &told),
+    };
+    if let Err(error) = worked {
         drop(comm);
-        fail(&error.to_string());
+        fail(&error);
     }
 }
 
@@ -94,29 +110,61 @@ fn fail(error: &str) -> ! {
 
 /// Repeats the operation; after the go file appears, forty times more.
 fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
-    let (rank, world) = (comm.rank(), comm.world());
-    let mut more = None;
-    for step in 0.. {
-        comm.begin_step(step);
-        comm.scope().operation = told.operation.name();
-        once(comm, told, step)?;
-        if step == 10 {
-            fs::write(told.directory.join(format!("{RUNNING}{rank}")), "").unwrap();
-        }
-        if told.exits && more.is_some() {
-            exit(9);
-        }
-        if step % 5 == 0 && more.is_none() {
-            let mut seen = [f64::from(told.directory.join(GO).exists())];
-            comm.all_reduce_sum_f64(&mut seen)?;
-            more = (seen[0] == world as f64).then_some(step + 40);
-        }
-        if more == Some(step) {
-            break;
-        }
+    let mut end = None;
+    let mut step = 0;
+    while end.is_none_or(|end| step <= end) {
+        end = repetition(comm, told, step, end)?;
+        step += 1;
         sleep(Duration::from_millis(2));
     }
     Ok(())
+}
+
+/// Does the same in an elastic world: ranks vote on every repetition, and survivors of a lost rank repeat the one that failed.
+fn work_on(comm: &mut Session, mut members: impl Regroup, told: &Told) -> Result<(), String> {
+    let (mut end, mut step) = (None, 0);
+    while end.is_none_or(|end| step <= end) {
+        let (error, in_doubt) = match repetition(comm, told, step, end) {
+            Ok(next) => match comm.barrier() {
+                Ok(()) => {
+                    (end, step) = (next, step + 1);
+                    sleep(Duration::from_millis(2));
+                    continue;
+                }
+                Err(error) => (error, Some(next)),
+            },
+            Err(error) => (error, None),
+        };
+        if !is_loss(&error) {
+            return Err(error.to_string());
+        }
+        let standing = Standing { step, in_doubt: in_doubt.is_some(), is_new: false };
+        let next = members.regroup(standing, false).map_err(|error| error.to_string())?;
+        *comm = next.session;
+        if let (Some(next), true) = (in_doubt, next.commits) {
+            (end, step) = (next, step + 1);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the operation once. Returns the last step, once all ranks have seen the go file.
+fn repetition(comm: &mut Session, told: &Told, step: u64, end: Option<u64>) -> Result<Option<u64>, CommError> {
+    comm.begin_step(step);
+    comm.scope().operation = told.operation.name();
+    once(comm, told, step)?;
+    if step == 10 {
+        fs::write(told.directory.join(format!("{RUNNING}{}", comm.rank())), "").unwrap();
+    }
+    if told.exits && end.is_some() {
+        exit(9);
+    }
+    if !step.is_multiple_of(5) || end.is_some() {
+        return Ok(end);
+    }
+    let mut seen = [f64::from(told.directory.join(GO).exists())];
+    comm.all_reduce_sum_f64(&mut seen)?;
+    Ok((seen[0] == comm.world() as f64).then_some(step + 40))
 }
 
 fn once(comm: &mut Session, told: &Told, step: u64) -> Result<(), CommError> {
