@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use briquette_core::comm::Sender;
+
 use super::Network;
 use super::network::Passage;
 
@@ -59,9 +61,10 @@ enum Doing {
     WaitsForRoomAt(usize),
     /// Waits for the job with this number on this channel.
     WaitsForJob(usize, u64),
-    WaitsForAny(Link, Vec<usize>),
-    /// Has ended a wait for any of several ranks, with a frame of this rank.
-    Receives(usize),
+    /// Waits for a frame of one of these ranks, until this second.
+    WaitsForAny(Link, Vec<usize>, f64),
+    /// Has ended such a wait, with a frame of this rank or without one.
+    Receives(Option<usize>),
 }
 
 /// The state of a rank's link that determines the arrival of frames.
@@ -164,22 +167,22 @@ impl Watch {
         }
     }
 
-    /// Returns the rank among `from` whose frame arrives first on `link`; `None` if the transport has an error to
-    /// report instead.
+    /// Returns the rank among `from` whose frame arrives first on `link`, if one arrives until the second `until`;
+    /// [`Sender::Any`] if the transport has an error to report instead.
     ///
     /// # Errors
     /// The deadline, if it passed without such a frame and without any session beginning or ending a wait.
-    pub(super) fn first_of(&self, from: &[usize], link: Link) -> Result<Option<usize>, Duration> {
+    pub(super) fn first_of(&self, from: &[usize], (link, until): (Link, f64)) -> Result<Sender, Duration> {
         let mut world = self.all.lock();
-        self.wait(&mut world, Doing::WaitsForAny(link, from.to_vec()));
+        self.wait(&mut world, Doing::WaitsForAny(link, from.to_vec(), until));
         loop {
             let first = match world.sessions.get(&self.place) {
-                Some(Doing::Receives(first)) => Some(*first),
+                Some(Doing::Receives(first)) => Some(first.map_or(Sender::Late, Sender::Rank)),
                 _ => None,
             };
             if first.is_some() || world.stopped || world.is_in_vain(self.place, from) {
                 world.set(self.place, Doing::Runs);
-                return Ok(first);
+                return Ok(first.unwrap_or(Sender::Any));
             }
             let before = world.changes;
             let waited = self.all.changed.wait_timeout(world, self.all.deadline);
@@ -277,20 +280,27 @@ impl World {
         from.iter().all(|rank| self.left.contains(rank) && self.first(place, *rank).is_none())
     }
 
-    /// If every session waits, lets the receiver of the earliest receivable frame continue.
+    /// If every session waits, lets the receiver of the earliest receivable frame continue, or the session whose wait ends before it.
     fn grant(&mut self) {
         if self.running > 0 {
             return;
         }
-        let mut earliest: Option<(f64, (usize, usize), usize)> = None;
+        let mut earliest: Option<(f64, (usize, usize), Option<usize>)> = None;
         for (&(channel, rank), doing) in &self.sessions {
-            let Doing::WaitsForAny(link, from) = doing else { continue };
+            let Doing::WaitsForAny(link, from, until) = doing else { continue };
+            let mut offer = |event: (f64, (usize, usize), Option<usize>)| {
+                // A frame that arrives as the wait ends is received.
+                let order = |(at, place, from): (f64, (usize, usize), Option<usize>)| (at, place, from.is_none(), from);
+                if earliest.is_none_or(|earliest| order(event) < order(earliest)) {
+                    earliest = Some(event);
+                }
+            };
+            if until.is_finite() {
+                offer((*until, (rank, channel), None));
+            }
             for &from in from {
                 let Some(Flight { departure, bytes }) = self.first((channel, rank), from) else { continue };
-                let frame = (link.arrival(from, bytes, departure).0, (rank, channel), from);
-                if earliest.is_none_or(|earliest| frame < earliest) {
-                    earliest = Some(frame);
-                }
+                offer((link.arrival(from, bytes, departure).0, (rank, channel), Some(from)));
             }
         }
         if let Some((_, (rank, channel), from)) = earliest {

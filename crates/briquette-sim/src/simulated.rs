@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use briquette_core::comm::{Clock, Local, LocalBuilder, Overdue, Session};
+use briquette_core::comm::{Clock, Local, LocalBuilder, Overdue, Sender, Session};
 
 use super::arrivals::{Link, Started, Watch};
 use super::source::Source;
@@ -269,9 +269,14 @@ impl Simulation {
     }
 
     /// Returns the rank among `from` whose frame arrives first; see [`Watch::first_of`].
-    pub(super) fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
+    pub(super) fn first_of(&mut self, from: &[usize], until: f64) -> Result<Sender, Duration> {
         self.end_turn();
-        self.watch.first_of(from, self.link())
+        let until = until.max(self.clock);
+        let first = self.watch.first_of(from, (self.link(), until))?;
+        if first == Sender::Late {
+            self.clock = until;
+        }
+        Ok(first)
     }
 
     /// Waits for this rank's turn to compute, unless it has it.

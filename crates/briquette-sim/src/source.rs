@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use briquette_core::comm::{JobStart, Overdue, Timeline};
+use briquette_core::comm::{JobStart, Overdue, Sender, Timeline};
 
 use super::Paces;
 use super::simulated::{Job, Simulation};
@@ -137,9 +137,9 @@ impl Timeline for Source {
         self.with_network(|network| network.watch().waits_for(from));
     }
 
-    fn receives_any(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
-        let first = self.with_network(|network| network.first_of(from)).unwrap_or(Ok(None))?;
-        if let (None, [from]) = (first, from) {
+    fn receives_any(&mut self, from: &[usize], until: f64) -> Result<Sender, Duration> {
+        let first = self.with_network(|network| network.first_of(from, until)).unwrap_or(Ok(Sender::Any))?;
+        if let (Sender::Any, [from]) = (first, from) {
             self.receives(*from);
         }
         Ok(first)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use briquette_core::CompressionRatio;
-use briquette_core::comm::{Clock, JobStart, Overdue, Session, Timeline};
+use briquette_core::comm::{Clock, JobStart, Overdue, Sender, Session, Timeline};
 
 use super::recording::{Event, Recorder};
 use super::source::Source;
@@ -134,9 +134,9 @@ impl Timeline for Timed {
         self.inner.receives(from);
     }
 
-    fn receives_any(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
+    fn receives_any(&mut self, from: &[usize], until: f64) -> Result<Sender, Duration> {
         self.note(Event::Unrepeatable);
-        self.inner.receives_any(from)
+        self.inner.receives_any(from, until)
     }
 
     fn received(&mut self, from: usize, bytes: usize, departure: f64) {

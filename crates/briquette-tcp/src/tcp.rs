@@ -1,5 +1,7 @@
 //! TCP transport: the calling thread drives the data sockets.
 
+mod wait;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -145,57 +147,6 @@ impl Tcp {
         self.shared.abort_cause(during).map_or(Ok(()), Err)
     }
 
-    /// Lets every link make progress, and waits for events until `until` if there was nothing to do.
-    fn wait(&mut self, until: Instant, pool: &mut FramePool) -> io::Result<()> {
-        let left = until.saturating_duration_since(Instant::now());
-        match self.poll.poll(&mut self.events, Some(left)) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
-        for event in &self.events {
-            if let Some(Some(link)) = self.links.get_mut(event.token().0) {
-                let broken = event.is_error() || event.is_read_closed();
-                link.wake(event.is_readable() || broken, event.is_writable() || event.is_error());
-            }
-        }
-        self.pump(pool);
-        Ok(())
-    }
-
-    fn pump(&mut self, pool: &mut FramePool) {
-        for link in self.links.iter_mut().flatten() {
-            link.pump(pool);
-        }
-    }
-
-    /// Runs until `done` returns a value. Fails at the deadline, if the link to one of `others` breaks, if all of
-    /// `others` leave, or if any rank stops.
-    fn until<T>(
-        &mut self,
-        others: &[usize],
-        call: &mut Call,
-        mut done: impl FnMut(&mut Tcp, &mut FramePool) -> Option<T>,
-    ) -> Result<T, CommError> {
-        let until = Instant::now() + call.longest(self.deadline);
-        loop {
-            if let Some(error) = self.shared.abort_cause(call.scope) {
-                return Err(error);
-            }
-            if let Some(value) = done(self, &mut call.pool) {
-                return Ok(value);
-            }
-            if let Some((other, end)) = self.end_of(others) {
-                return Err(self.ended(other, end, call));
-            }
-            if Instant::now() >= until {
-                return Err(self.overdue(others, call));
-            }
-            if let Err(error) = self.wait(until, &mut call.pool) {
-                return Err(self.lost(others[0], call.scope, format!("cannot watch its sockets: {error}")));
-            }
-        }
-    }
-
     /// Returns why these ranks send nothing more: the first broken link, or a goodbye if all of them have sent one.
     fn end_of(&self, others: &[usize]) -> Option<(usize, End)> {
         let end = |rank: usize| self.links[rank].as_ref().and_then(Link::end);
@@ -239,16 +190,6 @@ impl Tcp {
             drop(self.commands.send(Command::Stopped));
         }
         self.shared.abort_cause(during).expect("it has just been stopped")
-    }
-
-    /// Returns the next frame from another rank, if one has arrived.
-    fn pop(&mut self, from: usize, pool: &mut FramePool) -> Option<(usize, Tag, Frame)> {
-        let link = self.links[from].as_mut()?;
-        let popped = link.pop().or_else(|| {
-            link.pump_in(pool);
-            link.pop()
-        });
-        popped.map(|(tag, frame)| (from, tag, frame))
     }
 
     fn out_of_step(&mut self, other: usize, during: Scope, tag: Tag) -> CommError {
@@ -317,18 +258,18 @@ impl Transport for Tcp {
     }
 
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
-        self.check(call.scope)?;
-        if from.contains(&self.rank)
-            && let Some(frame) = self.own.pop_front()
-        {
-            return Ok((self.rank, frame));
-        }
-        if from == [self.rank] {
-            return Err(self.overdue(from, call));
-        }
-        let (rank, tag, frame) =
-            self.until(from, call, |comm, pool| from.iter().find_map(|rank| comm.pop(*rank, pool)))?;
-        if tag == Tag::from(call.scope) { Ok((rank, frame)) } else { Err(self.out_of_step(rank, call.scope, tag)) }
+        let received = self.receive(from, None, call)?;
+        received.ok_or_else(|| self.overdue(from, call))
+    }
+
+    fn recv_any_within(
+        &mut self,
+        from: &[usize],
+        longest: Duration,
+        call: &mut Call,
+    ) -> Result<Option<(usize, Frame)>, CommError> {
+        let deadline = call.longest(self.deadline);
+        self.receive(from, Some(Instant::now() + longest.min(deadline)), call)
     }
 
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
 use crate::error::CommError;
@@ -97,6 +98,14 @@ impl Transport for Faulty {
     }
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.count(call.scope)?.recv_any(from, call)
+    }
+    fn recv_any_within(
+        &mut self,
+        from: &[usize],
+        longest: Duration,
+        call: &mut Call,
+    ) -> Result<Option<(usize, Frame)>, CommError> {
+        self.count(call.scope)?.recv_any_within(from, longest, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.inner.as_mut().map_or(Ok(()), |inner| inner.flush(call))

@@ -114,18 +114,17 @@ impl Local {
         Local { rank, channel, world: Arc::clone(world), queues: world.queues(channel), clock }
     }
 
-    /// Waits on `changed` while `waiting` holds, until the deadline, or longer if there is progress.
+    /// Waits on `changed` while `waiting` holds, for at most `longest`, or longer if there is progress.
     fn wait<'a, S>(
         &self,
         mut guard: MutexGuard<'a, S>,
         changed: &Condvar,
         waiting: impl Fn(&mut S) -> bool,
-        call: &mut Call,
+        (call, longest): (&mut Call, Duration),
     ) -> MutexGuard<'a, S> {
         if waiting(&mut guard) {
             call.waits();
         }
-        let longest = call.longest(self.world.deadline);
         loop {
             let before = call.progress();
             let waited = changed.wait_timeout_while(guard, longest, |state| waiting(state));
@@ -259,7 +258,8 @@ impl Transport for Local {
         let full = |queues: &mut Vec<VecDeque<Sent>>| {
             queues[rank].len() >= world.capacity && !world.is_stopped() && !world.has_left(to)
         };
-        let mut queues = self.wait(inbox.lock(), &inbox.room, full, call);
+        let longest = call.longest(world.deadline);
+        let mut queues = self.wait(inbox.lock(), &inbox.room, full, (call, longest));
         if queues[rank].len() >= world.capacity || world.is_stopped() || world.has_left(to) {
             drop(queues);
             return Err(self.in_vain(&[to], call));
@@ -270,21 +270,34 @@ impl Transport for Local {
     }
 
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
+        let received = self.recv_any_within(from, call.longest(self.world.deadline), call)?;
+        received.ok_or_else(|| self.in_vain(from, call))
+    }
+
+    fn recv_any_within(
+        &mut self,
+        from: &[usize],
+        longest: Duration,
+        call: &mut Call,
+    ) -> Result<Option<(usize, Frame)>, CommError> {
         let (world, all) = (Arc::clone(&self.world), Arc::clone(&self.queues));
         let inbox = &all[self.rank];
         let first = |queues: &[VecDeque<Sent>]| from.iter().copied().find(|rank| !queues[*rank].is_empty());
         let empty =
             |queues: &mut Vec<VecDeque<Sent>>| first(queues).is_none() && !world.is_stopped() && !world.have_left(from);
-        let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty, call);
+        let mut queues = self.wait(inbox.lock(), &inbox.arrived, empty, (call, longest));
         let sender = first(&queues).filter(|_| !world.is_stopped());
         let sent = sender.and_then(|rank| Some((rank, queues[rank].pop_front()?)));
         if sender.is_some_and(|rank| queues[rank].len() + 1 == world.capacity) {
             inbox.room.notify_all();
         }
         drop(queues);
-        let (rank, (frame, departure, theirs)) = sent.ok_or_else(|| self.in_vain(from, call))?;
+        let Some((rank, (frame, departure, theirs))) = sent else {
+            let is_over = world.is_stopped() || world.have_left(from);
+            return if is_over { Err(self.in_vain(from, call)) } else { Ok(None) };
+        };
         call.departure = departure;
-        if theirs == call.scope { Ok((rank, frame)) } else { Err(self.out_of_step(rank, theirs, call.scope)) }
+        if theirs == call.scope { Ok(Some((rank, frame))) } else { Err(self.out_of_step(rank, theirs, call.scope)) }
     }
 
     fn abort(&mut self, during: Scope, reason: &str) {

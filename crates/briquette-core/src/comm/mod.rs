@@ -38,7 +38,7 @@ pub use pieces::{BROADCAST_PIECE, PIECE};
 pub use pool::FramePool;
 pub(crate) use ring::{Hop, Hops};
 pub use session::{Session, SessionId, Spent};
-pub use timeline::{JobStart, Overdue, Timeline};
+pub use timeline::{JobStart, Overdue, Sender, Timeline};
 pub use transport::{Call, Transport};
 
 use crate::error::CommError;

@@ -63,9 +63,22 @@ impl Session {
     /// # Panics
     /// If `from` is empty.
     pub fn recv_any_long(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
+        let received = self.recv_any_long_until(from, f64::INFINITY)?;
+        Ok(received.expect("a wait without a limit"))
+    }
+
+    /// Does the same if a message begins to arrive until the second `until` of [`now`](Self::now), as
+    /// [`recv_any_until`](Self::recv_any_until).
+    ///
+    /// # Errors
+    /// As for [`recv_any`](Self::recv_any).
+    ///
+    /// # Panics
+    /// If `from` is empty.
+    pub fn recv_any_long_until(&mut self, from: &[usize], until: f64) -> Result<Option<(usize, Frame)>, CommError> {
         self.timed(|comm| {
-            let (from, first) = comm.recv_any(from)?;
-            comm.recv_rest(from, first).map(|message| (from, message))
+            let Some((from, first)) = comm.recv_any_until(from, until)? else { return Ok(None) };
+            comm.recv_rest(from, first).map(|message| Some((from, message)))
         })
     }
 

@@ -6,14 +6,14 @@ pub use clock::Spent;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::slice;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::background::Background;
 use super::group::Group;
 use super::shared::Share;
-use super::timeline::{Clocked, Timeline};
+use super::timeline::{Clocked, Sender, Timeline};
 use super::{AbortCause, Call, Clock, Frame, FramePool, Scope, Transport};
 use crate::error::CommError;
 use crate::traffic::Traffic;
@@ -200,6 +200,18 @@ impl Session {
     /// # Panics
     /// If `from` is empty.
     pub fn recv_any(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
+        self.recv_any_until(from, f64::INFINITY).map(|received| received.expect("a wait without a limit"))
+    }
+
+    /// Does the same until the second `until` of [`now`](Self::now); returns `None` if no frame has arrived by then. Some transports wait for
+    /// the next frame in any case. Without a clock, it does not wait.
+    ///
+    /// # Errors
+    /// As for [`recv_any`](Self::recv_any).
+    ///
+    /// # Panics
+    /// If `from` is empty.
+    pub fn recv_any_until(&mut self, from: &[usize], until: f64) -> Result<Option<(usize, Frame)>, CommError> {
         assert!(!from.is_empty(), "a frame comes from one of some ranks");
         self.timed(|comm| {
             comm.begin_call(from)?;
@@ -208,17 +220,25 @@ impl Session {
             let next = numbers.iter().position(|(number, _)| *number > comm.last_sender).unwrap_or(0);
             numbers.rotate_left(next);
             let (order, ranks): (Vec<_>, Vec<_>) = numbers.into_iter().unzip();
-            let sender = comm.first_of(&order)?;
-            let (sender, frame) = comm.receive(sender.as_ref().map_or(&order, slice::from_ref))?;
+            let received = match comm.first_of(&order, until)? {
+                Sender::Rank(sender) => Some(comm.receive(&[sender])?),
+                Sender::Any if until == f64::INFINITY => Some(comm.receive(&order)?),
+                Sender::Any => comm.receive_within(&order, until - comm.now())?,
+                Sender::Late => None,
+            };
+            let Some((sender, frame)) = received else {
+                comm.take_turn()?;
+                return Ok(None);
+            };
             comm.last_sender = sender;
             let place = order.iter().position(|number| *number == sender).expect("one of those asked for");
-            Ok((ranks[place], frame))
+            Ok(Some((ranks[place], frame)))
         })
     }
 
-    /// Returns the rank whose frame is received next, if the timeline determines it.
-    fn first_of(&mut self, from: &[usize]) -> Result<Option<usize>, CommError> {
-        self.call.timeline.receives_any(from).or_else(|deadline| {
+    /// Returns the rank whose frame is received next.
+    fn first_of(&mut self, from: &[usize], until: f64) -> Result<Sender, CommError> {
+        self.call.timeline.receives_any(from, until).or_else(|deadline| {
             let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
             self.abort(&error.reason());
             self.keep_failure(Err(error))
@@ -229,6 +249,17 @@ impl Session {
     fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
         let received = self.transport.recv_any(from, &mut self.call);
         let (from, frame) = self.keep_failure(received)?;
+        self.count_received(from, frame)
+    }
+
+    fn receive_within(&mut self, from: &[usize], seconds: f64) -> Result<Option<(usize, Frame)>, CommError> {
+        let longest = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+        let received = self.transport.recv_any_within(from, longest, &mut self.call);
+        let received = self.keep_failure(received)?;
+        received.map(|(from, frame)| self.count_received(from, frame)).transpose()
+    }
+
+    fn count_received(&mut self, from: usize, frame: Frame) -> Result<(usize, Frame), CommError> {
         self.traffic.received += frame.len() as u64;
         self.take_turn()?;
         let departure = self.call.departure;

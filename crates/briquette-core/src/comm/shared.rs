@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::background::Closed;
 use super::{AbortCause, Call, Clock, Frame, Scope, Session, Transport};
@@ -138,6 +139,14 @@ impl Transport for Share {
     }
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError> {
         self.lock().transport.recv_any(from, call)
+    }
+    fn recv_any_within(
+        &mut self,
+        from: &[usize],
+        longest: Duration,
+        call: &mut Call,
+    ) -> Result<Option<(usize, Frame)>, CommError> {
+        self.lock().transport.recv_any_within(from, longest, call)
     }
     fn flush(&mut self, call: &mut Call) -> Result<(), CommError> {
         self.lock().transport.flush(call)

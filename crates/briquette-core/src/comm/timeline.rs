@@ -67,13 +67,13 @@ pub trait Timeline: Any + Send {
     /// Reports that the next frame of rank `from` is about to be received.
     fn receives(&mut self, _from: usize) {}
 
-    /// Reports that the next frame of any of these ranks is about to be received. Returns the sender, or `None` to leave
-    /// the choice to the transport.
+    /// Reports that the next frame of any of these ranks is about to be received, if one arrives until the second `until` (infinity for no
+    /// limit). Returns its sender, if the timeline determines it.
     ///
     /// # Errors
     /// The deadline, if it passed.
-    fn receives_any(&mut self, _from: &[usize]) -> Result<Option<usize>, Duration> {
-        Ok(None)
+    fn receives_any(&mut self, _from: &[usize], _until: f64) -> Result<Sender, Duration> {
+        Ok(Sender::Any)
     }
 
     /// Reports that a frame of `bytes` bytes was received.
@@ -115,6 +115,17 @@ pub trait Timeline: Any + Send {
 
     /// Reports that the session has waited for a job that ended at this second.
     fn finish_job(&mut self, _at: f64) {}
+}
+
+/// Sender of the next frame that a session receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// This rank.
+    Rank(usize),
+    /// The transport finds it.
+    Any,
+    /// No frame arrives in time; the timeline is at the end of the wait.
+    Late,
 }
 
 /// Start of a background job.

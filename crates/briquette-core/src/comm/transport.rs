@@ -43,6 +43,20 @@ pub trait Transport: Send {
     /// to one of them broke.
     fn recv_any(&mut self, from: &[usize], call: &mut Call) -> Result<(usize, Frame), CommError>;
 
+    /// Does the same, and returns `None` if no frame has arrived after `longest`. By default, it waits as long as
+    /// [`recv_any`](Self::recv_any).
+    ///
+    /// # Errors
+    /// As for [`recv_any`](Self::recv_any).
+    fn recv_any_within(
+        &mut self,
+        from: &[usize],
+        _longest: Duration,
+        call: &mut Call,
+    ) -> Result<Option<(usize, Frame)>, CommError> {
+        self.recv_any(from, call).map(Some)
+    }
+
     /// Receives the next frame from rank `from`.
     ///
     /// # Errors

@@ -76,6 +76,7 @@ pub fn serve<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm:
 }
 
 fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: &mut Session) -> Result<(), T::Error> {
+    server.set_now(comm.now());
     let (rank, mut replies) = (comm.rank(), server.begin(until));
     loop {
         let version = server.version();
@@ -90,8 +91,15 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
         }
         *comm.scope() = CONTRIBUTE;
         // No other rank has anything to send. Waiting ranks may have left, and the server does not wait for them.
-        let received = comm.recv_any_long(&computing);
-        let (from, frame) = received.map_err(|error| ReduceError::from(at(error, version)))?;
+        let received = comm.recv_any_long_until(&computing, server.due().unwrap_or(f64::INFINITY));
+        let received = received.map_err(|error| ReduceError::from(at(error, version)))?;
+        server.set_now(comm.now());
+        let step = |x: &mut Vec<f32>, mean: &[f32], version| trainer.step(x, mean, version).map_err(Failed::Trainer);
+        let Some((from, frame)) = received else {
+            replies = server.close(step).map_err(|failed| failed.into_error(rank))?;
+            check_model(server, rank, &replies)?;
+            continue;
+        };
         let wrong = |source| ReduceError::from(AggregateError::Message { rank: from, source });
         let contribution = Contribution::read(&frame, server.model().len()).map_err(wrong)?;
         comm.pool().put(frame);
@@ -100,19 +108,32 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
             server.stop();
         }
         let step = |x: &mut Vec<f32>, mean: &[f32], version| trainer.step(x, mean, version).map_err(Failed::Trainer);
-        replies = server.arrived(worker, contribution, step).map_err(|failed| match failed {
-            Failed::Trainer(error) => error,
-            Failed::Wire(source) => wrong(source).into(),
-        })?;
-        if !replies.is_empty() && !all_finite(server.model()) {
-            return Err(ReduceError::NonFinite { rank, slot: "the server's model".into() }.into());
-        }
+        replies = server.arrived(worker, contribution, step).map_err(|failed| failed.into_error(from))?;
+        check_model(server, rank, &replies)?;
+    }
+}
+
+/// Checks the model after an update.
+fn check_model(server: &Server, rank: usize, replies: &[Reply]) -> Result<(), ReduceError> {
+    match !replies.is_empty() && !all_finite(server.model()) {
+        true => Err(ReduceError::NonFinite { rank, slot: "the server's model".into() }),
+        false => Ok(()),
     }
 }
 
 enum Failed<E> {
     Trainer(E),
     Wire(WireError),
+}
+
+impl<E: From<ReduceError>> Failed<E> {
+    /// Returns the error; `from` is the rank whose message could not be read.
+    fn into_error(self, from: usize) -> E {
+        match self {
+            Failed::Trainer(error) => error,
+            Failed::Wire(source) => ReduceError::from(AggregateError::Message { rank: from, source }).into(),
+        }
+    }
 }
 
 impl<E> From<WireError> for Failed<E> {

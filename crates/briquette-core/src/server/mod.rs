@@ -17,6 +17,7 @@
 //! | `picky` | one gradient | the model has moved little since the version from which it was computed |
 //! | `backup` | `N` of `N + b` gradients | it was computed from the current version |
 //! | `async_local_sgd` | one rank's local steps | always |
+//! | `decoupled_diloco` | local steps of at least `q` ranks, and of those that arrive in a grace window | always |
 //! | `async_lsgd` | one rank's local steps from its own model | always |
 //! | `synthesis` | one gradient difference, or all ranks' full gradients | it belongs to the current epoch and is not too late |
 //! | `qsvrg` | all ranks' gradient differences, or their full gradients | it was computed from the current version |
@@ -134,11 +135,20 @@ pub trait Policy: std::fmt::Debug + Send {
     /// Returns whether a contribution counts.
     fn judge(&self, arrival: &Arrival<'_>) -> Verdict;
 
-    /// Returns how many contributions make the update of this version. A worker whose contribution is part of the update
+    /// Returns how many contributions make the update of this version, at least. A worker whose contribution is part of the update
     /// waits for it.
     fn quorum(&self, _version: u64) -> usize {
         1
     }
+
+    /// Returns how long the server waits for contributions beyond the quorum, in seconds since the last update. It waits for no worker that does not
+    /// compute, and without a clock for none.
+    fn grace(&self) -> f64 {
+        0.0
+    }
+
+    /// Observes the seconds between a worker's assignment and its contribution, which counts.
+    fn observe(&mut self, _seconds: f64) {}
 
     /// Runs when all workers start from the server's model: at the start of a run, and after a pause.
     fn begin(&mut self) {}

@@ -1,4 +1,4 @@
-//! Server state machine, without clock, threads or sockets.
+//! Server state machine, without clock, threads or sockets: contributions and times in, replies out.
 
 use std::sync::Arc;
 
@@ -64,6 +64,8 @@ struct Seat {
     /// The model from which the worker computes.
     model: Arc<Vec<f32>>,
     version: u64,
+    /// The second of its assignment.
+    since: f64,
     doing: Doing,
 }
 
@@ -89,6 +91,9 @@ pub struct Server {
     seats: Vec<Seat>,
     mean: Vec<f32>,
     served: Served,
+    /// Seconds: the current time, and that of the last update.
+    now: f64,
+    updated: f64,
 }
 
 impl Server {
@@ -97,7 +102,19 @@ impl Server {
         let model = Arc::new(model);
         let (before, seats) = (Arc::clone(&model), vec![Seat::default(); workers]);
         let (mean, served) = Default::default();
-        Server { policy, model, before, version: 0, until: 0, seats, mean, served }
+        Server { policy, model, before, version: 0, until: 0, seats, mean, served, now: 0.0, updated: 0.0 }
+    }
+
+    /// Sets the current time, in seconds since a fixed moment. Times must not decrease.
+    pub fn set_now(&mut self, now: f64) {
+        self.now = now;
+    }
+
+    /// Returns the second at which the server makes the next update with what has arrived by then, if there is a quorum: the end of the policy's
+    /// [grace](Policy::grace) window.
+    pub fn due(&self) -> Option<f64> {
+        let (waiting, quorum) = self.waiting();
+        (waiting >= quorum).then(|| self.updated + self.policy.grace().max(0.0))
     }
 
     /// Sets the number of updates made so far, for a resumed run.
@@ -158,6 +175,7 @@ impl Server {
     /// Starts a run until version `until`: returns the first reply to each worker. All workers must be idle.
     pub fn begin(&mut self, until: u64) -> Vec<Reply> {
         self.until = until;
+        self.updated = self.now;
         self.policy.begin();
         (0..self.seats.len()).map(|worker| self.assign(worker, None)).collect()
     }
@@ -199,9 +217,22 @@ impl Server {
         }
         self.served.delays += now - version;
         self.served.longest_delay = self.served.longest_delay.max(now - version);
+        self.policy.observe(self.now - self.seats[worker].since);
         self.seats[worker].doing = Doing::Waits(contribution);
-        let (waiting, quorum) = self.waiting();
-        if waiting < quorum {
+        self.close(step)
+    }
+
+    /// Makes the next update if it is [due](Self::due), or if there is a quorum and no other worker computes. Returns the replies to the workers
+    /// whose contributions are part of it.
+    ///
+    /// # Errors
+    /// As for [`arrived`](Self::arrived).
+    pub fn close<E: From<WireError>>(
+        &mut self,
+        step: impl FnOnce(&mut Vec<f32>, &[f32], u64) -> Result<(), E>,
+    ) -> Result<Vec<Reply>, E> {
+        let Some(due) = self.due() else { return Ok(Vec::new()) };
+        if self.now < due && self.computing().next().is_some() {
             return Ok(Vec::new());
         }
         self.update(step)?;
@@ -252,6 +283,7 @@ impl Server {
             self.before = before;
         }
         self.version += 1;
+        self.updated = self.now;
         Ok(())
     }
 
@@ -270,7 +302,7 @@ impl Server {
         let doing = if task.is_some() { Doing::Computes } else { Doing::Idle };
         let follows = self.policy.update() == Update::Follow && verdict.is_some() && task.is_some();
         let model = if follows { &self.seats[worker].model } else { &self.model };
-        self.seats[worker] = Seat { model: Arc::clone(model), version: self.version, doing };
+        self.seats[worker] = Seat { model: Arc::clone(model), version: self.version, since: self.now, doing };
         Reply { worker, verdict, task }
     }
 

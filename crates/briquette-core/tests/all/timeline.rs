@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use briquette_core::comm::{JobStart, Local, Session, Timeline};
+use briquette_core::comm::{JobStart, Local, Sender, Session, Timeline};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -41,9 +41,9 @@ impl Timeline for Log {
     fn receives(&mut self, from: usize) {
         self.note(format_args!("receives from {from}"));
     }
-    fn receives_any(&mut self, from: &[usize]) -> Result<Option<usize>, Duration> {
-        self.note(format_args!("receives from any of {from:?}"));
-        Ok(None)
+    fn receives_any(&mut self, from: &[usize], until: f64) -> Result<Sender, Duration> {
+        self.note(format_args!("receives from any of {from:?}, until {until}"));
+        Ok(Sender::Any)
     }
     fn received(&mut self, from: usize, bytes: usize, departure: f64) {
         self.note(format_args!("received {bytes} bytes from {from}, departed at {departure}"));
@@ -100,7 +100,7 @@ fn a_session_reports_steps_and_frames_in_order_and_asks_for_machines() {
         "first: sends 5 bytes to 1",
         "second: receives from 0",
         "second: received 3 bytes from 0, departed at 7.5",
-        "second: receives from any of [0]",
+        "second: receives from any of [0], until inf",
         "second: received 5 bytes from 0, departed at 7.5",
     ];
     assert_eq!(taken(&lines), expected);

@@ -3,7 +3,8 @@
 use briquette_core::comm::{Clock, Faulty, Local, LocalBuilder, Session};
 use briquette_sim::{Compute, SessionExt, Simulated};
 use briquette_testkit::suite::{
-    Threads, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them,
+    Running, Threads, a_deadline_error_names_both_ranks, a_limited_wait_ends_without_a_frame,
+    a_wait_for_any_rank_in_vain_names_all_of_them,
 };
 use briquette_testkit::{channel_suite, transport_suite};
 use std::sync::Arc;
@@ -65,4 +66,11 @@ fn deadline_errors_name_both_ranks() {
     a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| impatient(ranks).build()));
     a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| simulated(impatient(ranks), fixed())));
     a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| faulty(impatient(ranks))));
+}
+
+#[test]
+fn limited_waits_end_without_a_frame() {
+    a_limited_wait_ends_without_a_frame(&Threads(|ranks| patient(ranks).clock(Running::start()).build()));
+    a_limited_wait_ends_without_a_frame(&Threads(|ranks| faulty(patient(ranks).clock(Running::start()))));
+    a_limited_wait_ends_without_a_frame(&Threads(|ranks| simulated(patient(ranks), fixed())));
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use briquette_core::Session;
 use briquette_tcp::{Certificates, TcpBuilder, Token, loopback};
 use briquette_testkit::suite::{
-    Threads, a_deadline_error_names_both_ranks, a_wait_for_any_rank_in_vain_names_all_of_them,
+    Running, Threads, a_deadline_error_names_both_ranks, a_limited_wait_ends_without_a_frame,
+    a_wait_for_any_rank_in_vain_names_all_of_them,
 };
 use briquette_testkit::{channel_suite, transport_suite};
 
@@ -33,6 +34,11 @@ fn deadline_errors_name_both_ranks() {
     a_wait_for_any_rank_in_vain_names_all_of_them(&Threads(|ranks| {
         world(ranks, |rank| rank.deadline(Duration::from_millis(100)))
     }));
+}
+
+#[test]
+fn limited_waits_end_without_a_frame() {
+    a_limited_wait_ends_without_a_frame(&Threads(|ranks| world(ranks, |rank| rank.clock(Running::start()))));
 }
 
 #[test]

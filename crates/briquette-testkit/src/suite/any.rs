@@ -1,6 +1,10 @@
 //! Facts about receiving from any of several ranks.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use briquette_core::Session;
+use briquette_core::comm::Clock;
 use briquette_core::error::CommError;
 
 use super::{Launch, all_ok, every_world};
@@ -120,6 +124,43 @@ pub fn an_abort_ends_a_wait_for_any_rank<L: Launch>(launch: &L) {
         let text = "rank 0 stopped the run during thinking at step 3: had enough";
         assert_eq!(result.unwrap_err().to_string(), text);
     });
+}
+
+/// A clock that runs.
+#[derive(Debug)]
+pub struct Running(Instant);
+
+impl Running {
+    /// Starts a clock.
+    pub fn start() -> Arc<Running> {
+        Arc::new(Running(Instant::now()))
+    }
+}
+
+impl Clock for Running {
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}
+
+/// A wait until a second ends without a frame if none arrives, and the next wait receives one.
+///
+/// Needs worlds with a clock, of a transport that limits waits.
+pub fn a_limited_wait_ends_without_a_frame<L: Launch>(launch: &L) {
+    let body = |comm: &mut Session| {
+        if comm.rank() > 0 {
+            comm.recv(0)?;
+            return comm.send(0, vec![2]);
+        }
+        let until = comm.now() + 0.05;
+        assert_eq!(comm.recv_any_until(&[1], until)?, None);
+        assert!(comm.now() > until - 0.01, "{} instead of {until}", comm.now());
+        comm.send(1, vec![1])?;
+        assert_eq!(comm.recv_any_until(&[1], comm.now() + 20.0)?, Some((1, vec![2])));
+        Ok(())
+    };
+    let Some(results) = launch.run(2, body) else { return };
+    results.into_iter().for_each(|(_, result)| result.expect("no rank fails"));
 }
 
 /// A wait for any of several ranks ends at the deadline when none sends, with an error that names them all.

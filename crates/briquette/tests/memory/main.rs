@@ -232,6 +232,7 @@ fn every_driver_holds_after_2200_steps_what_it_held_after_200() {
         "backup:1,spare=1",
         "picky:0.5",
         "async-local-sgd:3",
+        "decoupled-diloco:3",
         "async-lsgd:2",
         "qsvrg:4",
         "synthesis:4,delay=2",
