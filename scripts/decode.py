@@ -82,6 +82,11 @@ def payload(body, kind, n):
             return (table[:, 0] * (1 - share) + table[:, 1] * share).clip(table[:, 0], table[:, 1])
         bit = frombuffer(bytes(codes(rest, n, 1)), "u1")
         return where(bit, -table[:, 0], table[:, 0]) if kind == 7 else where(bit, table[:, 1], table[:, 0])
+    if kind == 16:
+        bits, bucket = struct.unpack_from("<BI", body)
+        size = 4 * (-(-n // bucket) << bits)
+        table = frombuffer(body[5:5 + size], "<f4").reshape(-1, 1 << bits)
+        return table[arange(n) // bucket, frombuffer(bytes(codes(body[5 + size:], n, bits)), "u1")]
     out = zeros(n, "<f4")
     k, r = struct.unpack_from("<IB", body)
     if kind == 14:

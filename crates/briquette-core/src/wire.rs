@@ -72,7 +72,9 @@ impl Message {
                 5 + base + 4 * bucket_count(n, *bucket) + codes
             }
             Payload::Sign { bucket, .. } => 4 + 4 * bucket_count(n, *bucket) + packed_len(n, 1),
-            Payload::TwoLevel { bucket, .. } => 4 + 8 * bucket_count(n, *bucket) + packed_len(n, 1),
+            Payload::Levels { bits, bucket, .. } => {
+                usize::from(*bits > 1) + 4 + (bucket_count(n, *bucket) << (2 + bits)) + packed_len(n, *bits)
+            }
             Payload::Natural { .. } => n + packed_len(n, 1),
             Payload::Affine { block, .. } => 4 + 8 * bucket_count(n, *block) + n,
         }
@@ -179,10 +181,13 @@ impl Message {
                 out.numbers(scales, |v| v.to_le_bytes());
                 out.bytes(signs);
             }
-            Payload::TwoLevel { bucket, levels, bits } => {
+            Payload::Levels { bits, bucket, levels, codes } => {
+                if *bits > 1 {
+                    out.bytes(&[*bits]);
+                }
                 out.bytes(&bucket.to_le_bytes());
-                out.numbers(levels.as_flattened(), |v| v.to_le_bytes());
-                out.bytes(bits);
+                out.numbers(levels, |v| v.to_le_bytes());
+                out.bytes(codes);
             }
             Payload::Affine { block, ranges, codes } => {
                 out.bytes(&block.to_le_bytes());
@@ -267,13 +272,14 @@ fn kind_byte(payload: &Payload) -> u8 {
         Payload::Quantized { grid: Grid::Linear { .. }, coding: Coding::Fixed, .. } => 6,
         Payload::Sign { .. } => 7,
         Payload::Natural { .. } => 8,
-        Payload::TwoLevel { .. } => 9,
+        Payload::Levels { bits: 1, .. } => 9,
         Payload::Affine { .. } => 10,
         Payload::Quantized { grid: Grid::Exponential { .. }, coding: Coding::Fixed, .. } => 11,
         Payload::Quantized { grid: Grid::Linear { .. }, coding: Coding::Elias, .. } => 12,
         Payload::Quantized { grid: Grid::Exponential { .. }, coding: Coding::Elias, .. } => 13,
         Payload::Sparse { values: Values::Coded(_), .. } => 14,
         Payload::Half { kind: HalfKind::F16, .. } => 15,
+        Payload::Levels { .. } => 16,
     }
 }
 

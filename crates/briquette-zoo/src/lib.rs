@@ -14,9 +14,9 @@
 //!
 //! | family | algorithms |
 //! |---|---|
-//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, LSGD, minibatches of rounds, overlap local SGD, Parle, SGP, SlowMo, streaming DiLoCo, two levels |
+//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, LSGD, minibatches of rounds, overlap local SGD, Parle, SGP, SlowMo, SparseLoCo, streaming DiLoCo, two levels |
 //! | [reducers](reduce) | Artemis, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
-//! | [compressors](compress) | adaptive random, biased random, exponential dithering, min-max, 1-bit, Redsync, rounding to powers, SIDCo |
+//! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
 //! | [feedbacks](wrapper) | 1-bit Adam, DIANA, EF21, momentum per rank; attacks |
 //! | [controllers](control) | Accordion, AdaQS, DQ-SGD, GraVAC, L-GreCo |
@@ -74,12 +74,15 @@ fn list() -> Result<Catalogue, ConfigError> {
     Catalogue::of(NAME)
         .with_compressor::<compress::redsync::Redsync>()?
         .with_compressor::<compress::sidco::Sidco>()?
+        .with_compressor::<compress::chunk_top_k::ChunkTopK>()?
         .with_compressor::<compress::biased_random::BiasedRandom>()?
         .with_compressor::<compress::adaptive_random::AdaptiveRandom>()?
         .with_compressor::<compress::exponential_dithering::ExponentialDithering>()?
         .with_compressor::<compress::rounding::Rounding>()?
         .with_compressor::<compress::one_bit::OneBit>()?
+        .with_compressor::<compress::bins::Bins>()?
         .with_strategy::<sync::streaming_diloco::StreamingDiLoCoConfig>()?
+        .with_strategy::<sync::sparse_loco::SparseLoCo>()?
         .with_strategy::<sync::sgp::SgpConfig>()?
         .with_strategy::<sync::slow_mo::SlowMoConfig>()?
         .with_strategy::<sync::bmuf::Bmuf>()?
@@ -120,5 +123,6 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_server::<server::async_local_sgd::AsyncLocalSgd>()?
         .with_server::<server::synthesis::Synthesis>()?
         .with_server::<server::async_lsgd::AsyncLsgd>()?
-        .with_server::<server::qsvrg::Qsvrg>()
+        .with_server::<server::qsvrg::Qsvrg>()?
+        .with_server::<server::decoupled_diloco::DecoupledDiLoCo>()
 }

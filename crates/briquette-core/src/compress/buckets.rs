@@ -73,12 +73,12 @@ pub(super) fn encode<T: Copy + Send + Sync>(
 /// Writes a message with one bit per value, its sign, and the two values that `levels` makes of the sums and the count of each bucket: of
 /// 0, then of 1.
 pub fn write_two_level((x, bucket): (&[f32], u32), levels: impl Fn(Sums, usize) -> [f32; 2] + Sync, out: &mut Message) {
-    let (table, bits) = out.two_level(x.len(), bucket);
-    let (table, bits) = (table.sized(bucket_count(x.len(), bucket)), bits.sized(packed_len(x.len(), 1)));
-    match table {
+    let (table, bits) = out.levels(x.len(), 1, bucket);
+    let (table, bits) = (table.sized(2 * bucket_count(x.len(), bucket)), bits.sized(packed_len(x.len(), 1)));
+    match table.as_chunks_mut().0 {
         // One bucket: its sums and the signs in one pass.
         [both] => *both = levels(signs_and_sums(x, bits, true), x.len()),
-        _ => {
+        table => {
             let table = (table, |x: &[f32]| levels(Sums::of(x), x.len()));
             encode((x, bucket), table, (bits, 1), |segment, bits| pack_signs(segment.x, bits));
         }

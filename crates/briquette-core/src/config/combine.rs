@@ -268,8 +268,12 @@ fn server(Config { strategy, exchange }: &Config, policy: &ServerConfig) -> Resu
             "use reducer dense, or gather with a compressor",
         );
     }
-    let (why, instead) = match exchange.feedback.is::<ErrorFeedbackConfig>() {
+    let residual = exchange.feedback.downcast_ref::<ErrorFeedbackConfig>();
+    let (why, instead) = match residual.is_some() {
         _ if exchange.feedback.is::<NoFeedback>() => return Ok(()),
+        _ if residual.is_some_and(|residual| residual.decay.is_some()) => {
+            ("a worker's residual does not fade", "use feedback error without a decay")
+        }
         true if policy.get().allows_residual() => return Ok(()),
         true => ("it allows workers no memory", "use feedback none, and a compressor without bias such as qsgd:4"),
         false => ("a worker keeps a residual or nothing", "use feedback error or none"),

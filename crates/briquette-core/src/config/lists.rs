@@ -49,7 +49,7 @@ impl Feedback {
 
     /// Error feedback: the residual is added to the next vector.
     pub fn error() -> Self {
-        ErrorFeedbackConfig.into()
+        ErrorFeedbackConfig::default().into()
     }
 
     /// The feedback that depends on the optimizer.

@@ -61,8 +61,14 @@ impl Message {
                 }
             }
             Payload::Sign { bucket, scales, signs } => packed((signs, 1), (*bucket, scales), start, (out, put, Sign)),
-            Payload::TwoLevel { bucket, levels, bits } => {
-                packed((bits, 1), (*bucket, levels), start, (out, put, Either));
+            Payload::Levels { bits, bucket, levels, codes } => {
+                let (codes, bucket, out) = ((&codes[..], *bits), *bucket, (out, put, Chosen));
+                match bits {
+                    1 => packed(codes, (bucket, levels.as_chunks::<2>().0), start, out),
+                    2 => packed(codes, (bucket, levels.as_chunks::<4>().0), start, out),
+                    3 => packed(codes, (bucket, levels.as_chunks::<8>().0), start, out),
+                    _ => packed(codes, (bucket, levels.as_chunks::<16>().0), start, out),
+                }
             }
             Payload::Natural { exponents, signs } => natural(&exponents[range], (signs, start), out, put),
             Payload::Affine { block, ranges, codes } => {
@@ -127,8 +133,6 @@ values! {
     Upper: () in (), bits in [u8; 2] => f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16);
     /// A scale times 1 or −1.
     Sign: scale in f32, bit in u8 => f32::from_bits(scale.to_bits() | u32::from(bit) << 31);
-    /// One of two values.
-    Either: [zero, one] in [f32; 2], bit in u8 => if bit == 0 { zero } else { one };
     /// A value between two ends. A weighted mean, so that no range overflows and both ends are exact. It never exceeds
     /// the ends, because rounding next to the largest number would give infinity.
     Affine: [low, high] in [f32; 2], code in u8 => {
@@ -218,6 +222,17 @@ impl Share for Quotient {
     fn share(&self, level: u8) -> f32 {
         let level = f32::from(level);
         level * self.upper + level * self.lower
+    }
+}
+
+/// One of the values of a bucket.
+#[derive(Clone, Copy)]
+struct Chosen;
+
+impl<const N: usize> Value<[f32; N], u8> for Chosen {
+    #[inline(always)]
+    fn value(&self, levels: [f32; N], code: u8) -> f32 {
+        levels[usize::from(code) % N]
     }
 }
 

@@ -15,8 +15,8 @@ pub(crate) enum Payload {
     Quantized { grid: Grid, coding: Coding, bucket: u32, scales: Vec<f32>, codes: Vec<u8> },
     /// One bit per value, one magnitude per bucket of `bucket` values.
     Sign { bucket: u32, scales: Vec<f32>, signs: Vec<u8> },
-    /// One bit per value, and the values of 0 and 1 per bucket of `bucket` values.
-    TwoLevel { bucket: u32, levels: Vec<[f32; 2]>, bits: Vec<u8> },
+    /// Codes of `bits` bits, bit-packed, and the value of each code per bucket of `bucket` values.
+    Levels { bits: u8, bucket: u32, levels: Vec<f32>, codes: Vec<u8> },
     /// A power of two per value: the exponent field of an `f32`, and the signs bit-packed.
     Natural { exponents: Vec<u8>, signs: Vec<u8> },
     /// 8 bits per value, between the smallest and the largest value of a block of `block` values.
@@ -290,9 +290,18 @@ impl Message {
         storage!(self, len, Payload::Sign { bucket, scales, signs }, fresh, *bucket = size, scales, signs)
     }
 
-    pub(crate) fn two_level(&mut self, len: usize, size: u32) -> (Storage<'_, [f32; 2]>, Storage<'_, u8>) {
-        let fresh = Payload::TwoLevel { bucket: size, levels: Vec::new(), bits: Vec::new() };
-        storage!(self, len, Payload::TwoLevel { bucket, levels, bits }, fresh, *bucket = size, levels, bits)
+    pub(crate) fn levels(&mut self, len: usize, width: u8, size: u32) -> (Storage<'_, f32>, Storage<'_, u8>) {
+        let fresh = Payload::Levels { bits: width, bucket: size, levels: Vec::new(), codes: Vec::new() };
+        let set = (width, size);
+        storage!(
+            self,
+            len,
+            Payload::Levels { bits, bucket, levels, codes },
+            fresh,
+            (*bits, *bucket) = set,
+            levels,
+            codes
+        )
     }
 
     pub(crate) fn natural(&mut self, len: usize) -> (Storage<'_, u8>, Storage<'_, u8>) {

@@ -115,6 +115,41 @@ impl Message {
         })
     }
 
+    /// Writes codes of `bits` bits, each of which means one of the `2^bits` values of its bucket: 4 bytes for each of these. `levels` has those of
+    /// all buckets, one after the other.
+    ///
+    /// ```
+    /// use briquette_core::Message;
+    /// let (mut message, mut out) = (Message::default(), [0.0; 5]);
+    /// message.write_table(2, 5, &[-4.0, -1.0, 0.5, 3.0], &[3, 0, 1, 2, 3])?;
+    /// message.decode_into(&mut out)?;
+    /// assert_eq!((out, message.encoded_len()), ([3.0, -4.0, -1.0, 0.5, 3.0], 17 + 16 + 2));
+    /// # Ok::<(), briquette_core::error::WireError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for `bits` outside of 1 to 4, a bucket of 0 or 2³² values, a number of levels that does not fit, a level that is not
+    /// finite, and a code beyond `2^bits`.
+    pub fn write_table(&mut self, bits: u8, bucket: usize, levels: &[f32], codes: &[u8]) -> Result<(), WireError> {
+        self.written(codes.len(), |message| {
+            if !(1..=4).contains(&bits) {
+                return Err(WireError::Field { what: "bits of a code", value: u64::from(bits) });
+            }
+            let size = size(bucket)?;
+            if levels.len() != bucket_count(codes.len(), size) << bits {
+                return Err(WireError::Field { what: "number of levels", value: levels.len() as u64 });
+            }
+            if let Some(code) = codes.iter().find(|code| **code >> bits > 0) {
+                return Err(WireError::Field { what: "code", value: u64::from(*code) });
+            }
+            levels.iter().try_for_each(|level| finite(*level).map(drop))?;
+            let (stored, packed) = message.levels(codes.len(), bits, size);
+            stored.sized(levels.len()).copy_from_slice(levels);
+            pack(codes, bits, packed.sized(packed_len(codes.len(), bits)));
+            Ok(())
+        })
+    }
+
     fn written(
         &mut self,
         len: usize,

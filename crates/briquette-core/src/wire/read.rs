@@ -97,12 +97,7 @@ impl Message {
                 reader.bytes(["exponents", "exponent"], n, exponents.empty(), |e| e != 0xff)?;
                 reader.packed(n, 1, signs.empty())
             }
-            9 => {
-                let bucket = reader.bucket()?;
-                let (levels, bits) = self.two_level(n, bucket);
-                reader.pairs("levels", bucket_count(n, bucket), levels.empty())?;
-                reader.packed(n, 1, bits.empty())
-            }
+            9 => self.read_levels(reader, n, 1),
             10 => {
                 let block = reader.bucket()?;
                 let (ranges, codes) = self.affine(n, block);
@@ -120,8 +115,20 @@ impl Message {
                 reader.exponents(n.div_ceil(binary16::SCALED), exponents)?;
                 reader.codes(["values", "value"], n, (HEADER + exponents.len(), codes), is_finite_f16)
             }
+            16 => {
+                let bits = reader.u8("bits")?;
+                check("bits", bits, (2..=4).contains(&bits))?;
+                self.read_levels(reader, n, bits)
+            }
             _ => check("kind", kind, false),
         }
+    }
+
+    fn read_levels(&mut self, reader: &mut Reader<'_>, n: usize, bits: u8) -> Result<(), WireError> {
+        let bucket = reader.bucket()?;
+        let (levels, codes) = self.levels(n, bits, bucket);
+        reader.f32s("levels", bucket_count(n, bucket) << bits, levels.empty())?;
+        reader.packed(n, bits, codes.empty())
     }
 
     fn read_quantized(

@@ -15,7 +15,7 @@ fn memory(message: &Message) -> usize {
         }
         Payload::Quantized { scales, codes, .. } => 4 * scales.capacity() + codes.capacity(),
         Payload::Sign { scales, signs, .. } => 4 * scales.capacity() + signs.capacity(),
-        Payload::TwoLevel { levels, bits, .. } => 8 * levels.capacity() + bits.capacity(),
+        Payload::Levels { levels, codes, .. } => 4 * levels.capacity() + codes.capacity(),
         Payload::Affine { ranges, codes, .. } => 8 * ranges.capacity() + codes.capacity(),
         Payload::Natural { exponents, signs } => exponents.capacity() + signs.capacity(),
     }

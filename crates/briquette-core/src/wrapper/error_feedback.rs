@@ -11,6 +11,7 @@
 //! | `p = g + e` | input + `residual` |
 //! | `Δ = C(p)` | `sent` |
 //! | `e ← p − Δ` | the new `residual` |
+//! | `β`, in `p = g + βe` (SparseLoCo) | `decay`, 1 if not set |
 //!
 //! By default the residual is *outside* the learning rate: a coordinate that is sent late is applied with the rate of the step that sends
 //! it. [Inside](ErrorFeedback::inside_learning_rate) the learning rate (the paper's form, `p = γg + e`, `x ← x − Δ`) it keeps the rate `γ`
@@ -19,10 +20,15 @@
 //! same, bit for bit if `γ` is a power of two. At a step with `γ = 0` nothing would be applied, so the residual is unchanged and excluded
 //! from the exchange.
 //!
-//! **Properties.** Outside, conserves: `input + residual_before = sent + residual_after`, bit for bit if the sent values are the vector's
+//! With a decay `β` below 1, what waits fades: a value that has waited for `n` exchanges counts `βⁿ` times. Stale progress of long local periods
+//! then does not reverse later progress.
+//!
+//! **Properties.** Outside, conserves: `input + β·residual_before = sent + residual_after`, bit for bit if the sent values are the vector's
 //! own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
 //! A slot for which no rank has a gradient is [held](crate::seam::Reducer::hold): its residual stays bit-identical.
+//!
+//! **Knobs.** `decay` β in (0, 1], default 1. Outside only.
 //!
 //! **State.** The residual: one vector per rank. During an exchange, the fed vector, and `sent` if the inner reducer cannot subtract its
 //! messages from the fed vector.
@@ -33,7 +39,8 @@
 //! controller inside may [discard the residual](crate::seam::Controller::discards_residual); at that step nothing is conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
-//! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2.
+//! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2. A. Sarfi et al., *Communication Efficient LLM Pre-training with SparseLoCo*, 2025
+//! (arXiv 2508.15706), for the decay.
 //!
 //! ```
 //! use briquette_core::{Key, Layout};
@@ -75,6 +82,7 @@ use crate::{Layout, Session, Slot, stateful};
 pub struct ErrorFeedback<R> {
     inner: R,
     inside: bool,
+    decay: f32,
     /// The residual. The next value is the fed vector until the contribution is known.
     residual: Residual,
     /// The contribution, if the inner reducer cannot subtract its messages.
@@ -86,13 +94,22 @@ impl<R: Reducer> ErrorFeedback<R> {
     /// Creates a wrapper around any reducer that reports its contribution in `sent`.
     pub fn new(inner: R) -> Self {
         let (residual, sent, energies) = (Residual::default(), Vec::new(), FedEnergies::default());
-        ErrorFeedback { inner, inside: false, residual, sent, energies }
+        ErrorFeedback { inner, inside: false, decay: 1.0, residual, sent, energies }
     }
 
     /// Creates a wrapper with the residual inside the learning rate. Rounds must then give the rate, see
     /// [`AgreedStep::learning_rate`](crate::seam::AgreedStep::learning_rate).
     pub fn inside_learning_rate(inner: R) -> Self {
         ErrorFeedback { inside: true, ..ErrorFeedback::new(inner) }
+    }
+
+    /// Multiplies the residual by `decay` at each exchange.
+    ///
+    /// # Errors
+    /// [`ConfigError::Range`] if it is not in (0, 1].
+    pub fn with_decay(self, decay: f32) -> Result<Self, ConfigError> {
+        ErrorFeedbackConfig { decay: Some(decay) }.check()?;
+        Ok(ErrorFeedback { decay, ..self })
     }
 
     /// Returns the inner reducer.
@@ -122,7 +139,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         let sent = (!by_messages).then_some(&mut self.sent[..]);
         let (residual, fed) = self.residual.on_host(len)?;
         // A rate of 0 applies nothing: the residual stays.
-        let weight = if rate == 0.0 { 0.0 } else { 1.0 / rate };
+        let weight = if rate == 0.0 { 0.0 } else { self.decay / rate };
         let (mut energies, mut entered) = (std::mem::take(&mut self.energies.fed), vec![0.0; slots.len()]);
         energies.clear();
         energies.resize(slots.len(), 0.0);
@@ -220,7 +237,7 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let is_whole = input.device().is_some_and(|device| device.is_whole());
-        if is_whole && !self.inside && round.sent.is_none() && self.inner.can_subtract_sent() {
+        if is_whole && !self.inside && self.decay == 1.0 && round.sent.is_none() && self.inner.can_subtract_sent() {
             return self.reduce_on_device(round, input, comm);
         }
         self.reduce_fed(round, input, Delivery::InParts, comm)
@@ -237,14 +254,23 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
     }
 }
 
-/// Settings of [`ErrorFeedback`] outside the learning rate: none.
+/// Settings of [`ErrorFeedback`] outside the learning rate.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
-#[described(name = "error", help = "it is added to the next vector")]
-pub struct ErrorFeedbackConfig;
+#[serde(default, deny_unknown_fields)]
+#[described(
+    name = "error",
+    help = "it is added to the next vector, times DECAY (1)",
+    representatives("error", "error:0.75")
+)]
+pub struct ErrorFeedbackConfig {
+    /// Factor of the residual at each exchange; 1 if absent.
+    #[setting(range = "(0, 1]")]
+    pub decay: Option<f32>,
+}
 
 impl FeedbackSettings for ErrorFeedbackConfig {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        Ok(Box::new(ErrorFeedback::new(inner)))
+        Ok(Box::new(ErrorFeedback::new(inner).with_decay(self.decay.unwrap_or(1.0))?))
     }
 
     fn requirement(&self) -> FeedbackRequirement {

@@ -1,7 +1,7 @@
 //! Laws of elastic worlds.
 
 use crate::representatives;
-use briquette_core::config::Config;
+use briquette_core::config::{Config, Feedback};
 use briquette_core::laws::{self, Setup};
 
 /// Returns the strategies whose worlds may be elastic, in worlds of `world` ranks or more that lose `lost`.
@@ -61,9 +61,10 @@ fn law_11_residuals_of_survivors_keep_their_weight() {
             let feedback = config.exchange.feedback.get();
             // Others change the vector itself, by momentum or by its variance.
             let is_error = matches!(config.exchange.feedback.name(), "error" | "error-inside");
+            let fades = config.exchange.feedback != Feedback::error() && config.exchange.feedback.name() == "error";
             // After an alarm, the loss guard discards the residual.
             let discards = matches!(config.exchange.controller.name(), "loss-guard" | "auto");
-            if is_error && !discards && config.exchange.aggregator.get().is_mean() {
+            if is_error && !fades && !discards && config.exchange.aggregator.get().is_mean() {
                 let setup = Setup::short(&config, world);
                 tried += usize::from(laws::conserves_over_survivors(&setup, (3, feedback.reads_rate()), lost));
             }

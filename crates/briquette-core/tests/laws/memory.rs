@@ -9,6 +9,7 @@ use briquette_core::laws::{Outcome, Setup, gradient, learning_rate, long, same_b
 use briquette_core::reduce::{AgreedStep, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::{State, Stateful};
+use briquette_core::wrapper::error_feedback::ErrorFeedbackConfig;
 use briquette_core::wrapper::{inner_momentum::InnerMomentumConfig, momentum_correction::MomentumCorrectionConfig};
 use briquette_zoo::control::gravac::GraVacConfig;
 use briquette_zoo::wrapper::{one_bit_adam::OneBitAdamConfig, shifted::Diana};
@@ -223,7 +224,8 @@ impl Memory {
             exchange.feedback.downcast_ref().map(|its: &MomentumCorrectionConfig| (its.momentum, its.clip.unwrap()));
         let inner = exchange.feedback.downcast_ref().map(|its: &InnerMomentumConfig| (its.momentum, f64::INFINITY));
         let Some((momentum, clip)) = correction.or(inner) else {
-            return input.iter().enumerate().map(|(i, g)| at(&self.residual, i) + g).collect();
+            let decay = exchange.feedback.downcast_ref().and_then(|its: &ErrorFeedbackConfig| its.decay).unwrap_or(1.0);
+            return input.iter().enumerate().map(|(i, g)| decay * at(&self.residual, i) + g).collect();
         };
         let norm = input.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
         let limit = clip * (world as f64).sqrt();

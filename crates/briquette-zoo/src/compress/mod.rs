@@ -3,15 +3,19 @@
 //! | compressor | error bound | wire ratio | needs error feedback |
 //! |---|---|---|---|
 //! | [`Redsync`](redsync::Redsync) | contractive, δ = n/d for the n sent | as `TopK` for k to 2k, fewer for heavy tails | yes |
+//! | [`ChunkTopK`](chunk_top_k::ChunkTopK) | contractive, δ = the smallest k/n of a chunk | as `TopK` | yes |
 //! | [`Sidco`](sidco::Sidco) | contractive, δ = n/d for the n sent | as `TopK`, ±20 % | yes |
 //! | [`BiasedRandom`](biased_random::BiasedRandom) | contractive in the mean, δ = q | as `TopK` for k ≈ q·d | yes |
 //! | [`AdaptiveRandom`](adaptive_random::AdaptiveRandom) | contractive in the mean, δ = ‖x‖₃³/(‖x‖₁‖x‖₂²) ≥ 1/d | ≈ d/6 | yes |
 //! | [`ExponentialDithering`](exponential_dithering::ExponentialDithering) | unbiased, ω by base, level count and norm | 32/bits | no |
 //! | [`Rounding`](rounding::Rounding) | nearest: contractive, δ = 4b/(b+1)²; random: unbiased, ω = (b+1/b+2)/4 − 1 | 4 | nearest |
+//! | [`Bins`](bins::Bins) | contractive, δ = Σ nⱼmⱼ²/‖x‖₂² | 32/bits | yes |
 //! | [`OneBit`](one_bit::OneBit) | contractive, δ = Σ n±·m±²/‖x‖₂² | 32 | yes |
 
 pub mod adaptive_random;
 pub mod biased_random;
+pub mod bins;
+pub mod chunk_top_k;
 mod exponential;
 pub mod exponential_dithering;
 pub mod one_bit;
@@ -33,6 +37,10 @@ mod tests {
             "round:2:random",
             "topk:100x+minmax:64",
             "redsync:20x",
+            "chunk-topk:64x",
+            "chunk-topk:8x:16+natural",
+            "chunk-topk:64x+bins:3",
+            "bins:2:64,sigmas=3",
             "sidco:20x",
             "biased-random:8x",
             "adaptive-random",
@@ -56,6 +64,8 @@ mod tests {
         crate::install();
         for (text, says) in [
             ("redsync:0", "at most 1"),
+            ("chunk-topk:64x:0", "chunk of chunk-topk must be"),
+            ("bins:5", "bits of bins must be 1 to 4"),
             ("sidco:x", "`ratio`: compression ratio must be a number such as 10 or 10x, got x"),
             ("biased-random:0", "at most 1"),
             ("adaptive-random:1", "it has no settings, got `1`"),

@@ -12,5 +12,6 @@ pub mod parle;
 mod periods;
 pub mod sgp;
 pub mod slow_mo;
+pub mod sparse_loco;
 pub mod streaming_diloco;
 pub mod two_level;

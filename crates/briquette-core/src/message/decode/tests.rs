@@ -45,7 +45,9 @@ fn naive(message: &Message, i: usize) -> f32 {
             negated(share, code >> (bits - 1) == 1) * scales[i / *bucket as usize]
         }
         Payload::Sign { bucket, scales, signs } => negated(scales[i / *bucket as usize], code(signs, 1) == 1),
-        Payload::TwoLevel { bucket, levels, bits } => levels[i / *bucket as usize][usize::from(code(bits, 1))],
+        Payload::Levels { bits, bucket, levels, codes } => {
+            levels[(i / *bucket as usize) << bits | usize::from(code(codes, usize::from(*bits)))]
+        }
         Payload::Natural { exponents, signs } => {
             negated(f32::from_bits(u32::from(exponents[i]) << 23), code(signs, 1) == 1)
         }
@@ -101,7 +103,20 @@ fn edges() -> Vec<Vec<f32>> {
 
 #[test]
 fn every_shape_adds_what_the_naive_decoder_says() {
-    let names = ["dense", "f16", "bf16", "minmax", "minmax:7", "natural", "sign", "sign:3", "one-bit", "one-bit:100"];
+    let names = [
+        "dense",
+        "f16",
+        "bf16",
+        "minmax",
+        "minmax:7",
+        "natural",
+        "sign",
+        "sign:3",
+        "one-bit",
+        "one-bit:100",
+        "bins",
+        "bins:3:100",
+    ];
     let levels = [
         "qsgd:2",
         "qsgd:3:7",

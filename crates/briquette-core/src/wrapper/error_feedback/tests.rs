@@ -162,3 +162,21 @@ fn a_controller_discards_the_residual_on_the_host_and_on_a_device() {
         assert_eq!(fed.residual(), [0.0; 2], "on the device: {is_on_device}; 1 was not sent");
     }
 }
+
+/// Half of `[3, 2]` is sent: 3 twice (2 + 2/2 is no more), then 2 + 3/2.
+#[test]
+fn golden_a_residual_fades() {
+    let mut fed = ErrorFeedback::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)).with_decay(0.5).unwrap();
+    let (layout, agreed_step, mut comm) = (Layout::flat(2), AgreedStep::default(), Local::world(1).remove(0));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let mut average = [0.0; 2];
+        let (key, slots, input) = (Key::new(0), layout.slots(), &[3.0, 2.0]);
+        let round = Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: None };
+        fed.exchange(round, &mut comm).unwrap();
+        seen.push((average, fed.residual()));
+    }
+    assert_eq!(seen, [([3.0, 0.0], vec![0.0, 2.0]), ([3.0, 0.0], vec![0.0, 3.0]), ([0.0, 3.5], vec![3.0, 0.0])]);
+    let refused = ErrorFeedback::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)).with_decay(0.0).unwrap_err();
+    assert!(refused.to_string().contains("decay of error must be in (0, 1]"), "{refused}");
+}

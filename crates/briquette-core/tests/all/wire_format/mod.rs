@@ -89,6 +89,7 @@ fn lengths_follow_the_documented_formulas() {
             "round" => 25 + n,
             "terngrad" => 21 + n.div_ceil(4),
             "one-bit" => 16 + 8 * n.div_ceil(9) + n.div_ceil(8),
+            "bins" => 17 + 32 * n.div_ceil(20) + (3 * n).div_ceil(8),
             "top-k natural" => sparse + 5 + k + k.div_ceil(8),
             "top-k minmax" => sparse + 5 + 4 + 8 * k.div_ceil(256) + k,
             "sign" | "plain-sign" => 16 + 4 + n.div_ceil(8),
