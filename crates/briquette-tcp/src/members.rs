@@ -14,7 +14,8 @@ use std::time::{Duration, Instant as Wall};
 
 use briquette_core::Session;
 use briquette_core::membership::{
-    Action, Election, Event, Generation, MemberId, MembershipError, Message, Next, Policy, Regroup, Regrouped, Standing,
+    Action, EXTENSIONS, Election, Event, Generation, MemberId, MembershipError, Message, Next, Policy, Regroup,
+    Regrouped, Standing,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
@@ -310,7 +311,9 @@ impl Members {
     fn probe(&self, calls: &Talk, member: MemberId) {
         let Some(place) = self.known.iter().position(|(known, _)| *known == member) else { return };
         let (settings, address) = (Arc::clone(&self.calls), self.known[place].1.clone());
-        let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(self.policy.patience));
+        // A coordinator without a quorum extends its patience.
+        let longest = f64::from(1 + EXTENSIONS) * self.policy.patience;
+        let (sender, deadline) = (calls.sender.clone(), Instant::now() + Duration::from_secs_f64(longest));
         tokio::spawn(async move {
             let cause = member::watch(&settings, &address, member, deadline).await;
             drop(sender.send((place, Err(cause))));

@@ -36,7 +36,12 @@ pub enum Message {
     Announce(Next),
     /// To a member that reported: it is not in the sender's generation.
     Refuse(String),
+    /// From the coordinator, to a member that reported: it waits for others, because those that have reported are no quorum.
+    Wait,
 }
+
+/// Number of times that the coordinator waits for another patience, if those that have reported are no quorum.
+pub const EXTENSIONS: u32 = 3;
 
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,8 +107,9 @@ pub struct Election {
     reports: BTreeMap<MemberId, Standing>,
     /// Candidates of this member, and of those who reported, if all of them can hand over their state.
     candidates: Option<Vec<Candidate>>,
-    /// When this phase began.
+    /// When this phase began, or was extended.
     since: f64,
+    extensions: u32,
     announcements: u64,
     actions: VecDeque<Action>,
 }
@@ -126,6 +132,7 @@ impl Election {
             reports: BTreeMap::new(),
             candidates: None,
             since: 0.0,
+            extensions: 0,
             announcements: 0,
             actions: VecDeque::new(),
         }
@@ -191,7 +198,7 @@ impl Election {
 
     /// Reports to the lowest member that may be reached, or leads.
     fn report(&mut self, now: f64) {
-        self.since = now;
+        (self.since, self.extensions) = (now, 0);
         let below = &self.generation.members[..self.rank()];
         match below.iter().find(|member| !self.dead.contains(member)) {
             Some(&to) => {
@@ -221,8 +228,9 @@ impl Election {
                 self.form(next);
             }
             Message::Refuse(reason) if self.phase == Phase::Follows(from) => self.fence(reason),
+            Message::Wait if self.phase == Phase::Follows(from) => self.since = now,
             // Of an earlier attempt.
-            Message::Announce(_) | Message::Refuse(_) => {}
+            Message::Announce(_) | Message::Refuse(_) | Message::Wait => {}
         }
     }
 
@@ -278,12 +286,28 @@ impl Election {
             Phase::Leads => {
                 let above = &self.generation.members[self.rank() + 1..];
                 let known = |member| self.reports.contains_key(member) || self.dead.contains(member);
-                if overdue || above.iter().all(known) {
+                let is_known = above.iter().all(known);
+                if overdue && !is_known && self.extensions < EXTENSIONS && !self.has_quorum() {
+                    self.extend(now);
+                } else if overdue || is_known {
                     self.announce();
                 }
             }
             _ => {}
         }
+    }
+
+    /// Returns whether this member and those that have reported are a quorum.
+    fn has_quorum(&self) -> bool {
+        let living: Vec<MemberId> = self.reports.keys().copied().chain([self.me]).collect();
+        living.len() >= self.policy.fewest && self.formed.is_quorum(&living)
+    }
+
+    /// Waits for another patience: without the members that can be reached and have not reported, this one would end.
+    fn extend(&mut self, now: f64) {
+        (self.since, self.extensions) = (now, self.extensions + 1);
+        let wait = |to: &MemberId| Action::Send { to: *to, message: Message::Wait };
+        self.actions.extend(self.reports.keys().filter(|to| **to != self.me).map(wait));
     }
 
     fn announce(&mut self) {

@@ -28,7 +28,7 @@ mod election;
 mod tests;
 mod threads;
 
-pub use election::{Action, Election, Event, Message};
+pub use election::{Action, EXTENSIONS, Election, Event, Message};
 pub use threads::Threads;
 
 use std::fmt;
@@ -76,8 +76,8 @@ impl Generation {
 pub struct Policy {
     /// Minimum number of members.
     pub fewest: usize,
-    /// Seconds for which a member that can be reached, and says nothing, is waited for. A member that computes notices a loss
-    /// only at its next exchange, so this should exceed the time of a step.
+    /// Seconds for which a member that can be reached, and says nothing, is waited for; up to four times as long if a quorum needs it. A member that
+    /// computes notices a loss only at its next exchange, so this should exceed the time of a step.
     pub patience: f64,
 }
 

@@ -137,6 +137,48 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     );
 }
 
+/// Members 2, 3 and 4 of five compute longer than the patience. The first waits for a quorum, and says so to those that have reported.
+#[test]
+fn golden_a_coordinator_waits_longer_for_a_quorum() {
+    let (all, policy) = (generation(&[1, 2, 3, 4, 5]), Policy { fewest: 1, patience: 1.0 });
+    let begun = || {
+        let mut first = Election::new(MemberId(1), all.clone(), policy);
+        first.begin(Standing::default(), None, 0.0);
+        first.handle(Event::Unreachable { member: MemberId(5), may_have_arrived: false }, 0.1);
+        first
+    };
+    let report = |from: u64| {
+        let (generation, formed) = (all.clone(), all.clone());
+        let message = Message::Report { generation, formed, standing: Standing::default(), candidates: None };
+        Event::Heard { from: MemberId(from), message }
+    };
+    let actions = |election: &mut Election| -> Vec<Action> {
+        std::iter::from_fn(|| election.next_action()).filter(|action| !matches!(action, Action::Probe(_))).collect()
+    };
+    let mut first = begun();
+    first.handle(report(2), 0.5);
+    first.handle(Event::Time, 1.0);
+    assert_eq!(actions(&mut first), [Action::Send { to: MemberId(2), message: Message::Wait }]);
+    assert_eq!(first.due(), Some(2.0));
+    // Three of five are a quorum; the fourth is not waited for beyond this patience.
+    first.handle(report(3), 1.5);
+    first.handle(Event::Time, 2.0);
+    assert!(matches!(actions(&mut first).last(), Some(Action::Form(next)) if next.generation.members.len() == 3));
+    // Without it, the first ends after four patiences.
+    let mut first = begun();
+    for now in [1.0, 2.0, 3.0] {
+        first.handle(Event::Time, now);
+        assert_eq!((actions(&mut first), first.due()), (vec![], Some(now + 1.0)));
+    }
+    first.handle(Event::Time, 4.0);
+    assert!(matches!(&actions(&mut first)[..], [Action::End(MembershipError::Minority { living: 1, .. })]));
+    // A member that receives this does not give the coordinator up.
+    let mut second = Election::new(MemberId(2), all.clone(), policy);
+    second.begin(Standing::default(), None, 0.0);
+    second.handle(Event::Heard { from: MemberId(1), message: Message::Wait }, 1.0);
+    assert_eq!(second.due(), Some(3.0));
+}
+
 /// A new member without state votes once: for the next coordinator if its report cannot have reached the first.
 #[test]
 fn golden_a_new_member_votes_for_one_coordinator() {

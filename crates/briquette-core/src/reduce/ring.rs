@@ -1,7 +1,7 @@
-//! Ring all-reduce with partial sums in 16 or 8 bits.
+//! Ring all-reduce with partial sums in 16, 8 or 4 bits.
 //!
-//! **Why, and when not.** Half or a quarter of the dense ring's bytes *at any world size*, with an error so small that training needs no error
-//! feedback: a compression between dense and sparse. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
+//! **Why, and when not.** A half, a quarter or a seventh of the dense ring's bytes *at any world size*, in 16 and 8 bits with an error so small that
+//! training needs no error feedback: a compression between dense and sparse. In 4 bits, use error feedback or `stochastic`. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
 //! rank adds a rounding error, so the error grows with the world. Sparse messages save far more on a slow network.
 //!
 //! **Method.** The vector is cut into one chunk per rank. Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`.
@@ -25,26 +25,30 @@
 //! | `f16` | the same; a block of 256 values whose largest magnitude is not within 7.6e-6 and 65504 is scaled by a power of two |
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
 //!
+//! | `int4` | groups of 32 values in steps of a seventh of their largest magnitude, which is rounded up to one of 255 shares of that of a block of 256 |
+//!
 //! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index. A rank rounds each value once, so it uses each
 //! index once.
 //!
 //! **On the wire.** In 16 bits, a ring of `d` values sends and receives `2·(W−1)/W·2d` bytes, exactly half of the dense ring's. In a
 //! frame with any scaled block, each block adds one byte (the exponent, before the block's values). In 8 bits: `2·(W−1)/W·d·(1 + 4/256)`
-//! bytes, plus at most 4 bytes a frame. Short vectors take the same number of bytes per value for each other rank.
+//! bytes, plus at most 4 bytes a frame. In 4 bits: `2·(W−1)/W·d·140/256` bytes, 7.3 times less than the dense ring's. Short vectors take the same number of bytes per value for each other rank.
 //!
 //! **Properties.** At each hop the error of a value is at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, for values of at least 6e-5, or in a scaled
-//! block at least `2⁻²⁹` of the block's largest), or half a step of `max|s|/127` of the block (int8, the largest value exact). The error
+//! block at least `2⁻²⁹` of the block's largest), or half a step: of `max|s|/127` of the block (int8, the largest value exact), of
+//! about `max|s|/7` of the group (int4). The error
 //! depends on other ranks' values, so there is no error bound for this rank's vector alone, and EF21 and DIANA are refused. `stochastic` is
 //! unbiased.
 //!
-//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 only), default off: its error has mean zero and twice the energy.
+//! **State.** None. **Knobs.** `format`, default bf16. `stochastic` (int8 and int4), default off: its error has mean zero, and in int8 twice the energy.
 //!
 //! **Deviations.** PyTorch's hooks divide by `W` before they round. This keeps f16 from overflowing, and rounds more small values to
 //! zero. They add in 16 bits if the collective does. Here sums are sent, and blocks beyond the range of f16 are scaled. A sum beyond the
-//! range of `f32` is an [error](ReduceError::Overflow) on every rank.
+//! range of `f32` is an [error](ReduceError::Overflow) on every rank. DynamiQ gives each group a width of its own and correlates the
+//! rounding of different ranks; here all groups have 4 bits, and draws are independent.
 //!
 //! **Reference.** `bf16_compress_hook` and `fp16_compress_hook` of PyTorch's `torch.distributed.algorithms.ddp_comm_hooks`; Horovod's
-//! `Compression.fp16`. Rounding at every hop of a ring is usual in 16-bit collectives; the accounting of `sent` per rank is this crate's.
+//! `Compression.fp16`. *DynamiQ*, 2026 (arXiv 2602.08923), for hierarchical scales (read from its abstract). Rounding at every hop of a ring is usual in 16-bit collectives; the accounting of `sent` per rank is this crate's.
 //!
 //! ```
 //! use briquette_core::{Key, Layout};
@@ -58,6 +62,7 @@
 //! # Ok::<(), briquette_core::error::ReduceError>(())
 //! ```
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::comm::{Hop, Hops, SMALL_ALL_REDUCE, expect_size};
@@ -68,6 +73,7 @@ use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Stateful;
 use crate::{CompressionRatio, Frame, Key, Layout, Session};
 
+mod int4;
 mod wire;
 
 pub use wire::Wire;
@@ -87,6 +93,8 @@ struct Vectors<'a> {
     wire: Wire,
     /// Key for stochastic rounding, if enabled.
     key: Option<Key>,
+    /// Delivered frames that are sent onward as they are, by their first value.
+    onward: BTreeMap<usize, Frame>,
     input: &'a [f32],
     /// Received values: the sum before this rank, then the sum of all.
     average: &'a mut [f32],
@@ -103,6 +111,10 @@ impl Hops for Vectors<'_> {
     }
 
     fn send(&mut self, place: Range<usize>, hop: Hop, frame: &mut Frame) {
+        if let Some(delivered) = self.onward.remove(&place.start).filter(|_| hop == Hop::Onward) {
+            *frame = delivered;
+            return;
+        }
         let (wire, is_scaled) = (self.wire, self.wire == Wire::F16 && self.needs_scales(place.clone(), hop));
         let size = |values| if is_scaled { wire.scaled_bytes(values) } else { wire.bytes(values) };
         frame.clear();
@@ -121,6 +133,9 @@ impl Hops for Vectors<'_> {
     }
 
     fn deliver(&mut self, place: Range<usize>, frame: &[u8]) {
+        if !self.wire.is_stable() {
+            self.onward.insert(place.start, frame.to_vec());
+        }
         self.wire.decode(frame, &mut self.average[place]);
     }
 }
@@ -217,7 +232,8 @@ impl Reducer for Ring {
         let Round { slots, input, average, sent, .. } = round;
         let (rank, world) = (comm.rank(), comm.world());
         let key = self.stochastic.then(|| round.key.purpose("ring").rank(rank));
-        let mut vectors = Vectors { wire: self.wire, key, input, average: &mut *average, sent };
+        let onward = BTreeMap::new();
+        let mut vectors = Vectors { wire: self.wire, key, onward, input, average: &mut *average, sent };
         let exchanged = Exchanged::count(comm, Selection::All, |comm| {
             let reduced = match world == 1 || input.len() <= SMALL_ALL_REDUCE {
                 true => self.gather(vectors, comm),
@@ -244,13 +260,13 @@ impl Reducer for Ring {
 #[serde(default, deny_unknown_fields)]
 #[described(
     name = "ring",
-    help = "an all-reduce of sums in 16 or 8 bits; int8 rounds to nearest, or at random (bf16)",
-    representatives("ring:bf16", "ring:f16", "ring:int8", "ring:int8,stochastic=true"),
+    help = "an all-reduce of sums in 16, 8 or 4 bits; int8 and int4 round to nearest, or at random (bf16)",
+    representatives("ring:bf16", "ring:f16", "ring:int8", "ring:int8,stochastic=true", "ring:int4", "ring:int4,stochastic=true"),
     check = Self::check_rounding
 )]
 pub struct RingConfig {
     /// The number format of partial sums.
-    #[setting(syntax = "bf16|f16|int8")]
+    #[setting(syntax = "bf16|f16|int8|int4")]
     pub format: Wire,
     /// Enables stochastic rounding.
     pub stochastic: bool,
@@ -258,12 +274,12 @@ pub struct RingConfig {
 
 impl RingConfig {
     fn check_rounding(&self) -> Result<(), ConfigError> {
-        if self.stochastic && self.format != Wire::Int8 {
+        if self.stochastic && self.format.bits() == 16 {
             return Err(ConfigError::conflict(
                 "reducer ring in 16 bits",
                 "stochastic rounding",
-                "it rounds at random in 8 bits alone",
-                "use format int8, or omit stochastic",
+                "it rounds at random in 8 and 4 bits alone",
+                "use format int8 or int4, or omit stochastic",
             ));
         }
         Ok(())

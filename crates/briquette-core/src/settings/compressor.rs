@@ -39,6 +39,22 @@ pub struct CompressorConfig {
 }
 
 impl CompressorConfig {
+    /// Creates the settings of a sparsifier whose kept values another compressor encodes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the first is no sparsifier with values in f32, or if the second is one.
+    pub fn coded(sparsifier: CompressorKind, values: CompressorKind) -> Result<Self, ConfigError> {
+        let conflict = |why: &str| Err(ConfigError::text("compressor", format!("{sparsifier}+{values}"), why));
+        match sparsifier.is_sparse() {
+            false => conflict("what stands before the + must be a sparsifier"),
+            true if values.is_sparse() => conflict("what stands behind the + must keep all values"),
+            true if !has_plain_values(&sparsifier) => {
+                conflict("its values are written twice; omit the value type before the +")
+            }
+            true => Ok(CompressorConfig { compressor: sparsifier, values: Some(values) }),
+        }
+    }
+
     /// Returns the compressor. It is the sparsifier if another one encodes the values.
     pub fn compressor(&self) -> &CompressorKind {
         &self.compressor
@@ -140,16 +156,7 @@ impl FromStr for CompressorConfig {
         let Some((sparsifier, values)) = text.split_once('+') else {
             return Ok(text.parse::<CompressorKind>()?.into());
         };
-        let (compressor, values): (CompressorKind, CompressorKind) = (sparsifier.parse()?, values.parse()?);
-        let conflict = |why: &str| Err(ConfigError::text("compressor", text, why));
-        match compressor.is_sparse() {
-            false => conflict("what stands before the + must be a sparsifier"),
-            true if values.is_sparse() => conflict("what stands behind the + must keep all values"),
-            true if !has_plain_values(&compressor) => {
-                conflict("its values are written twice; omit the value type before the +")
-            }
-            true => Ok(CompressorConfig { compressor, values: Some(values) }),
-        }
+        CompressorConfig::coded(sparsifier.parse()?, values.parse()?)
     }
 }
 

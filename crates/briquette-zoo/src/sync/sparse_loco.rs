@@ -44,7 +44,7 @@
 
 use briquette_core::Layout;
 use briquette_core::config::{
-    Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits,
+    CompressorConfig, Described, Exchange, ReducerConfig, Sends, StrategyConfig, StrategySettings, StrategyTraits,
 };
 use briquette_core::error::ConfigError;
 use briquette_core::sync::{
@@ -53,6 +53,8 @@ use briquette_core::sync::{
     rounds::{in_rounds, period_of},
 };
 use briquette_core::wrapper::error_feedback::ErrorFeedbackConfig;
+
+use crate::compress::{bins::Bins, chunk_top_k::ChunkTopK};
 
 /// Settings of SparseLoCo; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
@@ -94,8 +96,8 @@ impl SparseLoCo {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn exchange(&self) -> Result<Exchange, ConfigError> {
         self.check()?;
-        crate::install();
-        let compressor = format!("chunk-topk:{}x+bins:{}", self.ratio, self.bits).parse()?;
+        let chunks = ChunkTopK::new(1.0 / self.ratio, 4096)?.into();
+        let compressor = CompressorConfig::coded(chunks, Bins::new(self.bits)?.into())?;
         let feedback = ErrorFeedbackConfig { decay: Some(self.decay) }.into();
         Ok(Exchange { reducer: ReducerConfig::gather(compressor), feedback, ..Exchange::default() })
     }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::comm::{Local, RING_FRAME, all_reduce_traffic};
+use crate::laws::compress::noise;
 use crate::reduce::dense::Dense;
 use crate::seam::AgreedStep;
 use crate::wrapper::error_feedback::ErrorFeedback;
 
-const FORMATS: [Wire; 3] = [Wire::Bf16, Wire::F16, Wire::Int8];
+const FORMATS: [Wire; 4] = [Wire::Bf16, Wire::F16, Wire::Int8, Wire::Int4];
 
 /// Average, contribution and traffic of each rank in one round, or the error.
 type Reduced = Result<(Vec<f32>, Vec<f32>, crate::Traffic), ReduceError>;
@@ -124,7 +125,7 @@ fn bytes_are_half_of_the_dense_ring_and_a_quarter_with_scales() {
             for (rank, result) in reduce(|| Ring::new(wire), &inputs).into_iter().enumerate() {
                 let traffic = result.unwrap().2;
                 assert_eq!(dense[rank], all_reduce_traffic(len, world, rank));
-                if wire != Wire::Int8 {
+                if matches!(wire, Wire::Bf16 | Wire::F16) {
                     assert_eq!((2 * traffic.sent, 2 * traffic.received), (dense[rank].sent, dense[rank].received));
                     continue;
                 }
@@ -132,11 +133,8 @@ fn bytes_are_half_of_the_dense_ring_and_a_quarter_with_scales() {
                 let skips =
                     |rank: usize, c: usize| usize::from(c != (rank + 1) % world) + usize::from(c != (rank + 2) % world);
                 let bytes = |rank: usize| match len <= SMALL_ALL_REDUCE {
-                    true => (world - 1) * (len + 4 * len.div_ceil(256)),
-                    false => frames(len, world)
-                        .iter()
-                        .map(|(c, f)| skips(rank, *c) * (f.len() + 4 * f.len().div_ceil(256)))
-                        .sum(),
+                    true => (world - 1) * wire.bytes(len),
+                    false => frames(len, world).iter().map(|(c, f)| skips(rank, *c) * wire.bytes(f.len())).sum(),
                 };
                 let previous = (rank + world - 1) % world;
                 assert_eq!(
@@ -184,7 +182,7 @@ fn a_sum_beyond_f32_is_the_same_error_on_every_rank() {
     for len in [8, 3000] {
         let mut inputs = inputs(3, len);
         inputs.iter_mut().for_each(|x| x[len - 1] = f32::MAX / 2.0);
-        for wire in [Wire::Bf16, Wire::F16, Wire::Int8] {
+        for wire in FORMATS {
             for result in reduce(|| Ring::new(wire), &inputs) {
                 assert_eq!(result.unwrap_err(), ReduceError::Overflow { slot: "second".into() }, "{wire:?}");
             }
@@ -242,7 +240,7 @@ fn a_frame_of_another_size_is_an_error_that_names_the_rank() {
 #[test]
 fn rounding_at_random_is_refused_in_sixteen_bits() {
     for format in FORMATS {
-        assert_eq!(RingConfig { format, stochastic: true }.check().is_ok(), format == Wire::Int8);
+        assert_eq!(RingConfig { format, stochastic: true }.check().is_ok(), format.bits() < 16);
     }
     let draws = |key| {
         let mut comm = Local::world(1).remove(0);
@@ -261,4 +259,21 @@ fn rounding_at_random_is_refused_in_sixteen_bits() {
     };
     assert_eq!(draws(Key::new(1)), draws(Key::new(1)));
     assert_ne!(draws(Key::new(1)), draws(Key::new(2)));
+}
+
+/// Error of the average of normal values, relative to its norm, in the formats of 8 and 4 bits: it grows with the number of hops.
+#[test]
+fn the_error_grows_with_the_world_and_stays_small() {
+    let error = |wire: Wire, world: usize| -> f64 {
+        let inputs: Vec<Vec<f32>> = (0..world).map(|rank| noise("gauss", 2048, rank as u64)).collect();
+        let (average, _) = naive(wire, &inputs);
+        let exact = |i: usize| inputs.iter().map(|x| f64::from(x[i])).sum::<f64>() / world as f64;
+        let off: f64 = (0..2048).map(|i| (f64::from(average[i]) - exact(i)).powi(2)).sum();
+        (off / (0..2048).map(|i| exact(i).powi(2)).sum::<f64>()).sqrt()
+    };
+    for (world, [eight, four]) in [(2, [0.02, 0.2]), (8, [0.03, 0.3]), (64, [0.08, 0.8])] {
+        let [of_eight, of_four] = [Wire::Int8, Wire::Int4].map(|wire| error(wire, world));
+        println!("{world}: {of_eight} {of_four}");
+        assert!(of_eight < eight && of_four < four, "{world}: {of_eight} {of_four}");
+    }
 }

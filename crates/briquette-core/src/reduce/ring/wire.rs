@@ -1,5 +1,6 @@
-//! Wire formats of partial sums: 16 bits a value, or 8 bits with one scale per block.
+//! Wire formats of partial sums: 16 bits a value, or 8 or 4 bits with scales per block.
 
+use super::int4;
 use crate::Key;
 use crate::binary16::{self, power, scale_of};
 
@@ -22,6 +23,9 @@ pub enum Wire {
     F16,
     /// 255 evenly spaced numbers between plus and minus the largest magnitude of a block of 256 values; that magnitude is exact.
     Int8,
+    /// 15 evenly spaced numbers between plus and minus the largest magnitude of a group of 32 values, which is rounded up to one of 255 shares of that
+    /// of a block of 256: 4.4 bits.
+    Int4,
 }
 
 impl Wire {
@@ -29,12 +33,14 @@ impl Wire {
     ///
     /// ```
     /// use briquette_core::reduce::ring::Wire;
-    /// assert_eq!([Wire::Bf16, Wire::F16, Wire::Int8].map(|wire| wire.bytes(1000)), [2000, 2000, 1000 + 4 * 4]);
+    /// let bytes = [Wire::Bf16, Wire::F16, Wire::Int8, Wire::Int4].map(|wire| wire.bytes(1000));
+    /// assert_eq!(bytes, [2000, 2000, 1000 + 4 * 4, 500 + 32 + 4 * 4]);
     /// ```
     pub fn bytes(self, values: usize) -> usize {
         match self {
             Wire::Bf16 | Wire::F16 => 2 * values,
             Wire::Int8 => values + 4 * values.div_ceil(SCALED),
+            Wire::Int4 => int4::bytes(values),
         }
     }
 
@@ -59,16 +65,25 @@ impl Wire {
             Wire::Bf16 => "bf16 ring",
             Wire::F16 => "f16 ring",
             Wire::Int8 => "int8 ring",
+            Wire::Int4 => "int4 ring",
         }
     }
 
     pub(super) fn bits(self) -> u8 {
-        if self == Wire::Int8 { 8 } else { 16 }
+        match self {
+            Wire::Bf16 | Wire::F16 => 16,
+            Wire::Int8 => 8,
+            Wire::Int4 => 4,
+        }
     }
 
-    /// Encodes up to [`BLOCK`] values into as many [`bytes`](Self::bytes), or [with scales](Self::scaled_bytes). The 8-bit format rounds
-    /// stochastically if `random` gives a key and the index of the first value. With rounding to nearest, decoding and encoding again gives
-    /// the same bytes.
+    /// Returns whether values that are decoded and encoded again, to nearest, give the same bytes.
+    pub(super) fn is_stable(self) -> bool {
+        self != Wire::Int4
+    }
+
+    /// Encodes up to [`BLOCK`] values into as many [`bytes`](Self::bytes), or [with scales](Self::scaled_bytes). The formats of 8 and 4 bits round
+    /// stochastically if `random` gives a key and the index of the first value.
     pub(super) fn encode(self, values: &[f32], random: Option<(Key, usize)>, bytes: &mut [u8]) {
         match self {
             Wire::Bf16 => to_bf16(values, bytes.as_chunks_mut().0),
@@ -86,12 +101,13 @@ impl Wire {
                     }
                 }
             }
-            Wire::Int8 => {
+            Wire::Int8 | Wire::Int4 => {
                 let mut noise = [HALF; BLOCK];
+                let noise = &mut noise[..values.len()];
                 if let Some((key, place)) = random {
-                    draw(key, place, &mut noise[..values.len()]);
+                    draw(key, place, noise);
                 }
-                to_int8(values, &noise[..values.len()], bytes);
+                if self == Wire::Int8 { to_int8(values, noise, bytes) } else { int4::encode(values, noise, bytes) }
             }
         }
     }
@@ -112,6 +128,7 @@ impl Wire {
                 }
             }
             Wire::Int8 => from_int8(frame, out),
+            Wire::Int4 => int4::decode(frame, out),
         }
     }
 }
