@@ -299,8 +299,8 @@ impl Election {
 
     /// Returns whether this member and those that have reported are a quorum.
     fn has_quorum(&self) -> bool {
-        let living: Vec<MemberId> = self.reports.keys().copied().chain([self.me]).collect();
-        living.len() >= self.policy.fewest && self.formed.is_quorum(&living)
+        let reported: Vec<MemberId> = self.reports.keys().copied().chain([self.me]).collect();
+        reported.len() >= self.policy.fewest && self.formed.is_quorum(&reported)
     }
 
     /// Waits for another patience: without the members that can be reached and have not reported, this one would end.
