@@ -66,6 +66,7 @@
 mod ag_news;
 mod augment;
 mod catalog;
+mod chars;
 mod cifar;
 mod download;
 mod error;
@@ -80,6 +81,7 @@ mod vocabulary;
 
 pub use augment::Augment;
 pub use briquette_core::shards::{EpochPlan, Shards};
+pub use chars::{CHARACTERS, CharBatch, CharSet, Chars};
 pub use download::{Download, Mirror};
 pub use error::DataError;
 pub use image::{CHANNELS, ImageBatch, ImageKind, ImageSet, ImageSource, Images, Normalization, PIXELS, SIDE};

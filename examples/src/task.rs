@@ -5,14 +5,16 @@ use briquette::core::Key;
 use briquette::core::config::Config;
 use briquette::strategy::BuildStrategy;
 use briquette_datasets::{Augment, Download, ImageKind, ImageSet, ImageSource, Images, PIXELS};
-use briquette_datasets::{TextKind, TextSet, TextSource, Texts};
+use briquette_datasets::{CHARACTERS, CharSet, Chars, TextKind, TextSet, TextSource, Texts};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::check_samples;
-use crate::models::{ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind};
+use crate::models::{
+    CharLm, CharLmConfig, ImageModel, ImageModelKind, TextConfig, TextModel, TextModelKind, UnknownModel,
+};
 use crate::record::float;
 use crate::settings::{AugmentSpec, Settings};
 use crate::train::Control;
@@ -185,26 +187,13 @@ impl TextTask {
     /// # Errors
     /// An unknown dataset or model, or files that are not available.
     pub fn load(settings: &Settings, control: &Control) -> Result<TextTask> {
-        let kind = match settings.dataset.as_str() {
-            "ag-news" => TextKind::AgNews,
-            "generated" => TextKind::Generated,
-            other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
-        };
         if settings.augment.is_some() {
             bail!("--augment is for images: omit it");
         }
         let model = settings.model.parse().context("--model")?;
         // About forty words, as text and as numbers.
         check_samples(settings, 500)?;
-        let source = TextSource {
-            dir: settings.data.clone(),
-            train_limit: settings.train_limit,
-            test_limit: settings.test_limit,
-            seed: settings.seed,
-            download: Download { quiet: control.plain, ..Default::default() },
-            ..TextSource::new(kind)
-        };
-        let texts = source.load()?;
+        let texts = text_source(settings, control)?.load()?;
         for note in &texts.notes {
             control.say(format_args!("note: {note}"));
         }
@@ -212,6 +201,22 @@ impl TextTask {
         let config = TextConfig { vocab: texts.vocabulary.size(), classes: texts.classes, ..TextConfig::default() };
         Ok(TextTask { texts, kind: model, config, key: Key::new(settings.seed) })
     }
+}
+
+fn text_source(settings: &Settings, control: &Control) -> Result<TextSource> {
+    let kind = match settings.dataset.as_str() {
+        "ag-news" => TextKind::AgNews,
+        "generated" => TextKind::Generated,
+        other => bail!("unknown --dataset `{other}`; valid are: ag-news, generated"),
+    };
+    Ok(TextSource {
+        dir: settings.data.clone(),
+        train_limit: settings.train_limit,
+        test_limit: settings.test_limit,
+        seed: settings.seed,
+        download: Download { quiet: control.plain, ..Default::default() },
+        ..TextSource::new(kind)
+    })
 }
 
 fn text_batch(set: &TextSet, indices: &[usize], device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
@@ -242,5 +247,77 @@ impl Task for TextTask {
     fn score(&self, model: &TextModel, indices: &[usize], device: &Device) -> Score {
         let (input, labels) = text_batch(&self.texts.test, indices, device);
         score(model.forward(input), labels)
+    }
+}
+
+/// Characters of texts, and a language model.
+#[derive(Debug)]
+pub struct CharTask {
+    /// Data.
+    pub chars: Chars,
+    /// Sizes of the network.
+    pub config: CharLmConfig,
+    /// Key of the run.
+    pub key: Key,
+}
+
+/// Characters of a window.
+const WINDOW: usize = 128;
+
+impl CharTask {
+    /// Loads the dataset and the network of a run's settings.
+    ///
+    /// # Errors
+    /// An unknown dataset or model, or files that are not available.
+    pub fn load(settings: &Settings, control: &Control) -> Result<CharTask> {
+        if settings.augment.is_some() {
+            bail!("--augment is for images: omit it");
+        }
+        if settings.model != "transformer" {
+            let unknown = UnknownModel { name: settings.model.clone(), known: vec!["transformer"] };
+            return Err(unknown).context("--model");
+        }
+        check_samples(settings, 500)?;
+        let source = text_source(settings, control)?;
+        let chars = source.load_chars(WINDOW)?;
+        for note in &chars.notes {
+            control.say(format_args!("note: {note}"));
+        }
+        let (train, test) = (chars.train.len(), chars.test.len());
+        control.say(format_args!("{train} training and {test} test windows of {WINDOW} characters\n"));
+        Ok(CharTask { chars, config: CharLmConfig::new(CHARACTERS, WINDOW), key: Key::new(settings.seed) })
+    }
+}
+
+fn char_batch(set: &CharSet, indices: &[usize], device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+    let batch = set.batch(indices);
+    let inputs = Tensor::from_data(TensorData::new(batch.inputs, [indices.len(), set.length()]), device);
+    (inputs, labels(batch.targets, device))
+}
+
+impl Task for CharTask {
+    type Model = CharLm;
+
+    fn build(&self, device: &Device) -> CharLm {
+        self.config.build(self.key, device)
+    }
+    fn train_labels(&self) -> &[u8] {
+        self.chars.train.labels()
+    }
+    fn test_len(&self) -> usize {
+        self.chars.test.len()
+    }
+    fn fingerprints(&self) -> [String; 2] {
+        [&self.chars.train, &self.chars.test].map(CharSet::fingerprint)
+    }
+    fn loss(&self, model: &CharLm, indices: &[usize], _place: Place, device: &Device) -> Tensor<1> {
+        let (inputs, targets) = char_batch(&self.chars.train, indices, device);
+        mean_loss(model.forward(inputs), targets)
+    }
+    /// Scores every character. The loss is in bits.
+    fn score(&self, model: &CharLm, indices: &[usize], device: &Device) -> Score {
+        let (inputs, targets) = char_batch(&self.chars.test, indices, device);
+        let score = score(model.forward(inputs), targets);
+        Score { loss: score.loss / std::f64::consts::LN_2, ..score }
     }
 }

@@ -13,6 +13,7 @@
 //! | `LstmDirection` | all | `U(-1/√hidden, 1/√hidden)` |
 //! | `Embedding` | weight | `N(0, 1)`; row 0, the padding, is 0 |
 //! | `BatchNorm` | gamma, beta, running mean and variance | left at 1, 0, 0 and 1 |
+//! | `LayerNorm` | gamma, beta | left at 1 and 0 |
 //!
 //! (torchvision's networks use He's normal initialization for convolutions instead; BatchNorm makes either work.)
 
@@ -89,7 +90,7 @@ impl Draw {
         let field = self.path.last()?.as_str();
         let uniform = |fan: usize| Some(Rule::Uniform { bound: 1.0 / (fan as f32).sqrt() });
         match (layer, field) {
-            ("Struct:BatchNorm", _) => Some(Rule::Keep),
+            ("Struct:BatchNorm" | "Struct:LayerNorm", _) => Some(Rule::Keep),
             ("Struct:Embedding", "weight") => Some(Rule::Normal { row: shape[1] }),
             ("Struct:LstmDirection", _) => uniform(shape[shape.len() - 1] / 4),
             ("Struct:Conv2d", "weight") => {

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | [`ImageModelKind`] | `resnet8` … `resnet101`, `vgg11`, `vgg11-slim`, `vgg16` | `[batch, 3, 32, 32]` | [`resnet`], [`vgg`] |
 //! | [`TextModelKind`] | `lstm`, `bilstm` | token ids `[batch, words]`, 0 = padding | [`text`], [`lstm`] |
+//! | [`CharLmConfig`] | `transformer` | codes of characters `[batch, characters]` | [`char_lm`] |
 //!
 //! Every model is built from a [`Key`](briquette::core::Key): equal keys give equal initial weights on every
 //! backend and every rank (see [`init`]).
@@ -18,6 +19,7 @@
 //! # Ok::<(), briquette_examples::models::UnknownModel>(())
 //! ```
 
+pub mod char_lm;
 mod conv_norm;
 mod image;
 pub mod init;
@@ -30,6 +32,7 @@ pub mod vgg;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
+pub use char_lm::{CharLm, CharLmConfig};
 pub use conv_norm::ConvNorm;
 pub use image::{ImageModel, ImageModelKind};
 pub use names::UnknownModel;

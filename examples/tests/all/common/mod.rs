@@ -22,6 +22,8 @@ use tempfile::TempDir;
 pub(crate) const CIFAR: &str = env!("CARGO_BIN_EXE_cifar");
 /// Trainer of texts.
 pub(crate) const AG_NEWS: &str = env!("CARGO_BIN_EXE_ag-news");
+/// The trainer of a language model.
+pub(crate) const CHAR_LM: &str = env!("CARGO_BIN_EXE_char-lm");
 
 /// Time limit of a program; more than ten times its duration on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

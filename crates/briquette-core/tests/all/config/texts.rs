@@ -53,7 +53,7 @@ fn what_cannot_be_says_what_can() {
         (error::<dyn AggregatorSettings>("krum:1,keep=0"), &["keep of krum", "at least 1"]),
         (error::<dyn ReducerSettings>("circle"), &["unknown reducer `circle`", "dense, gather, shared-random-k"]),
         (error::<dyn ReducerSettings>("ring:f32"), &["`ring:f32`", "`format`", "bf16"]),
-        (error::<dyn ReducerSettings>("ring:f16,stochastic=true"), &["8 bits alone", "int8"]),
+        (error::<dyn ReducerSettings>("ring:f16,stochastic=true"), &["8 and 4 bits alone", "int8"]),
         (error::<dyn ReducerSettings>("power-sgd:0"), &["rank of power-sgd", "at least 1", "got 0"]),
         (error::<dyn ReducerSettings>("power-sgd:2,rnk=1"), &["unknown field `rnk`", "`rank`"]),
         (error::<dyn ReducerSettings>("multi-step:0"), &["rounds of multi-step", "1 to 1000"]),

@@ -19,7 +19,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
     bad[9] ^= 1;
     assert!(matches!(decode(&bad), Err(WireError::Checksum { .. })));
     for (content, what, value) in [
-        ("10 00000000", "kind", 16),
+        ("11 00000000", "kind", 17),
         ("00 01000000 0000807f", "value that must be finite", 0x7f80_0000),
         ("01 01000000 007c", "value", 0x7c00),
         ("02 01000000 c0ff", "value", 0xffc0),
@@ -58,6 +58,11 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("0f 01000000 71 0000", "exponent", 0x71),
         ("0f 01000000 81 0000", "exponent", 0x81),
         ("0f 01000000 70 007c", "value", 0x7c00),
+        ("10 01000000 01 01000000 00000000 0000803f 00", "bits", 1),
+        ("10 01000000 05 01000000 00", "bits", 5),
+        ("10 01000000 02 00000000 00", "bucket size", 0),
+        ("10 01000000 02 01000000 0000803f 0000803f 0000807f 0000803f 00", "value that must be finite", 0x7f80_0000),
+        ("10 01000000 02 01000000 0000803f 0000803f 0000803f 0000803f 04", "padding", 1),
     ] {
         assert_eq!(decode(&frame(content)), field(what, value), "{content}");
     }
