@@ -105,16 +105,16 @@ impl Server {
         Server { policy, model, before, version: 0, until: 0, seats, mean, served, now: 0.0, updated: 0.0 }
     }
 
-    /// Sets the current time, in seconds since a fixed moment. Times must not decrease.
+    /// Sets the current time, in seconds since a fixed moment. An earlier time than the current one changes nothing.
     pub fn set_now(&mut self, now: f64) {
-        self.now = now;
+        self.now = self.now.max(now);
     }
 
     /// Returns the second at which the server makes the next update with what has arrived by then, if there is a quorum: the end of the policy's
     /// [grace](Policy::grace) window.
     pub fn due(&self) -> Option<f64> {
-        let (waiting, quorum) = self.waiting();
-        (waiting >= quorum).then(|| self.updated + self.policy.grace().max(0.0))
+        let ((waiting, quorum), grace) = (self.waiting(), self.policy.grace());
+        (waiting >= quorum).then(|| if grace > 0.0 { self.updated + grace } else { self.now })
     }
 
     /// Sets the number of updates made so far, for a resumed run.

@@ -106,8 +106,7 @@ fn the_samples_of_a_step_or_the_rate_follow_the_size_of_the_world() {
     for (flag, is_constant, rate) in [("batch", false, 0.001), ("rate", false, 0.00075), ("step", true, 0.001)] {
         let runs = Runs::default();
         let common = processes(4, 40);
-        let flags =
-            format!("{common} --lr 0.001 --epochs 5000 --schedule constant --reducer dense --resize {flag} --out run");
+        let flags = format!("{common} --lr 0.001 --epochs 5000 --reducer dense --resize {flag} --out run");
         let launch = format!("launch --ranks 4 --elastic 2 -- {CIFAR} {flags}");
         let mut running = runs.start(&launcher, &launch).within(Duration::from_secs(120));
         let metrics = runs.path("run/metrics.jsonl");
