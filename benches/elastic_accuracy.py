@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains elastic worlds with and without lost ranks, and writes benches/results/elastic-accuracy.csv.
 
-    benches/elastic_accuracy.py --data DIR [--programs target/release] [--seeds 3] [--models bilstm,resnet8]
+    benches/elastic_accuracy.py --data DIR [--programs target/release] [--seeds 3] [--models bilstm,resnet8] [--exchanges NAME ...]
 
 Each pair of runs has the same settings and seed, over loopback. In the second run, a random rank is killed every 50 steps and started
 again (`briquette launch --elastic 2 --rejoin`). Rows have the means over the seeds, and of the differences of the pairs.
@@ -46,11 +46,12 @@ def main():
     parser.add_argument("--programs", type=Path, default=ROOT / "target/release")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--exchanges", nargs="*", default=list(EXCHANGES), help="names of the table in this file")
     parser.add_argument("--csv", type=Path, default=ROOT / "benches/results/elastic-accuracy.csv")
     args = parser.parse_args()
     machine = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     for model in args.models.split(","):
-        for exchange, flags in EXCHANGES.items():
+        for exchange, flags in ((name, EXCHANGES[name]) for name in args.exchanges):
             pairs = []
             for seed in range(1, args.seeds + 1):
                 pairs.append([run(args, model, flags, seed, is_disturbed) for is_disturbed in (False, True)])

@@ -121,6 +121,37 @@ fn the_samples_of_a_step_or_the_rate_follow_the_size_of_the_world() {
     }
 }
 
+/// Rank 0 has a directory of its own, as on another machine. When it is killed, the next rank 0 begins a record in its directory, and says which steps
+/// that lacks.
+#[test]
+fn a_new_first_rank_that_does_not_see_the_directory_begins_its_own() {
+    let launcher = launcher();
+    if !Path::new("/proc/self/task").join(std::process::id().to_string()).join("children").exists() {
+        return println!("skipped: this system does not list a process's children");
+    }
+    let runs = Runs::default();
+    fs::create_dir(runs.path("other")).unwrap();
+    let script = format!("#!/bin/sh\n[ \"$RANK\" = 0 ] || cd other\nexec {CIFAR} \"$@\"\n");
+    fs::write(runs.path("rank"), script).unwrap();
+    fs::set_permissions(runs.path("rank"), fs::Permissions::from_mode(0o755)).unwrap();
+    let flags = format!("{} --lr 0.001 --epochs 5000 --checkpoint-every 7 --reducer dense --out run", processes(3, 60));
+    let mut running = runs
+        .start(&launcher, &format!("launch --ranks 3 --elastic 2 -- ./rank {flags}"))
+        .within(Duration::from_secs(120));
+    let metrics = runs.path("run/metrics.jsonl");
+    running.wait_until(|| records(&metrics) > 20);
+    kill(children(running.id())[0]);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(said.contains("metrics.jsonl was missing") && said.contains("steps have no record any more"), "{said}");
+    let steps: Vec<u64> = runs.metrics("other/run").iter().map(|step| step.step).collect();
+    assert!(steps.last() == Some(&59) && steps.windows(2).all(|pair| pair[1] == pair[0] + 1), "{steps:?}");
+    assert!(
+        steps.len() < 60 && runs.path("other/run/summary.json").exists() && !runs.path("run/summary.json").exists()
+    );
+}
+
 /// Returns a free port that `more` free ports follow.
 fn free_ports(more: u16) -> u16 {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
