@@ -68,6 +68,9 @@ impl Settings {
                  --non-iid each rank has its own samples"
             );
         }
+        if self.resize.is_some() && self.server.is_some() {
+            bail!("--resize is for elastic worlds, and a world with a --server is not elastic: omit it");
+        }
         if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
             bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");
         }

@@ -203,8 +203,8 @@ impl Session {
         self.recv_any_until(from, f64::INFINITY).map(|received| received.expect("a wait without a limit"))
     }
 
-    /// Does the same until the second `until` of [`now`](Self::now); returns `None` if no frame has arrived by then. Some transports wait for
-    /// the next frame in any case. Without a clock, it does not wait.
+    /// Does the same until the second `until` of [`now`](Self::now); returns `None` if no frame has arrived by then, or at the transport's timeout. Some
+    /// transports wait for the next frame in any case. If the session's seconds stand still while it waits, the limit counts in real seconds.
     ///
     /// # Errors
     /// As for [`recv_any`](Self::recv_any).

@@ -36,7 +36,7 @@ pub enum Message {
     Announce(Next),
     /// To a member that reported: it is not in the sender's generation.
     Refuse(String),
-    /// From the coordinator, to a member that reported: it waits for others, because those that have reported are no quorum.
+    /// From the coordinator, to a member that reported: it waits for others.
     Wait,
 }
 
@@ -185,7 +185,7 @@ impl Election {
     /// Returns the time at which this member wants [`Event::Time`]; `None` once it is done.
     pub fn due(&self) -> Option<f64> {
         match self.phase {
-            // The coordinator's patience ends first.
+            // The coordinator's patience ends first: it answers a report.
             Phase::Follows(_) => Some(self.since + 2.0 * self.policy.patience),
             Phase::Leads => Some(self.since + self.policy.patience),
             Phase::Done => None,
@@ -260,6 +260,10 @@ impl Election {
         // It may have been out of reach for a moment.
         self.dead.retain(|dead| *dead != from);
         self.reports.insert(from, standing);
+        if self.phase == Phase::Leads {
+            // It may have waited for this member for a while.
+            self.actions.push_back(Action::Send { to: from, message: Message::Wait });
+        }
         self.candidates = self.candidates.take().zip(candidates).map(|(own, theirs)| [own, theirs].concat());
     }
 
@@ -282,6 +286,10 @@ impl Election {
     fn look(&mut self, now: f64) {
         let overdue = self.due().is_some_and(|due| now >= due);
         match self.phase {
+            // Without it, this member would end.
+            Phase::Follows(leader) if overdue && self.extensions < EXTENSIONS && !self.may_go_on_without(leader) => {
+                (self.since, self.extensions) = (now, self.extensions + 1);
+            }
             Phase::Follows(leader) if overdue => self.lose(leader, true, now),
             Phase::Leads => {
                 let above = &self.generation.members[self.rank() + 1..];
@@ -297,10 +305,19 @@ impl Election {
         }
     }
 
-    /// Returns whether this member and those that have reported are a quorum.
+    /// Returns whether this member and those that have reported can go on.
     fn has_quorum(&self) -> bool {
-        let reported: Vec<MemberId> = self.reports.keys().copied().chain([self.me]).collect();
-        reported.len() >= self.policy.fewest && self.formed.is_quorum(&reported)
+        let mut reports = self.reports.clone();
+        reports.insert(self.me, self.standing);
+        let next = successor((&self.generation, &self.formed), &reports, self.policy, (self.me, self.announcements));
+        !matches!(next, Err(MembershipError::Minority { .. }))
+    }
+
+    /// Returns whether the members that may be reached, this one included, could go on without `leader`.
+    fn may_go_on_without(&self, leader: MemberId) -> bool {
+        let is_left = |member: &&MemberId| !self.dead.contains(member) && **member != leader;
+        let left: Vec<MemberId> = self.generation.members.iter().filter(is_left).copied().collect();
+        left.len() >= self.policy.fewest && self.formed.is_quorum(&left)
     }
 
     /// Waits for another patience: without the members that can be reached and have not reported, this one would end.

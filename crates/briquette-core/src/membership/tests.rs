@@ -137,7 +137,7 @@ fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {
     );
 }
 
-/// Members 2, 3 and 4 of five compute longer than the patience. The first waits for a quorum, and says so to those that have reported.
+/// Members 2, 3 and 4 of five compute longer than the patience. The first waits for a quorum, and those that have reported wait for it.
 #[test]
 fn golden_a_coordinator_waits_longer_for_a_quorum() {
     let (all, policy) = (generation(&[1, 2, 3, 4, 5]), Policy { fewest: 1, patience: 1.0 });
@@ -158,7 +158,8 @@ fn golden_a_coordinator_waits_longer_for_a_quorum() {
     let mut first = begun();
     first.handle(report(2), 0.5);
     first.handle(Event::Time, 1.0);
-    assert_eq!(actions(&mut first), [Action::Send { to: MemberId(2), message: Message::Wait }]);
+    let wait = || Action::Send { to: MemberId(2), message: Message::Wait };
+    assert_eq!(actions(&mut first), [wait(), wait()], "an answer, and an extension");
     assert_eq!(first.due(), Some(2.0));
     // Three of five are a quorum; the fourth is not waited for beyond this patience.
     first.handle(report(3), 1.5);
@@ -177,6 +178,18 @@ fn golden_a_coordinator_waits_longer_for_a_quorum() {
     second.begin(Standing::default(), None, 0.0);
     second.handle(Event::Heard { from: MemberId(1), message: Message::Wait }, 1.0);
     assert_eq!(second.due(), Some(3.0));
+    // Nor does one that cannot go on without it, for four times as long.
+    for lost in [3, 4, 5] {
+        second.handle(Event::Unreachable { member: MemberId(lost), may_have_arrived: false }, 1.5);
+    }
+    for due in [3.0, 5.0, 7.0] {
+        second.handle(Event::Time, due);
+        assert_eq!(second.due(), Some(due + 2.0));
+    }
+    // Then it leads, without any other member.
+    second.handle(Event::Time, 9.0);
+    second.handle(Event::Time, 9.1);
+    assert!(matches!(actions(&mut second).last(), Some(Action::End(MembershipError::Minority { living: 1, .. }))));
 }
 
 /// A new member without state votes once: for the next coordinator if its report cannot have reached the first.

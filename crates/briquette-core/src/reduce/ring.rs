@@ -24,7 +24,6 @@
 //! | `bf16` | to nearest, ties to even |
 //! | `f16` | the same; a block of 256 values whose largest magnitude is not within 7.6e-6 and 65504 is scaled by a power of two |
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
-//!
 //! | `int4` | groups of 32 values in steps of a seventh of their largest magnitude, which is rounded up to one of 255 shares of that of a block of 256 |
 //!
 //! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index. A rank rounds each value once, so it uses each
@@ -36,7 +35,7 @@
 //!
 //! **Properties.** At each hop the error of a value is at most `2⁻⁸|s|` (bf16), `2⁻¹¹|s|` (f16, for values of at least 6e-5, or in a scaled
 //! block at least `2⁻²⁹` of the block's largest), or half a step: of `max|s|/127` of the block (int8, the largest value exact), of
-//! about `max|s|/7` of the group (int4). The error
+//! `(max|s| of the group + max|s|/255 of the block)/7` (int4). The error
 //! depends on other ranks' values, so there is no error bound for this rank's vector alone, and EF21 and DIANA are refused. `stochastic` is
 //! unbiased.
 //!

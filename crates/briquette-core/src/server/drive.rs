@@ -91,11 +91,12 @@ fn serve_on<T: Trainer>(server: &mut Server, trainer: &mut T, until: u64, comm: 
         }
         *comm.scope() = CONTRIBUTE;
         // No other rank has anything to send. Waiting ranks may have left, and the server does not wait for them.
+        let begin = comm.now();
         let received = comm.recv_any_long_until(&computing, server.due().unwrap_or(f64::INFINITY));
         let received = received.map_err(|error| ReduceError::from(at(error, version)))?;
-        let due = server.due().filter(|_| received.is_none());
         // A clock of given step times does not run while this rank waits.
-        server.set_now(due.map_or(comm.now(), |due| due.max(comm.now())));
+        let due = server.due().filter(|_| received.is_none() && comm.now() == begin);
+        server.set_now(due.unwrap_or_else(|| comm.now()));
         let step = |x: &mut Vec<f32>, mean: &[f32], version| trainer.step(x, mean, version).map_err(Failed::Trainer);
         let Some((from, frame)) = received else {
             replies = server.close(step).map_err(|failed| failed.into_error(rank))?;

@@ -8,6 +8,9 @@ use crate::error::{StateError, WireError};
 use crate::math::distance2;
 use crate::state::State;
 
+/// Relative tolerance of the end of a grace window.
+const ROUNDING: f64 = 1e-9;
+
 /// A worker's contribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contribution {
@@ -114,7 +117,9 @@ impl Server {
     /// [grace](Policy::grace) window.
     pub fn due(&self) -> Option<f64> {
         let ((waiting, quorum), grace) = (self.waiting(), self.policy.grace());
-        (waiting >= quorum).then(|| if grace > 0.0 { self.updated + grace } else { self.now })
+        // Workers of the same speed may differ by rounding.
+        let end = if grace > 0.0 { self.updated + grace * (1.0 + ROUNDING) } else { self.now };
+        (waiting >= quorum).then_some(end)
     }
 
     /// Sets the number of updates made so far, for a resumed run.

@@ -20,7 +20,7 @@
 //! same, bit for bit if `γ` is a power of two. At a step with `γ = 0` nothing would be applied, so the residual is unchanged and excluded
 //! from the exchange.
 //!
-//! With a decay `β` below 1, what waits fades: a value that has waited for `n` exchanges counts `βⁿ` times. Stale progress of long local periods
+//! With a decay `β` below 1, the residual decays: a value that has waited for `n` exchanges counts `βⁿ` times. Stale progress of long local periods
 //! then does not reverse later progress.
 //!
 //! **Properties.** Outside, conserves: `input + β·residual_before = sent + residual_after`, bit for bit if the sent values are the vector's

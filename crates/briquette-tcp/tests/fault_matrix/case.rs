@@ -12,7 +12,7 @@ use briquette_tcp::Environment;
 use briquette_testkit::proxy::{Direction, Harm, Proxy};
 use tempfile::TempDir;
 
-use crate::rank::{GO, JOINING, RUNNING, SETTINGS, Told};
+use crate::rank::{GO, JOINING, REGROUPED, RUNNING, SETTINGS, Told};
 use crate::{Fault, Operation};
 
 const WORLD: usize = 3;
@@ -163,7 +163,11 @@ impl Case {
         }
         let go = || drop(File::create(directory.path().join(GO)).unwrap());
         // Where the harm is in the traffic, the ranks go on until it hits.
-        if !matches!(self.fault, Fault::Flip | Fault::Resets) {
+        let hits = matches!(self.fault, Fault::Flip | Fault::Resets);
+        if hits && self.is_elastic {
+            wait_for(&format!("{self:?}: a new generation"), directory.path(), || at(REGROUPED.to_owned()));
+        }
+        if !hits || self.is_elastic {
             go();
         }
         if rendezvous {

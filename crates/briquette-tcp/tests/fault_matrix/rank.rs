@@ -22,6 +22,8 @@ pub(crate) const JOINING: &str = "joining-";
 pub(crate) const RUNNING: &str = "running-";
 /// File written by the harness: the ranks may end after working for a while longer.
 pub(crate) const GO: &str = "go";
+/// File written by a rank in a new generation of an elastic world.
+pub(crate) const REGROUPED: &str = "regrouped";
 
 /// Settings that the harness passes to a rank in one variable: fields end in `;`.
 #[derive(Debug, Clone)]
@@ -141,6 +143,7 @@ fn work_on(comm: &mut Session, mut members: impl Regroup, told: &Told) -> Result
         let standing = Standing { step, in_doubt: in_doubt.is_some(), is_new: false };
         let next = members.regroup(standing, false).map_err(|error| error.to_string())?;
         *comm = next.session;
+        fs::write(told.directory.join(REGROUPED), "").unwrap();
         if let (Some(next), true) = (in_doubt, next.commits) {
             (end, step) = (next, step + 1);
         }

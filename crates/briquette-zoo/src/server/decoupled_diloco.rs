@@ -12,7 +12,7 @@
 //! D = Σ n_i·(x_{v_i} − y_i) / Σ n_i        b ← μ·b + D        x ← x − ρ·(D + μ·b)
 //! ```
 //!
-//! A change that arrives after the window is part of the next update, from whatever version it was computed.
+//! A change that arrives later is part of the next update, from whatever version it was computed.
 //!
 //! | setting | equivalent to |
 //! |---|---|
@@ -21,10 +21,12 @@
 //!
 //! **On the wire.** Once per period, `14 + 4d` bytes to a worker, and `29` bytes and a message from it.
 //!
-//! **State.** The model and `b`, on the server; each worker's optimizer is rank-local. The window begins anew after a pause.
+//! **State.** The model and `b`, on the server; each worker's optimizer is rank-local. The window starts without arrivals after a pause.
 //!
 //! **Knobs.** `quorum` `q`, at least 1 and at most the number of workers; by default more than half of them. `period` `H`, steps, default 8, at most
 //! 10 000. `mad` `k` at least 0, default 4. `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//!
+//! Without a clock in the session there is no window. Over MPI, a window ends with the next arrival.
 //!
 //! **Deviations.** The paper divides the model into fragments, which are exchanged at different steps, and its learners continue while their
 //! fragment is merged. Here a worker sends the whole model and waits for the update. The paper does not state its window; this one is the
@@ -137,6 +139,10 @@ impl Policy for Running {
         self.arrivals.clear();
     }
 
+    fn puts_back(&self) -> bool {
+        true
+    }
+
     fn direct(&mut self, mean: &mut [f32], _: u64) {
         let DecoupledDiLoCo { rate, momentum, .. } = self.settings;
         self.momentum.resize(mean.len(), 0.0);
@@ -181,33 +187,37 @@ mod tests {
 
     /// By hand: three workers, a quorum of one, a window of `median + 1·MAD`.
     #[test]
-    fn the_window_collects_changes_and_what_is_late_is_part_of_the_next_update() {
+    fn the_window_collects_changes_and_late_ones_are_part_of_the_next_update() {
         let none = |_: &mut Vec<f32>, _: &[f32], _| Ok::<_, WireError>(());
         let settings = DecoupledDiLoCo { quorum: Some(1), mad: 1.0, rate: 1.0, momentum: 0.0, ..Default::default() };
         let mut server = Server::new(settings.build(3).unwrap(), vec![10.0], 3);
+        let due = |server: &Server, expected: f64| assert!((server.due().unwrap() - expected).abs() < 1e-3);
+        // Ends the window, and returns the number of replies and the model.
+        let close = |server: &mut Server| {
+            server.set_now(server.due().unwrap());
+            (server.close(none).unwrap().len(), server.model()[0])
+        };
         assert_eq!((server.begin(100).len(), server.due()), (3, None), "there is no quorum");
-        // The first change at 2 s is the median of one: the window is over with it.
+        // The first change at 2 s is the median of one: the window ends with it.
         server.set_now(2.0);
-        assert_eq!(server.arrived(0, one(0, 1.0, 1), none).unwrap().len(), 1);
-        assert_eq!((server.version(), server.model()), (1, &[9.0][..]));
+        assert_eq!(server.arrived(0, one(0, 1.0, 1), none).unwrap().len(), 0, "others may arrive at the same time");
+        assert_eq!(close(&mut server), (1, 9.0));
         // Worker 1 at 3 s: the median of 2 and 3 is 2.5, the deviation 0.5, and the update was at 2 s.
         server.set_now(3.0);
         assert_eq!(server.arrived(1, one(0, 2.0, 1), none).unwrap().len(), 0);
-        assert_eq!(server.due(), Some(2.0 + 2.5 + 0.5));
+        due(&server, 2.0 + 2.5 + 0.5);
         // Worker 0, three times as many samples, 2 s after its assignment: the deviation of 2, 3 and 2 is 0.
         server.set_now(4.0);
-        assert_eq!(server.arrived(0, one(1, 4.0, 3), none).unwrap().len(), 2);
-        assert_eq!((server.version(), server.model()), (2, &[9.0 - 3.5][..]), "(2 + 3·4) / 4");
-        // Worker 2 is late, and part of the next update: the window of 2 s is over at 6 s.
+        assert_eq!(server.arrived(0, one(1, 4.0, 3), none).unwrap().len(), 0);
+        due(&server, 2.0 + 2.0);
+        assert_eq!(close(&mut server), (2, 9.0 - 3.5), "(2 + 3·4) / 4");
+        // Worker 2 is late, and part of the next update. The median of 2, 3, 2 and 5 is 2.5, and that of 0.5, 0.5, 0.5 and 2.5 is 0.5.
         server.set_now(5.0);
         assert_eq!(server.arrived(2, one(0, 0.5, 1), none).unwrap().len(), 0);
-        let due = server.due().unwrap();
-        // The median of 2, 3, 2 and 5 is 2.5, and that of 0.5, 0.5, 0.5 and 2.5 is 0.5.
-        assert_eq!(due, 4.0 + 3.0);
+        due(&server, 4.0 + 3.0);
         server.set_now(6.9);
         assert_eq!(server.close(none).unwrap().len(), 0);
-        server.set_now(due);
-        assert_eq!((server.close(none).unwrap().len(), server.model()), (1, &[5.0][..]));
+        assert_eq!(close(&mut server), (1, 5.0));
         assert_eq!((server.served().late, server.served().longest_delay), (0, 2));
     }
 
@@ -256,7 +266,17 @@ mod tests {
         assert!(losses[1] < 1.3 * losses[0] + 0.02, "{losses:?}");
     }
 
-    /// Its momentum is saved; the window begins anew at a pause.
+    /// With the defaults and equal speeds, every update has all changes, also those that arrive as the window ends.
+    #[test]
+    fn ranks_of_equal_speed_are_all_in_time() {
+        for (workers, pace) in [(4, "50ms"), (8, "37.5ms"), (5, "13ms")] {
+            let run = run(r#"{"period": 8}"#, workers, pace, 20);
+            let counts = (run.served.accepted, run.served.longest_delay);
+            assert_eq!(counts, (20 * workers as u64, 0), "{workers} workers, {pace}");
+        }
+    }
+
+    /// Its momentum is saved.
     #[test]
     fn it_resumes_with_its_momentum() {
         let none = |_: &mut Vec<f32>, _: &[f32], _| Ok::<_, WireError>(());

@@ -1,7 +1,7 @@
 //! SparseLoCo: many local steps, then an outer step on sparse changes in few bits, with a residual that fades.
 //!
 //! **Why, and when not.** For ranks over the internet and large models: with the defaults, a message is 215 times smaller than the parameters, and there
-//! is one in 30 steps. In place of DiLoCo's outer momentum, the residual carries what was not sent; it fades, because a late change is stale. If the
+//! is one in 30 steps. In place of DiLoCo's outer momentum, the residual carries unsent changes; it decays, because late changes are stale. If the
 //! link carries more, `diloco` over a milder compressor loses less per exchange.
 //!
 //! **Method.** All ranks start a period of `H` steps at `x₀`. With `C` the chunk-wise top-k with binned values:
@@ -27,8 +27,8 @@
 //! `bits` `b` 1 to 4, default 2; `decay` β in (0, 1], default 0.95; `rate` `ρ` above 0, default 1. For other compressors, feedbacks or rules, use
 //! `diloco`.
 //!
-//! **Deviations.** Those of [`ChunkTopK`](crate::compress::chunk_top_k::ChunkTopK) (consecutive values instead of tiles) and
-//! [`Bins`](crate::compress::bins::Bins).
+//! **Deviations.** Those of [`ChunkTopK`] (consecutive values instead of tiles) and
+//! [`Bins`].
 //!
 //! **Reference.** A. Sarfi, B. Thérien, J. Lidin, E. Belilovsky, *Communication Efficient LLM Pre-training with SparseLoCo*, 2025 (arXiv 2508.15706).
 //! Defaults are those of a public run of a 72 B model.

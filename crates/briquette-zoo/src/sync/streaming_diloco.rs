@@ -25,7 +25,7 @@
 //!
 //! | setting | equivalent to |
 //! |---|---|
-//! | `P = 1`, `τ = 0`, `α = 0` | DiLoCo |
+//! | `P = 1`, `τ = 0`, `α = 0` | DiLoCo, if ranks have equally many samples |
 //! | `τ = 0`, `α = 0` | DiLoCo for each fragment |
 //! | one rank, `ρ = 1`, `μ = 0`, `τ = 0` | its inner optimizer alone |
 //!

@@ -100,7 +100,8 @@ impl StepTiming {
         let order_of_arrival = if same_world && state.contains(order) { state.f64s(order)? } else { &[] };
         let order_of_arrival = order_of_arrival.iter().map(|slot| *slot as usize).collect();
         let shares = if state.contains("shares") { state.f64s("shares")?.to_vec() } else { Vec::new() };
-        let local_samples = if state.contains("local_samples") { state.u64("local_samples")? } else { 0 };
+        let local_samples =
+            if same_world && state.contains("local_samples") { state.u64("local_samples")? } else { 0 };
         let (step, clock) = (state.u64("step")?, state.f64("clock")?);
         Ok(StepTiming { step, clock, last, order_of_arrival, shares, local_samples })
     }

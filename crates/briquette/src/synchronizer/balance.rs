@@ -63,12 +63,25 @@ impl Synchronizer {
     pub(super) fn observe_speeds(&mut self, ranks: &[RankStep], plan: Plan) {
         self.shares.local_samples = 0;
         let seconds = ranks.iter().map(|rank| rank.compute_seconds);
-        // After local steps, the header has the samples of all of them, and the seconds of the last one.
+        let is_after_local_steps = plan.parameters && !plan.gradients;
+        if is_after_local_steps && self.has_short_step(ranks) {
+            return;
+        }
+        // The header has the samples of all local steps, and the seconds of the last one.
         let samples: Vec<u64> = match self.shares() {
-            Some(shares) if plan.parameters && !plan.gradients => shares.iter().map(|share| *share as u64).collect(),
+            Some(shares) if is_after_local_steps => shares.iter().map(|share| *share as u64).collect(),
             _ => ranks.iter().map(|rank| rank.samples).collect(),
         };
         self.observe(samples.into_iter().zip(seconds));
+    }
+
+    /// Returns whether a step since the last exchange had fewer samples than the others, as the last one of an epoch: the shares are then not what
+    /// ranks had in the last step.
+    fn has_short_step(&self, ranks: &[RankStep]) -> bool {
+        let exchanged = |step: &u64| self.driver.strategy().plan(*step).exchanges();
+        let steps = 1 + (0..self.driver.step()).rev().take_while(|step| !exchanged(step)).count() as u64;
+        let of_a_step: u64 = self.shares().unwrap_or_default().iter().map(|share| *share as u64).sum();
+        RankStep::together(ranks.iter()).samples < steps.saturating_mul(of_a_step)
     }
 
     fn observe(&mut self, ranks: impl Iterator<Item = (u64, f64)>) {
@@ -94,6 +107,7 @@ impl Synchronizer {
         let agreed = self.driver.agree_on_speeds(header, &mut self.comm);
         self.last_end = self.comm.now();
         (self.report.wait_seconds, self.report.clock) = (self.last_end - begin, self.last_end);
+        self.report.traffic = self.comm.traffic() - self.start.traffic;
         match agreed {
             Ok(ranks) => {
                 self.observe(ranks.iter().map(|rank| (rank.samples, rank.compute_seconds)));

@@ -29,8 +29,8 @@ impl Synchronizer {
     }
 
     /// Records the number of samples in this rank's gradient, which is the rank's weight. Several calls before one step add up. A
-    /// rank whose data has ended records 0 and still steps. An exchange after local steps weighs a rank by its samples in all of
-    /// them. Without a call, all ranks have equal weights. If a rank records more
+    /// rank whose data has ended records 0 and still steps. Local SGD, DiLoCo, SlowMo and BMUF weigh a rank by its samples in all steps since
+    /// the last exchange. Without a call, all ranks have equal weights. If a rank records more
     /// than [`MOST_SAMPLES`](briquette_core::sync::header::MOST_SAMPLES), the step fails on every rank.
     pub fn record_samples(&mut self, samples: usize) {
         let sum = self.loss.samples.get_or_insert(0);
