@@ -11,12 +11,13 @@ use super::processes::{children, processes, records};
 use crate::common::{CIFAR, Runs, launcher};
 
 /// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 26] = [
+const CASES: [(&str, usize); 28] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
     ("--strategy bmuf:3", 1),
     ("--strategy diloco:3", 0),
+    ("--strategy sparse-loco:3,ratio=8", 1),
     ("--strategy streaming-diloco:6,fragments=2,overlap=1", 1),
     ("--strategy easgd:2", 1),
     // Whichever leads: with two more ranks one of these does.
@@ -34,6 +35,7 @@ const CASES: [(&str, usize); 26] = [
     ("--reducer hierarchical:dense,group=2", 0),
     ("--server async-sgd --checkpoint-every 9", 0),
     ("--server async-local-sgd:2 --checkpoint-every 9", 2),
+    ("--server decoupled-diloco:2 --checkpoint-every 9", 3),
     ("--server backup:2,spare=1 --checkpoint-every 9", 1),
     ("--server picky:0.5 --checkpoint-every 9", 0),
     ("--server synthesis:4,delay=2 --augment none --checkpoint-every 9", 1),
