@@ -31,7 +31,7 @@
 //! let (mut message, mut decoded) = (Message::default(), [0.0; 6]);
 //! Bins::new(2)?.compress_into(&[-5.0, -3.0, -1.0, 1.0, 3.0, 5.0], Key::new(0), &mut message);
 //! message.decode_into(&mut decoded)?;
-//! assert_eq!(decoded, [-5.0, -2.0, -2.0, 2.0, 2.0, 5.0]); // σ = 3.4: edges at ±2.6 and 0
+//! assert_eq!(decoded, [-4.0, -4.0, -1.0, 1.0, 4.0, 4.0]); // σ = 3.4: edges at ±2.6 and 0
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

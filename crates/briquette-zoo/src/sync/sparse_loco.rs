@@ -38,7 +38,9 @@
 //! use briquette_zoo::sync::sparse_loco::SparseLoCo;
 //! let at = OuterStep { rate: 0.0, world: 4 };
 //! assert_eq!(SparseLoCo::default().advance(1.0, 0.25, 0.0, &at), (0.75, 0.0));
-//! assert_eq!(SparseLoCo::default().exchange()?.to_string(), "reducer=gather:chunk-topk:64x+bins feedback=error:0.95");
+//! let exchange = SparseLoCo::default().exchange()?;
+//! assert_eq!(exchange.reducer.to_string(), "gather:chunk-topk:64x+bins");
+//! assert_eq!(exchange.feedback.to_string(), "error:0.95");
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
 
