@@ -39,7 +39,7 @@
 //! let at = OuterStep { rate: 0.0, world: 4 };
 //! assert_eq!(SparseLoCo::default().advance(1.0, 0.25, 0.0, &at), (0.75, 0.0));
 //! let exchange = SparseLoCo::default().exchange()?;
-//! assert_eq!(exchange.reducer.to_string(), "gather:chunk-topk:64x+bins");
+//! assert_eq!(exchange.reducer.to_string(), "gather:chunk-topk:64x+bins:2");
 //! assert_eq!(exchange.feedback.to_string(), "error:0.95");
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
