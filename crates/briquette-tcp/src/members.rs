@@ -159,12 +159,8 @@ impl Regroup for Members {
                     self.new = next.candidates.len();
                     let ranks = next.generation.members.iter().filter_map(|member| before.rank_of(*member)).collect();
                     self.open_the_door();
-                    return Ok(Regrouped {
-                        session,
-                        generation: next.generation,
-                        before: ranks,
-                        commits: next.commits,
-                    });
+                    let commits = next.commits_for(standing);
+                    return Ok(Regrouped { session, generation: next.generation, before: ranks, commits });
                 }
                 Err(error) => {
                     tracing::warn!("generation {} was not formed: {error}; trying again", next.generation.number);

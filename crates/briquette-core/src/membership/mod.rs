@@ -120,8 +120,16 @@ pub struct Next {
     pub attempt: u64,
     /// Number of committed exchanges with which the generation begins.
     pub step: u64,
-    /// Set if a member in doubt commits its step.
+    /// Set if a member that is in doubt about the exchange before `step` commits it.
     pub commits: bool,
+}
+
+impl Next {
+    /// Returns whether a member with this standing commits the exchange about which it is in doubt. One that is in doubt about a later exchange than
+    /// others discards it with them.
+    pub fn commits_for(&self, standing: Standing) -> bool {
+        self.commits && standing.in_doubt && standing.step + 1 == self.step
+    }
 }
 
 /// A world that was formed anew.
@@ -133,7 +141,7 @@ pub struct Regrouped {
     pub generation: Generation,
     /// The ranks that its members had in the previous generation, by their new rank. New members follow; they have no state yet.
     pub before: Vec<usize>,
-    /// Set if a member in doubt commits its step.
+    /// Set if this member commits the exchange about which it is in doubt.
     pub commits: bool,
 }
 

@@ -110,6 +110,16 @@ fn golden_a_new_member_counts_and_cannot_go_on() {
     assert_eq!(next(1).generation.members, [MemberId(1), MemberId(3)]);
 }
 
+/// Member 3 has not passed the vote on exchange 7, which the others have committed. They are in doubt about exchange 8, which it does not know: it commits 7,
+/// and they discard 8.
+#[test]
+fn golden_doubts_about_two_exchanges_are_resolved_one_by_one() {
+    let standings = [(1, 8, true), (2, 8, true), (3, 7, true)];
+    let next = next(&standings, &[1, 2, 3], 1).unwrap();
+    let commits = standings.map(|(_, step, in_doubt)| next.commits_for(Standing { step, in_doubt, is_new: false }));
+    assert_eq!((next.step, commits), (8, [false, false, true]));
+}
+
 /// A coordinator is lost after one of three members has received its announcement.
 #[test]
 fn an_announcement_that_was_heard_by_a_minority_binds_no_one() {

@@ -109,7 +109,7 @@ impl Threads {
         self.shared.changed.notify_all();
     }
 
-    fn take(&mut self, world: &mut World) -> Option<Result<Regrouped, MembershipError>> {
+    fn take(&mut self, world: &mut World, standing: Standing) -> Option<Result<Regrouped, MembershipError>> {
         let (rank, number) = (self.generation.rank_of(self.me).unwrap_or_default(), self.generation.number);
         if let Some(error) = &world.ended {
             return Some(Err(error.clone()));
@@ -120,7 +120,7 @@ impl Threads {
             return Some(Err(MembershipError::Fenced { rank, generation: number, reason }));
         };
         let before = next.generation.members.iter().filter_map(|member| self.generation.rank_of(*member)).collect();
-        let (generation, commits) = (next.generation.clone(), next.commits);
+        let (generation, commits) = (next.generation.clone(), next.commits_for(standing));
         self.generation.clone_from(&generation);
         world.taken();
         Some(Ok(Regrouped { session, generation, before, commits }))
@@ -148,7 +148,7 @@ impl Regroup for Threads {
             if all_known || Instant::now() >= until {
                 self.decide(&mut world);
             }
-            if let Some(taken) = self.take(&mut world) {
+            if let Some(taken) = self.take(&mut world, standing) {
                 shared.changed.notify_all();
                 return taken;
             }

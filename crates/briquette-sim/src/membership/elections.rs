@@ -202,8 +202,7 @@ impl Engine<'_> {
         let (new, mut is_divergent) = (next.candidates.len(), false);
         for (rank, &member) in members.iter().enumerate() {
             let process = &mut self.processes[member];
-            let Standing { step, in_doubt, .. } = process.standing;
-            let step = step + u64::from(in_doubt && next.commits);
+            let step = process.standing.step + u64::from(next.commits_for(process.standing));
             is_divergent |= step != next.step && rank < members.len() - new;
             process.standing = Standing { step: next.step, in_doubt: false, is_new: false };
             (process.life, process.session) = (Life::Trains, Some(id));

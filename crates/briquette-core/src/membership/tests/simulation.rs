@@ -190,7 +190,7 @@ impl Simulation {
             self.elections[member].formed();
             self.lives[member] = Life::Trains;
             let standing = self.standings[member];
-            let step = standing.step + u64::from(standing.in_doubt && next.commits);
+            let step = standing.step + u64::from(next.commits_for(standing));
             self.standings[member] = Standing { step, in_doubt: false, is_new: false };
             steps.insert(step);
         }
