@@ -24,6 +24,7 @@
 
 pub mod detector;
 mod election;
+mod successor;
 #[cfg(test)]
 mod tests;
 mod threads;

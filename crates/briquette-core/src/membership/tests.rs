@@ -66,7 +66,7 @@ fn next(standings: &[(u64, u64, bool)], members: &[u64], fewest: usize) -> Resul
         .map(|&(member, step, in_doubt)| (MemberId(member), Standing { step, in_doubt, is_new: false }));
     let (generation, policy) = (generation(members), Policy { fewest, patience: 1.0 });
     let coordinator = MemberId(standings[0].0);
-    election::successor((&generation, &generation), &reports.collect(), policy, (coordinator, 1))
+    successor::successor((&generation, &generation), &reports.collect(), policy, (coordinator, 1))
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn golden_a_new_member_counts_and_cannot_go_on() {
         ])
     };
     let (all, policy) = (generation(&[1, 2, 3, 4]), Policy { fewest: 1, patience: 1.0 });
-    let next = |first| election::successor((&all, &all), &reports(first), policy, (MemberId(first), 1)).unwrap();
+    let next = |first| successor::successor((&all, &all), &reports(first), policy, (MemberId(first), 1)).unwrap();
     assert_eq!((next(2).generation.members, next(2).step), (vec![MemberId(2), MemberId(3)], 7));
     assert_eq!(next(1).generation.members, [MemberId(1), MemberId(3)]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::election::successor;
+use super::successor::successor;
 use super::{Generation, MemberId, MembershipError, Next, Policy, Regroup, Regrouped, Standing};
 use crate::comm::Session;
 

@@ -12,7 +12,7 @@ use briquette_tcp::Environment;
 use briquette_testkit::proxy::{Direction, Harm, Proxy};
 use tempfile::TempDir;
 
-use crate::rank::{GO, JOINING, REGROUPED, RUNNING, SETTINGS, Told};
+use crate::rank::{GO, JOINING, REGROUPED, RUNNING, RankSettings, SETTINGS};
 use crate::{Fault, Operation};
 
 const WORLD: usize = 3;
@@ -130,8 +130,9 @@ impl Case {
             let exits = self.fault == Fault::Exit && rank == self.rank;
             let directory = directory.path().to_owned();
             let patience = self.is_elastic.then(|| self.patience());
-            let told = Told { operation: self.operation, exits, deadline, lost_after, listen, directory, patience };
-            spawn(&place, &told)
+            let settings =
+                RankSettings { operation: self.operation, exits, deadline, lost_after, listen, directory, patience };
+            spawn(&place, &settings)
         };
         let set = |harm: Harm| [&way, &door].iter().for_each(|proxy| proxy.set(harm));
         let at = |name: String| directory.path().join(name).exists();
@@ -242,12 +243,12 @@ impl Case {
     }
 }
 
-fn spawn(place: &Environment, told: &Told) -> Rank {
-    let file = |stream: &str| File::create(told.directory.join(format!("{stream}-{}", place.rank))).unwrap();
+fn spawn(place: &Environment, settings: &RankSettings) -> Rank {
+    let file = |stream: &str| File::create(settings.directory.join(format!("{stream}-{}", place.rank))).unwrap();
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "every_fault_during_every_operation_ends_as_documented", "--nocapture"])
         .envs(place.variables())
-        .env(SETTINGS, told.to_text())
+        .env(SETTINGS, settings.to_text())
         .stdin(Stdio::null())
         .stdout(file("stdout"))
         .stderr(file("stderr"))

@@ -106,8 +106,8 @@ impl Operation {
 /// Threat R4. In a process that it has started itself, it is a rank of one of the worlds.
 #[test]
 fn every_fault_during_every_operation_ends_as_documented() {
-    if let Ok(told) = env::var(rank::SETTINGS) {
-        return rank::run(&told);
+    if let Ok(settings) = env::var(rank::SETTINGS) {
+        return rank::run(&settings);
     }
     let mut cases = Vec::new();
     for fault in Fault::ALL {

@@ -27,7 +27,7 @@ pub(crate) const REGROUPED: &str = "regrouped";
 
 /// Settings that the harness passes to a rank in one variable: fields end in `;`.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct RankSettings {
     pub(crate) directory: PathBuf,
     pub(crate) operation: Operation,
     /// Exits without a goodbye in the middle of the operation.
@@ -40,9 +40,9 @@ pub(crate) struct Told {
     pub(crate) patience: Option<Duration>,
 }
 
-impl Told {
+impl RankSettings {
     pub(crate) fn to_text(&self) -> String {
-        let Told { directory, operation, exits, deadline, lost_after, listen, patience } = self;
+        let RankSettings { directory, operation, exits, deadline, lost_after, listen, patience } = self;
         let (listen, advertise) = listen.clone().unwrap_or_default();
         let operation = Operation::ALL.iter().position(|o| o == operation).unwrap();
         let (deadline, lost_after) = (deadline.as_millis(), lost_after.as_millis());
@@ -50,10 +50,10 @@ impl Told {
         format!("{};{operation};{exits};{deadline};{lost_after};{listen};{advertise};{patience}", directory.display())
     }
 
-    fn from_text(text: &str) -> Told {
+    fn from_text(text: &str) -> RankSettings {
         let fields: Vec<&str> = text.split(';').collect();
         let millis = |field: &str| Duration::from_millis(field.parse().unwrap());
-        Told {
+        RankSettings {
             directory: fields[0].into(),
             operation: Operation::ALL[fields[1].parse::<usize>().unwrap()],
             exits: fields[2] == "true",
@@ -65,20 +65,20 @@ impl Told {
     }
 }
 
-pub(crate) fn run(told: &str) {
+pub(crate) fn run(settings: &str) {
     let place = Environment::read(|name| env::var(name).ok()).unwrap().expect("a place in a world");
-    let told = Told::from_text(told);
+    let settings = RankSettings::from_text(settings);
     let mut builder = TcpBuilder::from_environment(&place)
         .unwrap()
-        .deadline(told.deadline)
-        .join_deadline(told.deadline)
-        .heartbeat(Duration::from_millis(100), told.lost_after);
-    if let Some((listen, advertise)) = &told.listen {
+        .deadline(settings.deadline)
+        .join_deadline(settings.deadline)
+        .heartbeat(Duration::from_millis(100), settings.lost_after);
+    if let Some((listen, advertise)) = &settings.listen {
         builder = builder.listen(listen).advertise(advertise);
     }
-    if told.exits && told.operation == Operation::Rendezvous {
+    if settings.exits && settings.operation == Operation::Rendezvous {
         // Joining, it ends before the world is complete.
-        let mark = told.directory.join(GO);
+        let mark = settings.directory.join(GO);
         std::thread::spawn(move || {
             while !mark.exists() {
                 sleep(Duration::from_millis(1));
@@ -86,8 +86,8 @@ pub(crate) fn run(told: &str) {
             exit(9);
         });
     }
-    fs::write(told.directory.join(format!("{JOINING}{}", place.rank)), "").unwrap();
-    let joined = match told.patience {
+    fs::write(settings.directory.join(format!("{JOINING}{}", place.rank)), "").unwrap();
+    let joined = match settings.patience {
         None => builder.join().map(|tcp| (Session::from(tcp), None)),
         Some(patience) => {
             let policy = Policy { fewest: 1, patience: patience.as_secs_f64() };
@@ -96,8 +96,8 @@ pub(crate) fn run(told: &str) {
     };
     let (mut comm, members) = joined.unwrap_or_else(|error| fail(&error.to_string()));
     let worked = match members {
-        None => work(&mut comm, &told).map_err(|error| error.to_string()),
-        Some(members) => work_on(&mut comm, members, &told),
+        None => work(&mut comm, &settings).map_err(|error| error.to_string()),
+        Some(members) => work_on(&mut comm, members, &settings),
     };
     if let Err(error) = worked {
         drop(comm);
@@ -111,11 +111,11 @@ fn fail(error: &str) -> ! {
 }
 
 /// Repeats the operation; after the go file appears, forty times more.
-fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
+fn work(comm: &mut Session, settings: &RankSettings) -> Result<(), CommError> {
     let mut end = None;
     let mut step = 0;
     while end.is_none_or(|end| step <= end) {
-        end = repetition(comm, told, step, end)?;
+        end = repetition(comm, settings, step, end)?;
         step += 1;
         sleep(Duration::from_millis(2));
     }
@@ -123,10 +123,10 @@ fn work(comm: &mut Session, told: &Told) -> Result<(), CommError> {
 }
 
 /// Does the same in an elastic world: ranks vote on every repetition, and survivors of a lost rank repeat the one that failed.
-fn work_on(comm: &mut Session, mut members: impl Regroup, told: &Told) -> Result<(), String> {
+fn work_on(comm: &mut Session, mut members: impl Regroup, settings: &RankSettings) -> Result<(), String> {
     let (mut end, mut step) = (None, 0);
     while end.is_none_or(|end| step <= end) {
-        let (error, in_doubt) = match repetition(comm, told, step, end) {
+        let (error, in_doubt) = match repetition(comm, settings, step, end) {
             Ok(next) => match comm.barrier() {
                 Ok(()) => {
                     (end, step) = (next, step + 1);
@@ -143,7 +143,7 @@ fn work_on(comm: &mut Session, mut members: impl Regroup, told: &Told) -> Result
         let standing = Standing { step, in_doubt: in_doubt.is_some(), is_new: false };
         let next = members.regroup(standing, false).map_err(|error| error.to_string())?;
         *comm = next.session;
-        fs::write(told.directory.join(REGROUPED), "").unwrap();
+        fs::write(settings.directory.join(REGROUPED), "").unwrap();
         if let (Some(next), true) = (in_doubt, next.commits) {
             (end, step) = (next, step + 1);
         }
@@ -152,27 +152,32 @@ fn work_on(comm: &mut Session, mut members: impl Regroup, told: &Told) -> Result
 }
 
 /// Runs the operation once. Returns the last step, once all ranks have seen the go file.
-fn repetition(comm: &mut Session, told: &Told, step: u64, end: Option<u64>) -> Result<Option<u64>, CommError> {
+fn repetition(
+    comm: &mut Session,
+    settings: &RankSettings,
+    step: u64,
+    end: Option<u64>,
+) -> Result<Option<u64>, CommError> {
     comm.begin_step(step);
-    comm.scope().operation = told.operation.name();
-    once(comm, told, step)?;
+    comm.scope().operation = settings.operation.name();
+    once(comm, settings, step)?;
     if step == 10 {
-        fs::write(told.directory.join(format!("{RUNNING}{}", comm.rank())), "").unwrap();
+        fs::write(settings.directory.join(format!("{RUNNING}{}", comm.rank())), "").unwrap();
     }
-    if told.exits && end.is_some() {
+    if settings.exits && end.is_some() {
         exit(9);
     }
     if !step.is_multiple_of(5) || end.is_some() {
         return Ok(end);
     }
-    let mut seen = [f64::from(told.directory.join(GO).exists())];
+    let mut seen = [f64::from(settings.directory.join(GO).exists())];
     comm.all_reduce_sum_f64(&mut seen)?;
     Ok((seen[0] == comm.world() as f64).then_some(step + 40))
 }
 
-fn once(comm: &mut Session, told: &Told, step: u64) -> Result<(), CommError> {
+fn once(comm: &mut Session, settings: &RankSettings, step: u64) -> Result<(), CommError> {
     let rank = comm.rank();
-    match told.operation {
+    match settings.operation {
         Operation::AllGather => comm.all_gather(&vec![rank as u8; 2000], &mut Vec::new()),
         Operation::AllReduce => {
             let mut x = vec![1.0; 2000];
@@ -190,12 +195,12 @@ fn once(comm: &mut Session, told: &Told, step: u64) -> Result<(), CommError> {
         }
         Operation::Rendezvous | Operation::Barrier => comm.barrier(),
         Operation::CheckpointSave => {
-            let file = told.directory.join(format!("rank-{rank}.bin"));
+            let file = settings.directory.join(format!("rank-{rank}.bin"));
             write_whole(&file, &[7; 2000]);
             let mut sums = Vec::new();
             comm.all_gather(&7_u32.to_le_bytes(), &mut sums)?;
             if rank == 0 {
-                write_whole(&told.directory.join("manifest"), &sums.concat());
+                write_whole(&settings.directory.join("manifest"), &sums.concat());
             }
             comm.barrier()
         }

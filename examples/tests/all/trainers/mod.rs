@@ -2,6 +2,7 @@
 //! `processes` worlds over TCP. One program, because each links all of Burn.
 
 mod backends;
+mod balance;
 mod chosen;
 mod directory;
 mod elastic;
