@@ -15,7 +15,7 @@ pub struct StepReport {
     pub step: u64,
     /// The mean loss over all ranks' samples, if it was recorded.
     pub loss: Option<f64>,
-    /// The number of samples of all ranks together.
+    /// The number of samples of all ranks together; after local steps, in all steps since the last exchange.
     pub samples: u64,
     /// Nominal ratio, gain, reason and residual, also for each slot.
     pub exchange: Report,

@@ -62,25 +62,26 @@ impl Synchronizer {
     /// Observes the ranks' samples and seconds in a step that all ranks have completed.
     pub(super) fn observe_speeds(&mut self, ranks: &[RankStep], plan: Plan) {
         self.shares.local_samples = 0;
+        let Some(shares) = self.shares().map(<[usize]>::to_vec) else { return };
         let seconds = ranks.iter().map(|rank| rank.compute_seconds);
         let is_after_local_steps = plan.parameters && !plan.gradients;
-        if is_after_local_steps && self.has_short_step(ranks) {
+        if is_after_local_steps && self.has_short_step(ranks, &shares) {
             return;
         }
         // The header has the samples of all local steps, and the seconds of the last one.
-        let samples: Vec<u64> = match self.shares() {
-            Some(shares) if is_after_local_steps => shares.iter().map(|share| *share as u64).collect(),
-            _ => ranks.iter().map(|rank| rank.samples).collect(),
+        let samples = |(rank, own): (usize, &RankStep)| match is_after_local_steps {
+            true => shares.get(rank).map_or(0, |share| *share as u64),
+            false => own.samples,
         };
-        self.observe(samples.into_iter().zip(seconds));
+        self.observe(ranks.iter().enumerate().map(samples).zip(seconds));
     }
 
     /// Returns whether a step since the last exchange had fewer samples than the others, as the last one of an epoch: the shares are then not what
     /// ranks had in the last step.
-    fn has_short_step(&self, ranks: &[RankStep]) -> bool {
+    fn has_short_step(&self, ranks: &[RankStep], shares: &[usize]) -> bool {
         let exchanged = |step: &u64| self.driver.strategy().plan(*step).exchanges();
         let steps = 1 + (0..self.driver.step()).rev().take_while(|step| !exchanged(step)).count() as u64;
-        let of_a_step: u64 = self.shares().unwrap_or_default().iter().map(|share| *share as u64).sum();
+        let of_a_step: u64 = shares.iter().map(|share| *share as u64).sum();
         RankStep::together(ranks.iter()).samples < steps.saturating_mul(of_a_step)
     }
 
