@@ -39,7 +39,7 @@ pub(super) struct Ended {
     /// Time since the world's start.
     pub(super) at: Duration,
     /// Set if the launcher ended it, or tried to, because another rank failed.
-    pub(super) told: bool,
+    pub(super) by_launcher: bool,
     pub(super) words: Words,
 }
 
@@ -118,7 +118,7 @@ impl Ended {
 
 /// Returns the rank that failed first, preferring ranks that did not fail because of another one, if that is known.
 pub(super) fn first<'a>(ended: impl Iterator<Item = &'a Ended> + Clone) -> Option<&'a Ended> {
-    let failed = ended.filter(|e| e.end.failed() && !e.told);
+    let failed = ended.filter(|e| e.end.failed() && !e.by_launcher);
     let start = failed.clone().map(|e| e.at).min()?;
     failed.filter(|e| e.at - start <= WINDOW).min_by_key(|e| (e.blame(), e.at, e.rank))
 }
@@ -164,7 +164,7 @@ mod tests {
 
     fn ended(rank: usize, end: End, after: f64, error: &str) -> Ended {
         let at = Duration::from_secs_f64(after);
-        Ended { rank, end, at, told: false, words: Words::Error(error.into()) }
+        Ended { rank, end, at, by_launcher: false, words: Words::Error(error.into()) }
     }
 
     fn first_of(ended: &[Ended]) -> Option<usize> {
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn ranks_that_the_launcher_ended_are_not_blamed() {
         let mut ranks = [ended(0, End::Exit(1), 0.0, LOST), ended(1, End::Signal(15), 0.1, "")];
-        ranks[1].told = true;
+        ranks[1].by_launcher = true;
         assert_eq!(first_of(&ranks), Some(0));
     }
 

@@ -68,7 +68,7 @@ struct Running {
     pipes: Pipes,
     end: Option<(End, Duration)>,
     /// Set if the launcher ended it because of another rank.
-    told: bool,
+    by_launcher: bool,
     /// Set if the process has been reaped, so that the system may reuse its number.
     reaped: bool,
     /// Number of times that the rank was lost and started again.
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
             unreachable!("both were asked for")
         };
         let pipes = self.output.read(rank, log, (out, err));
-        Ok(Running { rank, child, pipes, end: None, told: false, reaped: false, joins, enters })
+        Ok(Running { rank, child, pipes, end: None, by_launcher: false, reaped: false, joins, enters })
     }
 
     /// Waits until every rank has ended. Forwards stop signals, and ends all ranks after one has failed.
@@ -278,11 +278,11 @@ impl<'a> World<'a> {
         self.stage = Stage::Killed;
     }
 
-    /// Sends `signal` to every living rank's group. With `told`, their exit is attributed to the launcher.
-    fn send(&mut self, signal: i32, told: bool) {
+    /// Sends `signal` to every living rank's group. With `by_launcher`, their exit is attributed to the launcher.
+    fn send(&mut self, signal: i32, by_launcher: bool) {
         let Ok(signal) = Signal::try_from(signal) else { return };
         for rank in self.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
-            rank.told |= told;
+            rank.by_launcher |= by_launcher;
             rank.signal(signal);
         }
     }
@@ -299,7 +299,7 @@ impl<'a> World<'a> {
     fn outcome(&self) -> Outcome {
         let ended = self.ranks.iter().filter_map(|rank| {
             let (end, at) = rank.end?;
-            Some(Ended { rank: rank.rank, end, at, told: rank.told, words: rank.pipes.words() })
+            Some(Ended { rank: rank.rank, end, at, by_launcher: rank.by_launcher, words: rank.pipes.words() })
         });
         let ended: Vec<Ended> = ended.collect();
         let failed: Vec<_> = ended.iter().filter(|end| end.end.failed()).collect();

@@ -107,7 +107,7 @@ impl SparseLoCo {
 
 impl StrategySettings for SparseLoCo {
     fn traits(&self) -> StrategyTraits {
-        let why = "it has a compressor and a feedback of its own: use diloco for others";
+        let why = "has a compressor and a feedback of its own";
         StrategyTraits { uses: Some((&["threads"], why)), sends: Sends::Progress }
     }
 
