@@ -197,7 +197,7 @@ mod tests {
         crate::install();
         let config: Config = "strategy=sparse-loco reducer=gather:topk:8x feedback=error".parse().unwrap();
         let error = config.build(&Layout::flat(8), 2).map(drop).unwrap_err().to_string();
-        assert!(error.contains("sparse-loco") && error.contains("use diloco"), "{error}");
+        assert!(error.contains("sparse-loco") && error.contains("leave reducer out"), "{error}");
         let error = SparseLoCo { decay: 0.0, ..SparseLoCo::default() }.exchange().unwrap_err().to_string();
         assert!(error.contains("decay of sparse-loco must be in (0, 1]"), "{error}");
     }
