@@ -1,14 +1,15 @@
-//! Burn's `SupervisedTraining` on four ranks: one dashboard, metrics of all four.
+//! Burn's `SupervisedTraining` on four ranks: one dashboard, metrics of all four. Training continues while two of them are left.
 //!
 //! ```sh
 //! cargo run --release --example learner [EPOCHS] [DIRECTORY]
 //! cargo run --release --example learner --features tui 40        # Burn's dashboard, in a terminal
-//! briquette launch --ranks 4 -- target/release/examples/learner  # four processes
+//! briquette launch --ranks 4 --elastic 2 --rejoin -- target/release/examples/learner  # four processes; a lost one is started again
 //! ```
 
 use std::path::PathBuf;
 
 use briquette::core::Session;
+use briquette::core::membership::Regroup;
 use briquette::data::ShardedDataLoaderBuilder;
 use briquette::{DataParallel, DistributedConfig};
 use burn::data::dataloader::batcher::Batcher;
@@ -81,15 +82,20 @@ impl InferenceStep for Net {
     }
 }
 
-fn train(session: Session, epochs: usize, directory: PathBuf) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn train(
+    session: Session,
+    membership: Box<dyn Regroup>,
+    epochs: usize,
+    directory: PathBuf,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let device = Device::flex().autodiff();
-    let train = ShardedDataLoaderBuilder::new(Points, &session).batch_size(16).shuffle(42).build(spirals(2048))?;
-    let valid = ShardedDataLoaderBuilder::new(Points, &session).batch_size(64).build(spirals(1000))?;
     let layer = |from, to| LinearConfig::new(from, to).init(&device);
     let model = Net { layers: vec![layer(2, 32), layer(32, 32), layer(32, 2)] };
     let optimizer = AdamConfig::new().init();
     let config = DistributedConfig::top_k_q8(0.1)?;
-    let ranks = DataParallel::new(session, config, 42, device).with_optimizer(&optimizer);
+    let ranks = DataParallel::new(session, config, 42, device).with_optimizer(&optimizer).with_membership(membership);
+    let train = ShardedDataLoaderBuilder::new(Points, &ranks).batch_size(16).shuffle(42).build(spirals(2048))?;
+    let valid = ShardedDataLoaderBuilder::new(Points, &ranks).batch_size(64).build(spirals(1000))?;
     let patience = StoppingCondition::NoImprovementSince { n_epochs: 5 };
     let loss = LossMetric::new();
     let stopping = MetricEarlyStoppingStrategy::new(&loss, Aggregate::Mean, Direction::Lowest, Split::Valid, patience);
@@ -113,5 +119,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let epochs = arguments.next().map_or(Ok(20), |epochs| epochs.parse())?;
     let directory = PathBuf::from(arguments.next().unwrap_or_else(|| "runs/learner".to_owned()));
-    Ok(briquette::run(4, move |session| train(session, epochs, directory.clone()))?)
+    Ok(briquette::run_elastic(4, 2, move |session, membership| train(session, membership, epochs, directory.clone()))?)
 }

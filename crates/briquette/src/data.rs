@@ -41,6 +41,8 @@
 mod loader;
 mod uneven;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use briquette_core::Session;
 
 #[cfg(feature = "data")]
@@ -60,5 +62,52 @@ pub struct Shard {
 impl From<&Session> for Shard {
     fn from(session: &Session) -> Shard {
         Shard { rank: session.rank(), world: session.world() }
+    }
+}
+
+/// A rank's shard in a world whose size may change. Clones share it: a loader reads it at the beginning of an epoch, and
+/// [`DataParallel`](crate::DataParallel) updates it in an elastic world.
+#[derive(Debug, Clone)]
+pub struct CurrentShard(Arc<Mutex<Current>>);
+
+#[derive(Debug)]
+struct Current {
+    shard: Shard,
+    /// The epoch of the next iterator, counted from the first of the run, if the training loop sets it.
+    epoch: Option<u64>,
+}
+
+impl CurrentShard {
+    /// Returns the shard as of now.
+    pub fn get(&self) -> Shard {
+        self.lock().shard
+    }
+
+    /// Sets the shard: the next epoch is divided accordingly.
+    pub fn set(&self, shard: Shard) {
+        self.lock().shard = shard;
+    }
+
+    /// Returns the shard and the epoch of an iterator.
+    #[cfg(feature = "data")]
+    fn next(&self) -> (Shard, Option<u64>) {
+        let current = self.lock();
+        (current.shard, current.epoch)
+    }
+
+    /// Sets the epoch of the iterators that follow, so that one that is repeated has the same order.
+    #[cfg(feature = "train")]
+    pub(crate) fn begin_epoch(&self, epoch: u64) {
+        self.lock().epoch = Some(epoch);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Into<Shard>> From<S> for CurrentShard {
+    fn from(shard: S) -> CurrentShard {
+        CurrentShard(Arc::new(Mutex::new(Current { shard: shard.into(), epoch: None })))
     }
 }

@@ -97,6 +97,25 @@ fn decayed<const D: usize>(grad: Tensor<D>, value: Tensor<D>, weight_decay: f64)
     if weight_decay == 0.0 { grad } else { grad + value.mul_scalar(weight_decay) }
 }
 
+/// Returns a copy of the gradients of a module.
+#[cfg(feature = "train")]
+pub(crate) fn copy<M: Module>(module: &M, grads: &GradientsParams) -> GradientsParams {
+    struct Copy<'a> {
+        from: &'a GradientsParams,
+        to: GradientsParams,
+    }
+    impl ModuleVisitor for Copy<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(grad) = self.from.get::<D>(param.id) {
+                self.to.register(param.id, grad);
+            }
+        }
+    }
+    let mut walk = Copy { from: grads, to: GradientsParams::new() };
+    module.visit(&mut walk);
+    walk.to
+}
+
 /// Adds `weight_decay · parameter` to every gradient, in place.
 pub(crate) fn decay<M: Module>(module: &M, grads: GradientsParams, weight_decay: f64) -> GradientsParams {
     struct Decay {

@@ -75,6 +75,12 @@ impl Randomness {
         self.draw(self.key.step(step).rank(self.rank), body)
     }
 
+    /// Continues as another rank, in a world of another size.
+    #[cfg(feature = "train")]
+    pub(crate) fn set_rank(&mut self, rank: usize) {
+        self.rank = rank;
+    }
+
     /// As [`step`](Self::step), for a loop that counts epochs and their batches instead of steps.
     #[cfg(feature = "train")]
     pub(crate) fn batch<T>(&self, epoch: usize, batch: usize, body: impl FnOnce() -> T) -> T {

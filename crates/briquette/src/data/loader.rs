@@ -12,12 +12,12 @@ use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::tensor::Device;
 
-use super::Shard;
+use super::{CurrentShard, Shard};
 
 /// Builds a [`ShardedDataLoader`], like Burn's `DataLoaderBuilder`.
 pub struct ShardedDataLoaderBuilder<I, O> {
     batcher: Arc<dyn Batcher<I, O>>,
-    shard: Shard,
+    shard: CurrentShard,
     batch_size: usize,
     shuffle: Option<u64>,
     drop_last: bool,
@@ -33,9 +33,10 @@ impl<I, O> std::fmt::Debug for ShardedDataLoaderBuilder<I, O> {
 }
 
 impl<I, O> ShardedDataLoaderBuilder<I, O> {
-    /// Creates a builder for one rank's share; pass `&session` for the rank of a session. By default a batch is one sample,
-    /// in the data's order.
-    pub fn new(batcher: impl Batcher<I, O> + 'static, shard: impl Into<Shard>) -> Self {
+    /// Creates a builder for one rank's share: pass `&session` for the rank of a session, or the
+    /// [`DataParallel`](crate::DataParallel) of an elastic world, whose size may change from epoch to epoch. By default a batch is
+    /// one sample, in the data's order.
+    pub fn new(batcher: impl Batcher<I, O> + 'static, shard: impl Into<CurrentShard>) -> Self {
         let (batcher, shard, device) = (Arc::new(batcher), shard.into(), Device::default());
         ShardedDataLoaderBuilder {
             batcher,
@@ -91,7 +92,7 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
     /// [`ConfigError`] for a batch size of 0, no ranks, a rank outside the world, fewer samples than ranks, or
     /// [`drop_last`](Self::drop_last) with epochs that have no full step.
     pub fn build(self, dataset: impl Dataset<I> + 'static) -> Result<Arc<ShardedDataLoader<I, O>>, ConfigError> {
-        let Shard { rank, world } = self.shard;
+        let Shard { rank, world } = self.shard.get();
         if rank >= world {
             let (rank, world) = (format!("rank {rank}"), format!("a world of {world} ranks"));
             return Err(ConfigError::conflict(rank, world, "ranks are counted from 0", "give a rank of the world"));
@@ -128,7 +129,7 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
 pub struct ShardedDataLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, O>>,
-    shard: Shard,
+    shard: CurrentShard,
     batch_size: usize,
     shuffle: Option<u64>,
     drop_last: bool,
@@ -151,8 +152,20 @@ impl<I, O> std::fmt::Debug for ShardedDataLoader<I, O> {
 impl<I, O> ShardedDataLoader<I, O> {
     /// Returns the number of steps in an epoch, the same on every rank. A rank may have no batch in the last step.
     pub fn steps(&self) -> usize {
-        let (samples, global) = (self.samples.len(), self.global_batch());
+        self.steps_of(self.shard.get())
+    }
+
+    fn steps_of(&self, shard: Shard) -> usize {
+        let (samples, global) = (self.samples.len(), self.global_batch(shard));
         if self.drop_last { samples / global } else { samples.div_ceil(global) }
+    }
+
+    fn items_of(&self, shard: Shard) -> usize {
+        let Shard { rank, world } = shard;
+        let global = self.global_batch(shard);
+        let (whole, rest) = (self.samples.len() / global, self.samples.len() % global);
+        let last = if self.drop_last { 0 } else { rest / world + usize::from(rank < rest % world) };
+        whole * self.batch_size + last
     }
 
     /// The epoch of the next [`iter`](DataLoader::iter), counted from 0.
@@ -160,20 +173,20 @@ impl<I, O> ShardedDataLoader<I, O> {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    fn global_batch(&self) -> usize {
-        self.shard.world.saturating_mul(self.batch_size)
+    fn global_batch(&self, Shard { world, .. }: Shard) -> usize {
+        world.saturating_mul(self.batch_size)
     }
 
-    fn plan(&self, epoch: u64) -> EpochPlan {
-        let Shard { world, .. } = self.shard;
-        let shards = Shards::new(self.samples.len(), world, self.batch_size).expect("checked as it was built");
-        self.shuffle.map_or_else(|| shards.in_order(), |seed| shards.epoch(Key::new(seed), epoch))
+    fn plan(&self, epoch: u64, Shard { world, .. }: Shard) -> Result<EpochPlan, ConfigError> {
+        let shards = Shards::new(self.samples.len(), world, self.batch_size)?;
+        Ok(self.shuffle.map_or_else(|| shards.in_order(), |seed| shards.epoch(Key::new(seed), epoch)))
     }
 
     fn with(&self, device: Device, samples: Range<usize>) -> Self {
         ShardedDataLoader {
             dataset: self.dataset.clone(),
             batcher: self.batcher.clone(),
+            shard: self.shard.clone(),
             epoch: self.epoch.clone(),
             samples,
             device,
@@ -196,17 +209,22 @@ impl<I: 'static, O: Send + 'static> ShardedDataLoader<I, O> {
 
 impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        let (shard, set) = self.shard.next();
+        if let Some(epoch) = set {
+            self.epoch.store(self.skip.0 + epoch, Ordering::Relaxed);
+        }
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         let first = if epoch == self.skip.0 { self.skip.1 } else { 0 };
-        let steps = first.min(self.steps())..self.steps();
-        Box::new(Batches { loader: self, plan: self.plan(epoch), steps, seen: 0 })
+        let steps = first.min(self.steps_of(shard))..self.steps_of(shard);
+        let (plan, error) = match self.plan(epoch, shard) {
+            Ok(plan) => (Some(plan), None),
+            Err(error) => (None, Some(error)),
+        };
+        Box::new(Batches { loader: self, shard, plan, error, steps, seen: 0 })
     }
 
     fn num_items(&self) -> usize {
-        let Shard { rank, world } = self.shard;
-        let (whole, rest) = (self.samples.len() / self.global_batch(), self.samples.len() % self.global_batch());
-        let last = if self.drop_last { 0 } else { rest / world + usize::from(rank < rest % world) };
-        whole * self.batch_size + last
+        self.items_of(self.shard.get())
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
@@ -223,7 +241,11 @@ impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
 /// The batches of one epoch.
 struct Batches<'a, I, O> {
     loader: &'a ShardedDataLoader<I, O>,
-    plan: EpochPlan,
+    /// The rank's shard when the epoch began.
+    shard: Shard,
+    /// Absent if the world has become larger than the data set; the error is then the only item.
+    plan: Option<EpochPlan>,
+    error: Option<ConfigError>,
     steps: Range<usize>,
     seen: usize,
 }
@@ -232,8 +254,11 @@ impl<I, O> Iterator for Batches<'_, I, O> {
     type Item = Result<O, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let ShardedDataLoader { dataset, batcher, shard, samples, device, .. } = self.loader;
-        let indices = self.plan.indices(self.steps.next()?, shard.rank);
+        let ShardedDataLoader { dataset, batcher, samples, device, .. } = self.loader;
+        if let Some(error) = self.error.take() {
+            return Some(Err(DatasetError::new(error)));
+        }
+        let indices = self.plan.as_ref()?.indices(self.steps.next()?, self.shard.rank);
         if indices.is_empty() {
             return None;
         }
@@ -245,6 +270,6 @@ impl<I, O> Iterator for Batches<'_, I, O> {
 
 impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for Batches<'_, I, O> {
     fn progress(&self) -> Progress {
-        Progress::new(self.seen, self.loader.num_items(), Some("items".to_owned()))
+        Progress::new(self.seen, self.loader.items_of(self.shard), Some("items".to_owned()))
     }
 }

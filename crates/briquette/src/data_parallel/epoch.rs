@@ -24,16 +24,26 @@ struct LookAhead<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
     iteration: usize,
+    /// The number of complete steps.
+    steps: usize,
+    /// Set on a new member in the epoch in which it entered, whose batches are those of other ranks.
+    is_without: bool,
     /// Progress after the batches taken so far, without the batch read ahead.
     progress: Progress,
 }
 
 impl<'a, I> LookAhead<'a, I> {
     fn new(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Result<Self, DatasetError> {
-        let progress = batches.progress();
-        let mut feed = LookAhead { batches, next: None, iteration: 0, progress };
+        let mut feed = LookAhead::without(batches);
+        feed.is_without = false;
         feed.look_ahead()?;
         Ok(feed)
+    }
+
+    /// Takes no batches.
+    fn without(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Self {
+        let progress = batches.progress();
+        LookAhead { batches, next: None, iteration: 0, steps: 0, is_without: true, progress }
     }
 
     fn look_ahead(&mut self) -> Result<(), DatasetError> {
@@ -59,36 +69,57 @@ struct Group<O> {
     /// The last batch, to be displayed after the step.
     last: (O, Progress, usize),
     samples: usize,
-    /// Set if the exchange has already begun. Samples and learning rate are then recorded.
+    /// The losses of the batches.
+    losses: Vec<f64>,
+    /// Set if the exchange has already begun. Samples, losses and learning rate are then recorded.
     is_recorded: bool,
+}
+
+/// Result of a step.
+enum Stepped<O> {
+    /// The step is complete, or no rank had a batch.
+    To(Next),
+    /// A rank was lost: the survivors repeat the step.
+    Again(Option<Group<O>>),
 }
 
 /// Bytes since the last reading.
 struct Ledger {
     before: Traffic,
     dense: u64,
+    /// The generation whose session has counted them.
+    generation: Option<u64>,
 }
 
 impl<M: LearnerModel> Run<M> {
-    /// Trains until no rank has a batch left, or a rank stops the epoch. Returns the rank that stopped it, if any.
-    pub(super) fn train_epoch(&mut self, epoch: usize) -> Result<Option<usize>, Failure> {
+    /// Trains until no rank has a batch left, or a rank stops the epoch. Returns the rank that stopped it, if any. A rank that `entered` in
+    /// this epoch has no batches, and begins with what the others do after that step.
+    pub(super) fn train_epoch(&mut self, epoch: usize, entered: Option<Next>) -> Result<Option<usize>, Failure> {
         let loader = self.train.clone();
         let batches = loader.iter();
         self.emit(split_start(epoch, loader.num_items(), batches.progress()));
         self.metrics.start_epoch();
-        let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0 };
-        let mut feed = LookAhead::new(batches)?;
+        let generation = self.generation;
+        let mut ledger = Ledger { before: self.own.sync.session().traffic(), dense: 0, generation };
+        let mut feed = if entered.is_some() { LookAhead::without(batches) } else { LookAhead::new(batches)? };
+        let (mut next, mut again) = (entered.unwrap_or(Next::Step), None);
         let stopped = loop {
-            let group = self.compute(epoch, &mut feed)?;
+            match next {
+                Next::Step => {}
+                Next::EndOfEpoch => break None,
+                Next::Stopped(rank) => break Some(rank),
+            }
+            let group = again.take().map_or_else(|| self.compute(epoch, &mut feed), |group| Ok(Some(group)))?;
             // An error is stored before the stop is requested. Checked in this order, an error is never mistaken for a mere
             // stop request.
             let stop = self.components.interrupter.should_stop();
             self.check()?;
             let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop };
-            match self.step(group, signal, &mut ledger)? {
-                Next::Step => {}
-                Next::EndOfEpoch => break None,
-                Next::Stopped(rank) => break Some(rank),
+            match self.step(epoch, group, signal, &mut ledger)? {
+                Stepped::To(to) => (next, feed.steps) = (to, feed.steps + 1),
+                // Ranks that noticed the loss at the end of the last epoch have divided this one among the survivors.
+                Stepped::Again(_) if feed.steps == 0 && !feed.is_without => feed = LookAhead::new(loader.iter())?,
+                Stepped::Again(group) => again = group,
             }
         };
         self.emit(split_end(epoch, feed.progress, stopped.is_none()));
@@ -104,7 +135,7 @@ impl<M: LearnerModel> Run<M> {
     ) -> Result<Option<Group<<M as TrainStep>::Output>>, Failure> {
         let mut accumulator = GradientsAccumulator::new();
         let accumulation = self.components.grad_accumulation;
-        let mut samples = 0;
+        let (mut samples, mut losses) = (0, Vec::new());
         let (mut grads, mut last) = (GradientsParams::new(), None);
         let mut batches = 0;
         // Under accumulation, the gradient is complete only after the last batch's backward pass.
@@ -125,7 +156,10 @@ impl<M: LearnerModel> Run<M> {
             };
             if let Some(loss) = self.own.loss {
                 let loss = loss(&output.item).map_err(Error::device)?;
-                self.own.sync.record_loss(loss);
+                match overlaps {
+                    true => self.own.sync.record_loss(loss),
+                    false => losses.push(loss),
+                }
             }
             match accumulation {
                 Some(_) => accumulator.accumulate(&self.learner.model(), output.grads),
@@ -139,52 +173,75 @@ impl<M: LearnerModel> Run<M> {
             grads = accumulator.grads();
         }
         // The gradients of the batches were summed, so the rank's weight is their mean number of samples.
-        Ok(last.map(|last| Group { grads, last, samples: samples.div_ceil(batches), is_recorded: overlaps }))
+        let group = |last| Group { grads, last, samples: samples.div_ceil(batches), losses, is_recorded: overlaps };
+        Ok(last.map(group))
     }
 
     /// Records samples and learning rate for the exchange. Burn's schedule is stepped here, just before the optimizer, once per
-    /// step.
+    /// step, also if the step is repeated.
     fn record_step(&mut self, samples: usize) {
         self.own.sync.record_samples(samples);
-        self.learner.lr_step();
+        if !std::mem::replace(&mut self.is_scheduled, true) {
+            self.learner.lr_step();
+        }
         self.own.sync.record_learning_rate(self.learner.lr_current().base());
     }
 
     /// Runs the schedule, the exchange and the optimizer. A failure ends the run, which then has to resume from a
-    /// checkpoint.
+    /// checkpoint, unless a rank of an elastic world was lost.
     fn step(
         &mut self,
-        group: Option<Group<<M as TrainStep>::Output>>,
+        epoch: usize,
+        mut group: Option<Group<<M as TrainStep>::Output>>,
         signal: Signal,
         ledger: &mut Ledger,
-    ) -> Result<Next, Failure> {
-        let sync = &mut self.own.sync;
-        let plan = sync.plan()?;
-        let next = match plan.exchanges() {
-            false => Next::Step,
-            true => {
-                let agreed = signal.agree(sync)?;
-                if !agreed.batch && plan.gradients {
-                    return Ok(agreed.next);
+    ) -> Result<Stepped<<M as TrainStep>::Output>, Failure> {
+        let plan = self.own.sync.plan()?;
+        let mut next = Next::Step;
+        if plan.exchanges() {
+            let mut agreed = signal.agree(&mut self.own.sync).map(Some);
+            if agreed.as_ref().is_ok_and(|agreed| agreed.is_some_and(|agreed| !agreed.batch && plan.gradients)) {
+                // No step follows whose vote would tell whether all ranks have agreed.
+                agreed = self.own.sync.conclude(&self.learner.model(), agreed).map(Option::flatten);
+                self.follow_world();
+                return Ok(agreed?.map_or(Stepped::Again(group), |agreed| Stepped::To(agreed.next)));
+            }
+            match agreed {
+                Ok(agreed) => next = agreed.map_or(next, |agreed| agreed.next),
+                Err(error) => {
+                    self.recover(error)?;
+                    return Ok(Stepped::Again(group));
                 }
-                agreed.next
+            }
+        }
+        let grads = group.as_mut().map(|group| std::mem::take(&mut group.grads)).unwrap_or_default();
+        if !group.as_ref().is_some_and(|group| group.is_recorded) {
+            self.record_step(group.as_ref().map_or(0, |group| group.samples));
+            group.iter().flat_map(|group| &group.losses).for_each(|loss| self.own.sync.record_loss(*loss));
+        }
+        let model = self.learner.model();
+        let kept = self.is_elastic().then(|| flat::copy(&model, &grads));
+        let grads = match self.own.sync.sync_gradients(&model, grads) {
+            Ok(grads) => grads,
+            Err(error) => {
+                self.recover(error)?;
+                let again = group.map(|group| Group { grads: kept.unwrap_or_default(), ..group });
+                return Ok(Stepped::Again(again));
             }
         };
-        let (grads, last, samples, is_recorded) = match group {
-            Some(Group { grads, last, samples, is_recorded }) => (grads, Some(last), samples, is_recorded),
-            None => (GradientsParams::new(), None, 0, false),
-        };
-        if !is_recorded {
-            self.record_step(samples);
-        }
-        let grads = self.own.sync.sync_gradients(&self.learner.model(), grads)?;
+        drop(model);
+        let last = group.map(|group| group.last);
         trace_span!(target: TARGET, "optimizer").in_scope(|| self.learner.optimizer_step(grads));
+        self.is_scheduled = false;
+        // The exchange may have been in doubt, and committed in the next world.
+        self.follow_world();
         self.finish_step(plan)?;
         self.read(ledger, last.as_ref().map(|(_, _, iteration)| *iteration))?;
         if let Some(last) = last {
             self.show(last);
         }
-        Ok(next)
+        self.admit(epoch, next)?;
+        Ok(Stepped::To(next))
     }
 
     fn finish_step(&mut self, plan: Plan) -> Result<(), Error> {
@@ -212,12 +269,15 @@ impl<M: LearnerModel> Run<M> {
         ledger.dense += all_reduce_traffic(sync.layout()?.len(), sync.world(), sync.rank()).sent;
         let Some(iteration) = iteration else { return Ok(()) };
         let now = sync.session().traffic();
+        if ledger.generation != self.generation {
+            ledger.before = Traffic::default();
+        }
         let Traffic { sent, received } = now - ledger.before;
         let exchange = &sync.report().exchange;
         let (ratio, relative_error) = (exchange.ratio.map(|ratio| ratio.get()), exchange.relative_error());
         let (gain, delay, dense) = (exchange.gain, exchange.delay(), ledger.dense);
         self.metrics.push(Reading { iteration, ratio, gain, relative_error, delay, dense, sent, received });
-        *ledger = Ledger { before: now, dense: 0 };
+        *ledger = Ledger { before: now, dense: 0, generation: self.generation };
         Ok(())
     }
 

@@ -66,13 +66,15 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
         if let Some(Some(screen)) = self.with_own(|own| own.outlets.as_ref().map(|outlets| outlets.screen.clone())) {
             screen.stops(training.interrupter());
         }
-        let training = if rank == 0 { training } else { unsaved(training, &learner) };
+        // Any rank of an elastic world may be the next rank 0.
+        let is_elastic = self.with_own(|own| own.sync.generation().is_some()).unwrap_or_default();
+        let training = if rank == 0 || is_elastic { training } else { unsaved(training, &learner) };
         let strategy = Arc::new(self);
         let result =
             training.with_training_strategy(TrainingStrategy::Custom(Arc::clone(&strategy) as Arc<_>)).launch(learner);
         match strategy.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok((rank == 0).then_some(result)),
+            None => Ok((strategy.shard.get().rank == 0).then_some(result)),
         }
     }
 }

@@ -65,6 +65,7 @@
 //! `LearningResult::error` is Burn's `TrainingError::Workers`, with the failed rank as the device number. The model, with
 //! BatchNorm's running statistics, is then in the state after the last complete step.
 
+mod elastic;
 mod epoch;
 mod launch;
 mod metrics;
@@ -77,6 +78,7 @@ mod world;
 
 use briquette_core::Session;
 use briquette_core::config::Config;
+use briquette_core::membership::Regroup;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -95,6 +97,7 @@ use self::run::Run;
 use self::screen::Screen;
 use self::world::Ledger;
 use crate::checkpoint::WorldChange;
+use crate::data::{CurrentShard, Shard};
 use crate::error::Error;
 use crate::randomness::Randomness;
 use crate::strategy::BuildStrategy;
@@ -103,6 +106,8 @@ use crate::synchronizer::Synchronizer;
 /// Data-parallel training for Burn's `SupervisedTraining`; see the [module](self).
 pub struct DataParallel<M: LearnerModel> {
     device: Device,
+    /// The rank's place, which changes in an elastic world.
+    shard: CurrentShard,
     metrics: ExchangeMetrics,
     /// State of the run, which takes it. There is only one run.
     own: Mutex<Option<RunState<M>>>,
@@ -116,6 +121,7 @@ type Samples<M> = Box<dyn Fn(&<M as TrainStep>::Input) -> usize + Send>;
 /// State of a run that cannot be passed to `fit`.
 struct RunState<M: LearnerModel> {
     sync: Synchronizer,
+    shard: CurrentShard,
     loss: Option<Loss<M>>,
     samples: Option<Samples<M>>,
     /// A copy of the learner's optimizer.
@@ -168,10 +174,12 @@ impl<M: LearnerModel> DataParallel<M> {
         device: Device,
     ) -> Self {
         let (sync, saving) = (Synchronizer::new(comm, config, seed), Saving::default());
-        let own = RunState { sync, loss: None, samples: None, optimizer: None, saving, outlets: None, random: None };
+        let shard = CurrentShard::from(Shard { rank: sync.rank(), world: sync.world() });
+        let (loss, samples, optimizer, outlets, random) = Default::default();
+        let own = RunState { sync, shard: shard.clone(), loss, samples, optimizer, saving, outlets, random };
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         let (metrics, failure) = (ExchangeMetrics::default(), Mutex::new(None));
-        DataParallel { device, metrics, own: Mutex::new(Some(own)), failure }
+        DataParallel { device, shard, metrics, own: Mutex::new(Some(own)), failure }
     }
 
     /// Passes a copy of the learner's optimizer, because Burn's learner does not expose its own. Ranks then compare their
@@ -200,6 +208,23 @@ impl<M: LearnerModel> DataParallel<M> {
     pub fn with_randomness(self, seed: u64) -> Self {
         let random = Randomness::new(seed, self.rank(), &self.device);
         self.edit(|own| own.random = Some(random))
+    }
+
+    /// Makes the world elastic: training continues when a rank is lost, and new ranks can enter it.
+    /// [`run_elastic`](crate::run_elastic) makes the membership. Call it on every rank, and pass the strategy to the loaders:
+    /// `ShardedDataLoaderBuilder::new(batcher, &strategy)`.
+    ///
+    /// - **A lost rank.** The survivors compute the same step again in the smaller world. The samples that the lost rank had left in
+    ///   this epoch are not seen; the next epoch is divided among the ranks of that time. (A pass over the data is divided again only
+    ///   if no step of it is complete.)
+    /// - **A new rank** takes part without batches until the epoch ends.
+    /// - **Metrics** of a split in which a rank is lost are those of the survivors.
+    /// - **Rank 0's outputs.** If rank 0 is lost, the next rank takes over dashboard, metric files, checkpointers and result. Its
+    ///   early stopping and checkpointing have counted the epochs since it entered.
+    /// - **Strategies** that exchange gradients at every step, after the backward pass.
+    #[must_use]
+    pub fn with_membership(self, membership: impl Regroup + 'static) -> Self {
+        self.with_sync(|sync| sync.with_membership(membership))
     }
 
     /// See [`Synchronizer::with_local_weight_decay`].
@@ -302,6 +327,13 @@ impl<M: LearnerModel> DataParallel<M> {
     }
 }
 
+/// Returns the shard of this rank, which follows the changes of an elastic world.
+impl<M: LearnerModel> From<&DataParallel<M>> for CurrentShard {
+    fn from(strategy: &DataParallel<M>) -> CurrentShard {
+        strategy.shard.clone()
+    }
+}
+
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
     fn fit(
         &self,
@@ -318,7 +350,10 @@ impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
         };
         learner.fork(&self.device);
         let (train, valid) = (train.to_device(&self.device), valid.to_device(&self.device.clone().inner()));
-        let mut run = Run { own, learner, components, train, valid, metrics: self.metrics.clone() };
+        let (metrics, generation) = (self.metrics.clone(), own.sync.generation().map(|generation| generation.number));
+        let (first_epoch, is_scheduled) = (starting_epoch, false);
+        let mut run =
+            Run { own, learner, components, train, valid, metrics, first_epoch, generation, is_scheduled };
         let failure = run.train_all(starting_epoch).err();
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         (run.learner.model(), run.components.event_processor)

@@ -7,7 +7,7 @@ use burn::data::dataloader::Progress;
 use burn::train::LearnerEvent;
 use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
 
-use super::screen::Screen;
+use super::screen::{Inner, Screen, Started};
 
 /// Creates the event at the start of a split. `items` is the loader's number of items; `progress` is its iterator's.
 #[cfg(not(burn_0_23))]
@@ -40,10 +40,23 @@ type Items<'a> = usize;
 #[cfg(burn_0_23)]
 type Items<'a> = &'a Progress;
 
+/// A split that has started: its name, and what the logger received.
+#[cfg(not(burn_0_23))]
+pub(super) type Split = (String, usize);
+#[cfg(burn_0_23)]
+pub(super) type Split = (String, Progress);
+
+/// Reports a split that has started before this renderer existed.
+pub(super) fn resume_split(inner: &mut Inner, (name, items): &Split) {
+    #[cfg(not(burn_0_23))]
+    inner.start_split(name, *items);
+    #[cfg(burn_0_23)]
+    inner.start_split(name, items);
+}
+
 impl TrainingProgressLogger for Screen {
     fn start(&mut self, epochs: usize, first: usize, items: Option<usize>, label: Option<&str>) {
-        self.light(first);
-        self.with(|inner| TrainingProgressLogger::start(inner.as_mut(), epochs, first, items, label));
+        Screen::start(self, Started { epochs, first, items, label: label.map(str::to_owned) });
     }
 
     fn update_epoch(&mut self, epoch: usize) {
@@ -51,6 +64,10 @@ impl TrainingProgressLogger for Screen {
     }
 
     fn start_split(&mut self, split: &str, items: Items<'_>) {
+        #[cfg(not(burn_0_23))]
+        self.keep_split((split.to_owned(), items));
+        #[cfg(burn_0_23)]
+        self.keep_split((split.to_owned(), items.clone()));
         self.with(|inner| inner.start_split(split, items));
     }
 

@@ -137,6 +137,11 @@ pub(super) fn optimizer<M: LearnerModel>(learner: &Learner<M>, store: &EventStor
     kept(learner, store).1.bytes()
 }
 
+/// Returns the state of the learner's schedule as Burn's bytes.
+pub(super) fn schedule<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> Result<Bytes, String> {
+    kept(learner, store).2.bytes()
+}
+
 /// Model, optimizer and schedule, as the learner passes them to its checkpointers.
 fn kept<M: LearnerModel>(
     learner: &Learner<M>,

@@ -9,12 +9,12 @@ use burn::train::{
     TrainingComponents, TrainingError, TrainingItem, ValidLoader,
 };
 
+use super::RunState;
+use super::elastic::Entry;
 use super::metrics::ExchangeMetrics;
 use super::progress::{split_end, split_start};
-use super::records::{self, records};
-use super::signal::{Decision, compare};
-use super::{Outlets, RunState};
-use crate::checkpoint::by_the_default_device;
+use super::records::records;
+use super::signal::Decision;
 use crate::error::Error;
 
 /// The training run of one rank.
@@ -25,6 +25,12 @@ pub(super) struct Run<M: LearnerModel> {
     pub(super) train: TrainLoader<M>,
     pub(super) valid: ValidLoader<M>,
     pub(super) metrics: ExchangeMetrics,
+    /// The first epoch of the run.
+    pub(super) first_epoch: usize,
+    /// Number of the generation in whose world this rank has its place, if the world is elastic.
+    pub(super) generation: Option<u64>,
+    /// Set if the learning rate's schedule has made the current step.
+    pub(super) is_scheduled: bool,
 }
 
 /// Reasons for a run to end early.
@@ -99,42 +105,25 @@ impl<M: LearnerModel> Run<M> {
     }
 
     /// Joins the world and returns the first epoch, which is earlier than Burn's if the requested checkpoint cannot be
-    /// used.
-    fn join(&mut self, starting_epoch: usize) -> Result<usize, Failure> {
-        let Run { own: RunState { sync, saving, optimizer, outlets, .. }, learner, components, .. } = self;
-        let model = sync.join_with(learner.model(), optimizer.as_ref())?;
-        learner.load_model(model.into_record());
-        let state = sync.first_optimizer(&learner.model(), || records::optimizer(learner, &components.event_store))?;
-        if let Some(record) = state {
-            by_the_default_device(|| learner.load_optim(record))?;
+    /// used, and later on a new member of a running world.
+    fn join(&mut self, starting_epoch: usize) -> Result<Entry, Failure> {
+        if self.own.sync.is_entering() {
+            return self.enter();
         }
-        // Stores the buffers as loaded, because the learner may have replaced them.
-        sync.keep_buffers(&learner.model())?;
-        let settings = [
-            ("first epoch", starting_epoch as u64),
-            ("number of epochs", components.num_epochs as u64),
-            ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
-            ("use of checkpoints", u64::from(saving.directory.is_some())),
-            ("launching by one call", u64::from(outlets.is_some())),
-            ("place for checkpoints", u64::from(saving.beside.is_some())),
-            ("checkpoint to resume from", components.checkpoint.map_or(0, |epoch| epoch as u64 + 1)),
-        ];
-        // After a launch, only rank 0 has Burn's own checkpointers.
-        if compare(sync, &settings, components.checkpointer.is_some())? && saving.directory.is_none() {
-            saving.directory = saving.beside.take();
-        }
-        if outlets.is_some() && sync.rank() != 0 {
-            components.checkpointer = None;
-        }
-        match components.checkpoint {
-            Some(epoch) => Ok(saving.resume(sync, learner, epoch)? + 1),
-            None => Ok(starting_epoch),
-        }
+        self.join_ranks(Some(starting_epoch))?;
+        let Run { own: RunState { sync, saving, .. }, learner, components, .. } = self;
+        let epoch = match components.checkpoint {
+            Some(epoch) => saving.resume(sync, learner, epoch)? + 1,
+            None => starting_epoch,
+        };
+        self.first_epoch = epoch;
+        Ok(Entry { epoch, next: None })
     }
 
-    fn epochs(&mut self, starting_epoch: usize) -> Result<(), Failure> {
+    fn epochs(&mut self, Entry { epoch: starting_epoch, next: mut entered }: Entry) -> Result<(), Failure> {
         for epoch in starting_epoch..=self.components.num_epochs {
-            if let Some(rank) = self.train_epoch(epoch)? {
+            self.own.shard.begin_epoch((epoch - self.first_epoch) as u64);
+            if let Some(rank) = self.train_epoch(epoch, entered.take())? {
                 self.stopped_by(rank);
                 break;
             }
@@ -157,6 +146,10 @@ impl<M: LearnerModel> Run<M> {
         self.components.checkpointer = None;
         self.check()?;
         self.average()?;
+        let model = self.learner.model();
+        while !self.own.sync.leave(&model)? {
+            self.follow_world();
+        }
         if self.own.sync.rank() == 0 {
             tracing::info!("{}", self.own.sync.summary());
         }
@@ -174,9 +167,11 @@ impl<M: LearnerModel> Run<M> {
 
     /// Averages the final model, so that it is the same on every rank.
     fn average(&mut self) -> Result<(), Error> {
-        let sync = &mut self.own.sync;
-        let model = sync.average_parameters(self.learner.model())?;
-        let model = sync.average_buffers(model)?;
+        let model = self.together(|run| {
+            let sync = &mut run.own.sync;
+            let model = sync.average_parameters(run.learner.model())?;
+            sync.average_buffers(model)
+        })?;
         self.learner.load_model(model.into_record());
         Ok(())
     }
@@ -185,7 +180,7 @@ impl<M: LearnerModel> Run<M> {
         let loader = self.valid.clone();
         let mut batches = loader.iter();
         self.emit_valid(split_start(epoch, loader.num_items(), batches.progress()));
-        let model = self.own.sync.evaluation_copy(&self.learner.model())?;
+        let model = self.together(|run| run.own.sync.evaluation_copy(&run.learner.model()))?;
         let mut iteration = 0;
         while let Some(batch) = batches.next() {
             iteration += 1;
@@ -207,43 +202,47 @@ impl<M: LearnerModel> Run<M> {
         let flushed = self.components.event_processor.flush();
         self.components.interrupter.fail_on_error(flushed);
         self.check()?;
-        match &self.own.outlets {
-            Some(Outlets { ledger, screen }) => {
-                Ok(ledger.agree(&mut self.own.sync, &self.components.event_store, screen)?)
-            }
-            None => Ok(()),
-        }
+        let Some(outlets) = &self.own.outlets else { return Ok(()) };
+        let shares = outlets.ledger.shares(&self.components.event_store);
+        let all = self.together(|run| run.own.sync.gather_bytes("metrics", &shares))?;
+        self.own.outlets.iter().try_for_each(|outlets| outlets.ledger.publish(&all, self.own.sync.rank(), &outlets.screen))?;
+        Ok(())
     }
 
     fn decide(&mut self, epoch: usize) -> Result<Decision, Error> {
+        let is_elastic = self.is_elastic();
         let Run { own: RunState { sync, saving, .. }, components, .. } = self;
         let stop = components.interrupter.should_stop();
         let (mut early, mut actions) = (false, Vec::new());
-        if sync.rank() == 0 && !stop {
+        // Any rank of an elastic world may be the next rank 0.
+        if (sync.rank() == 0 || is_elastic) && !stop {
             actions = saving.actions(epoch, &components.event_store);
             let stopping = components.early_stopping.as_mut();
             early = stopping.is_some_and(|stopping| stopping.should_stop(epoch, &components.event_store));
         }
-        Decision::agree(sync, stop, early, &actions)
+        self.together(|run| Decision::agree(&mut run.own.sync, stop, early, &actions))
     }
 
     fn save(&mut self, epoch: usize, decision: &Decision) -> Result<(), Error> {
-        let Run { own: RunState { sync, saving, .. }, learner, components, .. } = self;
+        self.together(|run| run.try_save(epoch, decision.save))?;
+        if self.own.sync.leads() {
+            decision.delete.iter().for_each(|old| self.own.saving.delete(*old));
+        }
+        Ok(())
+    }
+
+    fn try_save(&mut self, epoch: usize, saves: bool) -> Result<(), Error> {
+        let Run { own: RunState { sync, saving, outlets, .. }, learner, components, .. } = self;
+        let writes = sync.rank() == 0 || outlets.is_none();
         let blobs = sync.with_averages("checkpoint save", &learner.model(), |averaged, own| {
             let mut shown = learner.clone();
             shown.load_model(averaged.clone().into_record());
-            if let Some(checkpointer) = &mut components.checkpointer {
+            if let Some(checkpointer) = components.checkpointer.as_mut().filter(|_| writes) {
                 checkpointer.checkpoint(&shown, epoch, &components.event_store);
             }
-            decision.save.then(|| records(&shown, own, &components.event_store))
+            saves.then(|| records(&shown, own, &components.event_store))
         })?;
-        if let Some(blobs) = blobs {
-            saving.save(sync, blobs, epoch)?;
-        }
-        if sync.leads() {
-            decision.delete.iter().for_each(|old| saving.delete(*old));
-        }
-        Ok(())
+        blobs.map_or(Ok(()), |blobs| saving.save(sync, blobs, epoch))
     }
 
     pub(super) fn emit(&mut self, event: LearnerEvent<<M as TrainStep>::Output>) {

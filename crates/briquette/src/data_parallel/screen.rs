@@ -3,34 +3,49 @@
 use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::train::logger::TrainingProgressLogger;
 use burn::train::metric::{MetricDefinition, NumericEntry};
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining, default_renderer,
 };
 use burn::train::{Interrupter, LearnerSummary};
 
+use super::progress::{Split, resume_split};
+
 pub(super) type Inner = Box<dyn MetricsRenderer>;
 
 /// Rank 0 uses Burn's own renderer, for a terminal or for lines. However, the last value of a split is [shown](Screen::show)
-/// only when the global value is known. The renderer of other ranks shows nothing.
+/// only when the global value is known. The renderer of other ranks shows nothing, until one of them becomes rank 0.
 #[derive(Clone)]
 pub(super) struct Screen(Arc<Mutex<State>>);
 
 enum State {
-    /// Nothing is shown.
-    Dark,
-    /// Burn's renderer is created when training starts: it needs the first epoch, and takes over the terminal.
+    /// Nothing is shown. Burn's renderer is created on rank 0 when training starts: it needs the first epoch, and takes over the
+    /// terminal.
     Waiting {
+        /// Set on rank 0.
+        leads: bool,
         interrupter: Interrupter,
         metrics: Vec<MetricDefinition>,
+        started: Option<Started>,
+        split: Option<Split>,
     },
     Lit(Inner),
 }
 
+/// What Burn reports when training starts.
+#[derive(Clone)]
+pub(super) struct Started {
+    pub(super) epochs: usize,
+    pub(super) first: usize,
+    pub(super) items: Option<usize>,
+    pub(super) label: Option<String>,
+}
+
 impl Screen {
     pub(super) fn new(rank: usize) -> Screen {
-        let waiting = State::Waiting { interrupter: Interrupter::new(), metrics: Vec::new() };
-        Screen(Arc::new(Mutex::new(if rank == 0 { waiting } else { State::Dark })))
+        let (leads, interrupter) = (rank == 0, Interrupter::new());
+        Screen(Arc::new(Mutex::new(State::Waiting { leads, interrupter, metrics: Vec::new(), started: None, split: None })))
     }
 
     /// Sets the interrupter that receives the user's stop requests.
@@ -45,13 +60,31 @@ impl Screen {
         self.with(|inner| if is_training { inner.update_train(state) } else { inner.update_valid(state) });
     }
 
-    /// Creates Burn's renderer on rank 0, if it does not exist yet. `first` is the first epoch.
-    pub(super) fn light(&self, first: usize) {
+    /// Creates Burn's renderer when training starts, if this is rank 0.
+    pub(super) fn start(&self, start: Started) {
         let mut state = self.lock();
-        if let State::Waiting { interrupter, metrics } = &mut *state {
-            let mut inner = default_renderer(interrupter.clone(), first.checked_sub(1).filter(|before| *before > 0));
-            metrics.drain(..).for_each(|metric| inner.register_metric(metric));
-            *state = State::Lit(inner);
+        match &mut *state {
+            State::Waiting { started, .. } => {
+                *started = Some(start);
+                state.light();
+            }
+            State::Lit(inner) => start.on(inner),
+        }
+    }
+
+    /// Keeps the current split, for a renderer that is created later.
+    pub(super) fn keep_split(&self, current: Split) {
+        if let State::Waiting { split, .. } = &mut *self.lock() {
+            *split = Some(current);
+        }
+    }
+
+    /// Creates Burn's renderer on a rank that has become rank 0.
+    pub(super) fn take_over(&self) {
+        let mut state = self.lock();
+        if let State::Waiting { leads, .. } = &mut *state {
+            *leads = true;
+            state.light();
         }
     }
 
@@ -64,6 +97,27 @@ impl Screen {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Creates Burn's renderer if this is rank 0 and training has started.
+    fn light(&mut self) {
+        if let State::Waiting { leads: true, interrupter, metrics, started: Some(started), split } = self {
+            let before = started.first.checked_sub(1).filter(|before| *before > 0);
+            let mut inner = default_renderer(interrupter.clone(), before);
+            metrics.drain(..).for_each(|metric| inner.register_metric(metric));
+            started.on(&mut inner);
+            split.iter().for_each(|split| resume_split(&mut inner, split));
+            *self = State::Lit(inner);
+        }
+    }
+}
+
+impl Started {
+    fn on(&self, inner: &mut Inner) {
+        let Started { epochs, first, items, label } = self;
+        TrainingProgressLogger::start(inner.as_mut(), *epochs, *first, *items, label.as_deref());
     }
 }
 
@@ -113,7 +167,6 @@ impl MetricsRenderer for Screen {
 
     fn register_metric(&mut self, definition: MetricDefinition) {
         match &mut *self.lock() {
-            State::Dark => {}
             State::Waiting { metrics, .. } => metrics.push(definition),
             State::Lit(inner) => inner.register_metric(definition),
         }

@@ -1,6 +1,7 @@
 //! Control messages between ranks: end of data, end of epoch.
 
 use burn::train::checkpoint::CheckpointingAction;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::synchronizer::Synchronizer;
@@ -26,7 +27,7 @@ pub(super) struct Agreed {
 }
 
 /// The next action after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Next {
     Step,
     EndOfEpoch,

@@ -6,7 +6,7 @@
 //! and the checkpointers, which are clients of Burn's event store.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::train::logger::{FileMetricLogger, MetricLogger};
@@ -19,7 +19,6 @@ use burn::train::renderer::MetricState;
 
 use super::screen::Screen;
 use crate::error::Error;
-use crate::synchronizer::Synchronizer;
 
 /// The loggers of one rank; clones share them.
 #[derive(Clone)]
@@ -28,6 +27,7 @@ pub(super) struct Ledger(Arc<Mutex<State>>);
 struct State {
     /// Burn's file logger, on rank 0.
     files: Option<FileMetricLogger>,
+    directory: PathBuf,
     definitions: HashMap<MetricId, MetricDefinition>,
     /// The latest update, which is the last of its split if the epoch ends now.
     latest: Option<Update>,
@@ -52,6 +52,7 @@ impl Ledger {
     pub(super) fn new(rank: usize, directory: &Path) -> Ledger {
         Ledger(Arc::new(Mutex::new(State {
             files: (rank == 0).then(|| FileMetricLogger::new(directory)),
+            directory: directory.to_owned(),
             definitions: HashMap::new(),
             latest: None,
             last: None,
@@ -64,26 +65,33 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces this rank's values by the global ones, after a split, once Burn's processor has been flushed. For each metric,
-    /// each rank sends every other rank some 20 bytes and the name.
-    pub(super) fn agree(
-        &self,
-        sync: &mut Synchronizer,
-        store: &EventStoreClient,
-        screen: &Screen,
-    ) -> Result<(), Error> {
+    /// Opens Burn's files, on a rank that has become rank 0.
+    pub(super) fn take_over(&self) {
+        let mut state = self.lock();
+        if state.files.is_none() {
+            let mut files = FileMetricLogger::new(&state.directory);
+            state.definitions.values().for_each(|definition| files.log_metric_definition(definition.clone()));
+            state.files = Some(files);
+        }
+    }
+
+    /// Returns this rank's values of a split, for the other ranks, once Burn's processor has been flushed: some 20 bytes and the name for each
+    /// metric.
+    pub(super) fn shares(&self, store: &EventStoreClient) -> Vec<u8> {
         // The answer arrives after everything that was sent to the store before, so it flushes the store.
         let _ = store.find_metric("", 0, Aggregate::Mean, &Split::Train);
-        let shares = self.lock().shares();
-        let text = serde_json::to_vec(&shares).unwrap_or_default();
-        let heard = sync.gather_bytes("metrics", &text)?;
+        serde_json::to_vec(&self.lock().shares()).unwrap_or_default()
+    }
+
+    /// Replaces this rank's values of a split by the global ones, from the [shares](Self::shares) of all ranks.
+    pub(super) fn publish(&self, all: &[Vec<u8>], this: usize, screen: &Screen) -> Result<(), Error> {
         let mut sums = HashMap::<String, (f64, u64)>::new();
-        for (rank, text) in heard.iter().enumerate() {
+        for (rank, text) in all.iter().enumerate() {
             let shares = serde_json::from_slice::<Vec<Share>>(text).map_err(|problem| Error::Mismatch {
-                this: sync.rank(),
+                this,
                 rank,
                 field: "list of metrics".into(),
-                ours: format!("of {} metrics", shares.len()),
+                ours: format!("of {} metrics", self.lock().shares().len()),
                 theirs: problem.to_string(),
             })?;
             for (name, value, weight) in shares.into_iter().filter(|(_, _, weight)| *weight > 0) {
@@ -93,7 +101,7 @@ impl Ledger {
             }
         }
         let means = sums.into_iter().map(|(name, (sum, weight))| (name, sum / weight as f64)).collect();
-        self.lock().publish(&means, sync.world(), screen);
+        self.lock().publish(&means, all.len(), screen);
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use burn::module::Module;
 use super::{DistributedOptimizer, keeping};
 use crate::checkpoint::by_the_default_device;
 use crate::error::{Error, StepError};
-use crate::flat::{self, Part};
 
 impl DistributedOptimizer {
     /// Makes the world elastic: if a rank is lost during a step, the survivors agree on a new world without it, and compute the same
@@ -60,20 +59,10 @@ impl DistributedOptimizer {
     pub(super) fn admit<M: Module>(&mut self, module: M) -> Result<M, StepError<M>> {
         match self.sync.admit(&module) {
             Ok(false) => Ok(module),
-            Ok(true) => {
-                // Clones share running statistics, which joining writes.
-                let buffers = match flat::read_bytes(&module, Part::Buffers) {
-                    Ok(buffers) => buffers,
-                    Err(error) => return Err(keeping((module, error))),
-                };
-                let handed = self.hand_over(false, &module);
-                let module = flat::write_bytes(module, Part::Buffers, &buffers).unwrap_or_else(|module| module);
-                let kept = self.sync.keep_buffers(&module);
-                match handed.and(kept) {
-                    Ok(()) => Ok(module),
-                    Err(error) => Err(keeping((module, error))),
-                }
-            }
+            Ok(true) => match self.hand_over(false, &module) {
+                Ok(_) => Ok(module),
+                Err(error) => Err(keeping((module, error))),
+            },
             Err(error) => Err(keeping((module, error))),
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Elastic {
     pub(super) began: Option<u64>,
     /// Set from a change of the world in a committed step to the end of that step.
     is_new: bool,
-    /// Number of exchanges that were committed, now and when the current generation began.
+    /// Number of exchanges and [calls](Synchronizer::conclude) that were committed, now and when the current generation began.
     exchanges: u64,
     exchanges_before: u64,
     /// Set if some steps exchange nothing: ranks then notice a loss at different steps.
@@ -48,6 +48,26 @@ pub(super) struct Elastic {
     residual_energies: Vec<f64>,
     /// Generations that the next report contains.
     pub(super) unreported: Vec<NewGeneration>,
+}
+
+/// Reason for which a rank leaves its generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Occasion {
+    /// A rank was lost. If the driver has voted on a step, the step is in doubt.
+    Loss,
+    /// A rank was lost during the vote on a call outside of a step, which is in doubt.
+    Call,
+    /// Ranks have agreed to admit candidates.
+    Admission,
+}
+
+/// Beginning of a generation.
+struct Begun {
+    /// The step's exchange that was in doubt, if it is committed.
+    exchanged: Option<Exchanged>,
+    /// Set if what was in doubt is committed.
+    commits: bool,
+    has_new_members: bool,
 }
 
 impl Elastic {
@@ -122,7 +142,7 @@ impl Synchronizer {
             Error::WorldChanged { .. } => Ok(()),
             error if self.is_survivable(&error) => {
                 self.undo_forward(module);
-                match self.next_world(module, false)?.0 {
+                match self.next_world(module, Occasion::Loss)?.exchanged {
                     // The gradient of a vote is known only within the step.
                     Some(_) => Err(error),
                     None => Ok(()),
@@ -130,6 +150,34 @@ impl Synchronizer {
             }
             error => Err(error),
         }
+    }
+
+    /// Concludes a call of all ranks outside of a step, whose result on this rank is `result`: returns it once every rank has made the call, or
+    /// `None` if a rank was lost meanwhile and the survivors repeat the call in their next world. Like a step, the call is voted on, so that
+    /// either all survivors repeat it or none. In a fixed world it does nothing. Under local steps, ranks must be at the same step.
+    ///
+    /// # Errors
+    /// The error of the call, if it has another cause; [`Error::Membership`] if this rank cannot be part of the next world.
+    pub fn conclude<M: Module, T>(&mut self, module: &M, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        if self.elastic.membership.is_none() {
+            return result.map(Some);
+        }
+        let value = match result {
+            Ok(value) => value,
+            Err(error) => return self.recover(module, error).map(|()| None),
+        };
+        self.comm.scope().operation = "vote";
+        if let Err(error) = self.comm.barrier() {
+            let error = Error::from(error);
+            if !self.is_survivable(&error) {
+                return Err(error);
+            }
+            if !self.next_world(module, Occasion::Call)?.commits {
+                return Ok(None);
+            }
+        }
+        self.elastic.exchanges += 1;
+        Ok(Some(value))
     }
 
     /// Waits until every rank has ended its last step, and returns whether all have. A rank that leaves at once may leave another one in
@@ -160,6 +208,16 @@ impl Synchronizer {
                 Err(ConfigError::conflict("an elastic world", what, why, "leave out one of the two"))
             }
         }
+    }
+
+    /// Refuses local steps in an elastic world for `what`, which cannot repeat calls of all ranks that are at different steps.
+    pub(crate) fn check_no_local_steps(&self, what: &str) -> Result<(), ConfigError> {
+        if self.elastic.membership.is_none() || !self.elastic.has_local_steps {
+            return Ok(());
+        }
+        let why = "ranks may be at different steps when one is lost";
+        let with = format!("local steps in {what}");
+        Err(ConfigError::conflict("an elastic world", with, why, "use every-step, or a loop of your own"))
     }
 
     /// Refuses what an elastic world cannot continue.
@@ -195,7 +253,7 @@ impl Synchronizer {
             return Err(error);
         }
         let before = self.world();
-        match self.next_world(module, false)?.0 {
+        match self.next_world(module, Occasion::Loss)?.exchanged {
             // Those that committed have had the election with candidates in common with this one.
             Some(mut exchanged) => {
                 exchanged.stop = exchanged.stop.without(StopFlags::CANDIDATE);
@@ -261,14 +319,13 @@ impl Synchronizer {
         Ok(())
     }
 
-    /// Forms the next world with the other members, and converts this rank's state to it. Returns the exchange in doubt if it is
-    /// committed, and whether there are new members.
-    fn next_world<M: Module>(&mut self, module: &M, admits: bool) -> Result<(Option<Exchanged>, bool), Error> {
-        let (step, in_doubt) = (self.elastic.exchanges, self.driver.in_doubt());
+    /// Forms the next world with the other members, and converts this rank's state to it.
+    fn next_world<M: Module>(&mut self, module: &M, occasion: Occasion) -> Result<Begun, Error> {
+        let (step, in_doubt) = (self.elastic.exchanges, self.driver.in_doubt() || occasion == Occasion::Call);
         let standing = Standing { step, in_doubt, is_new: false };
         let (before, began) = (self.world(), self.comm.now());
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
-        let regrouped = membership.regroup(standing, admits).inspect_err(|_| {
+        let regrouped = membership.regroup(standing, occasion == Occasion::Admission).inspect_err(|_| {
             // Without a next world, this rank does not commit a step in doubt.
             self.driver.resolve(false);
         })?;
@@ -316,7 +373,7 @@ impl Synchronizer {
         self.elastic.exchanges_before = self.elastic.exchanges;
         // New members are admitted after an exchange, at the same step on all ranks.
         self.elastic.is_unsettled = self.elastic.has_local_steps && self.elastic.new == 0;
-        Ok((exchanged, self.elastic.new > 0))
+        Ok(Begun { exchanged, commits, has_new_members: self.elastic.new > 0 })
     }
 
     /// Converts the strategy's state from a world of `before` ranks: what waits keeps its weight in the mean.

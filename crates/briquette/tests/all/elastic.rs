@@ -33,7 +33,7 @@ struct End {
 }
 
 /// Creates a world of threads, in which `victim` vanishes at `call`.
-fn members(ranks: usize, fewest: usize, victim: Option<(usize, u64)>) -> Vec<(Session, Threads)> {
+pub(crate) fn members(ranks: usize, fewest: usize, victim: Option<(usize, u64)>) -> Vec<(Session, Threads)> {
     members_until(ranks, fewest, 0, victim)
 }
 

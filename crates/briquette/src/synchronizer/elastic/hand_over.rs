@@ -7,9 +7,10 @@ use briquette_core::membership::{MembershipError, Standing};
 use briquette_core::state::State;
 use burn::module::Module;
 
-use super::{EXCHANGES, STEP, STRATEGY, Synchronizer};
+use super::{EXCHANGES, Occasion, STEP, STRATEGY, Synchronizer};
 use crate::checkpoint::state;
 use crate::error::Error;
+use crate::flat::{self, Part};
 
 impl Synchronizer {
     /// Forms the next world with candidates, if ranks have agreed so; returns whether there are new members, to whom the state is then
@@ -18,7 +19,7 @@ impl Synchronizer {
         if self.elastic.membership.is_none() || !std::mem::take(&mut self.elastic.admits) || self.agreed_stop.any() {
             return Ok(false);
         }
-        Ok(self.next_world(module, true)?.1)
+        Ok(self.next_world(module, Occasion::Admission)?.has_new_members)
     }
 
     /// Runs `join` in a world with new members, who receive the strategy's replicated state and the step from rank 0. `is_new` is set on
@@ -29,6 +30,8 @@ impl Synchronizer {
         module: &M,
         join: impl FnOnce(&mut Synchronizer, M) -> Result<M, Error>,
     ) -> Result<M, Error> {
+        // Clones share running statistics, which joining writes.
+        let buffers = if is_new { None } else { Some(flat::read_bytes(module, Part::Buffers)?) };
         let mut own = State::default();
         own.put_part(STRATEGY, self.driver.strategy());
         // New members do not know the step yet.
@@ -42,7 +45,9 @@ impl Synchronizer {
             joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
         self.computing();
         self.last_end = self.comm.now();
-        let loaded = if is_new { Ok(()) } else { self.load_strategy(module, &own) };
+        let Some(buffers) = buffers else { return joined };
+        let _ = flat::write_bytes(module.clone(), Part::Buffers, &buffers);
+        let loaded = self.load_strategy(module, &own).and(self.keep_buffers(module));
         joined.and_then(|module| loaded.map(|()| module))
     }
 

@@ -291,6 +291,13 @@ pub(crate) fn train(
     results.into_iter().map(Result::unwrap).collect()
 }
 
+/// A batch of the rows with these seeds.
+pub(crate) fn rows(seeds: &[u64], device: &Device) -> Batch {
+    let x = Tensor::cat(seeds.iter().map(|seed| numbers(1 + seed, [1, 3], device)).collect(), 0);
+    let y = x.clone().sum_dim(1).sin();
+    Batch { x, y }
+}
+
 pub(crate) fn optimizer() -> ModuleOptimizer {
     let momentum = MomentumConfig::new().with_momentum(0.5).with_dampening(0.0);
     SgdConfig::new().with_momentum(Some(momentum)).init()

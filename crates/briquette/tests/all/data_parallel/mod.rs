@@ -2,6 +2,7 @@
 #![cfg(feature = "train")]
 
 pub(super) mod common;
+mod elastic;
 mod forward_state;
 mod launched;
 mod overlap;

@@ -1,0 +1,156 @@
+//! Elastic worlds: the training loop continues when a rank is lost, and new ranks enter it.
+
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::tensor::Bytes;
+use burn::train::LearnerModel;
+use serde::{Deserialize, Serialize};
+
+use super::records;
+use super::run::{Failure, Run};
+use super::signal::{Next, compare};
+use crate::checkpoint::by_the_default_device;
+use crate::data::Shard;
+use crate::error::Error;
+use crate::synchronizer::Synchronizer;
+
+/// Position of the run, which new members receive from rank 0.
+#[derive(Debug, Serialize, Deserialize)]
+struct Handover {
+    first_epoch: usize,
+    epoch: usize,
+    next: Next,
+    schedule: Vec<u8>,
+}
+
+/// Where a rank enters the run.
+pub(super) struct Entry {
+    pub(super) epoch: usize,
+    /// Set on a new member: what the ranks do after the step at which it was admitted.
+    pub(super) next: Option<Next>,
+}
+
+impl<M: LearnerModel> Run<M> {
+    /// Makes a call of all ranks outside of a step, again in the next world if a rank is lost.
+    pub(super) fn together<T>(&mut self, mut call: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            let result = call(self);
+            let concluded = self.own.sync.conclude(&self.learner.model(), result)?;
+            self.follow_world();
+            if let Some(value) = concluded {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Continues in the next world after `error`, if a rank was lost.
+    pub(super) fn recover(&mut self, error: Error) -> Result<(), Error> {
+        self.own.sync.recover(&self.learner.model(), error)?;
+        self.follow_world();
+        Ok(())
+    }
+
+    /// Returns whether the world is elastic.
+    pub(super) fn is_elastic(&self) -> bool {
+        self.own.sync.generation().is_some()
+    }
+
+    /// Takes this rank's place in a new generation: its share of the next epochs, its random numbers, and rank 0's outputs.
+    pub(super) fn follow_world(&mut self) {
+        let sync = &self.own.sync;
+        let number = sync.generation().map(|generation| generation.number);
+        if number == self.generation {
+            return;
+        }
+        self.generation = number;
+        let shard = Shard { rank: sync.rank(), world: sync.world() };
+        self.own.shard.set(shard);
+        self.own.random.iter_mut().for_each(|random| random.set_rank(shard.rank));
+        if let (0, Some(outlets)) = (shard.rank, &self.own.outlets) {
+            outlets.ledger.take_over();
+            outlets.screen.take_over();
+        }
+    }
+
+    /// Admits candidates at the end of a step, if ranks have agreed so. A rank that is lost meanwhile is left behind: the step is complete.
+    pub(super) fn admit(&mut self, epoch: usize, next: Next) -> Result<(), Failure> {
+        let admitted = self.try_admit(epoch, next);
+        Ok(admitted.or_else(|error| self.recover(error))?)
+    }
+
+    fn try_admit(&mut self, epoch: usize, next: Next) -> Result<(), Error> {
+        let is_admitted = self.own.sync.admit(&self.learner.model())?;
+        self.follow_world();
+        if !is_admitted {
+            return Ok(());
+        }
+        self.join_ranks(None)?;
+        let mut bytes = Vec::new();
+        if self.own.sync.rank() == 0 {
+            let schedule = records::schedule(&self.learner, &self.components.event_store).map_err(Error::Device)?;
+            let handover = Handover { first_epoch: self.first_epoch, epoch, next, schedule: schedule.to_vec() };
+            bytes = serde_json::to_vec(&handover).map_err(|error| Error::Device(error.to_string()))?;
+        }
+        self.own.sync.send_to_new_members(&mut bytes)
+    }
+
+    /// Enters a running world as a new member.
+    pub(super) fn enter(&mut self) -> Result<Entry, Failure> {
+        self.join_ranks(None)?;
+        let mut bytes = Vec::new();
+        self.own.sync.send_to_new_members(&mut bytes)?;
+        let broken = |problem: String| Error::Device(format!("rank 0 sent an unusable position of the run: {problem}"));
+        let handover: Handover = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+        let schedule = LrSchedulerRecord::from_bytes(Bytes::from_bytes_vec(handover.schedule));
+        self.learner.load_scheduler(schedule.map_err(|error| broken(error.to_string()))?);
+        self.first_epoch = handover.first_epoch;
+        self.follow_world();
+        Ok(Entry { epoch: handover.epoch, next: Some(handover.next) })
+    }
+
+    /// Joins model, optimizer and settings of all ranks, at the start of a run or, without its first epoch, in a running world: new members
+    /// receive rank 0's.
+    pub(super) fn join_ranks(&mut self, first_epoch: Option<usize>) -> Result<(), Error> {
+        let Run { own, learner, components, .. } = self;
+        let (saving, optimizer, is_launched) = (&own.saving, &own.optimizer, own.outlets.is_some());
+        let mut settings = vec![
+            ("number of epochs", components.num_epochs as u64),
+            ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
+            ("launching by one call", u64::from(is_launched)),
+            ("place for checkpoints", u64::from(saving.beside.is_some() || saving.directory.is_some())),
+        ];
+        settings.extend(first_epoch.map(|epoch| ("first epoch", epoch as u64)));
+        settings.extend(first_epoch.map(|_| ("use of checkpoints", u64::from(saving.directory.is_some()))));
+        let resumes = components.checkpoint.map_or(0, |epoch| epoch as u64 + 1);
+        settings.extend(first_epoch.map(|_| ("checkpoint to resume from", resumes)));
+        let (is_new, sync) = (own.sync.is_entering(), &mut own.sync);
+        let (mut record, mut has_files) = (None, false);
+        let mut join = |sync: &mut Synchronizer, model: M| {
+            let model = sync.join_with(model, optimizer.as_ref())?;
+            sync.check_no_local_steps("Burn's training loop")?;
+            if first_epoch.is_none() {
+                // New members do not know the step yet.
+                sync.session().scope().step = 0;
+            }
+            record = sync.first_optimizer(&model, || records::optimizer(learner, &components.event_store))?;
+            has_files = compare(sync, &settings, components.checkpointer.is_some())?;
+            Ok(model)
+        };
+        let model = match first_epoch {
+            Some(_) => join(sync, learner.model())?,
+            None => sync.hand_over(is_new, &learner.model(), join)?,
+        };
+        if first_epoch.is_some() || is_new {
+            learner.load_model(model.into_record());
+            if let Some(record) = record {
+                by_the_default_device(|| learner.load_optim(record))?;
+            }
+            // Stores the buffers as loaded, because the learner may have replaced them.
+            own.sync.keep_buffers(&learner.model())?;
+        }
+        // After a launch, only rank 0 has Burn's own checkpointers.
+        if has_files && own.saving.directory.is_none() {
+            own.saving.directory = own.saving.beside.take();
+        }
+        Ok(())
+    }
+}
