@@ -32,6 +32,7 @@ EXCHANGES = {
     "auto": "",
     "local-sgd:5": "--strategy local-sgd:5 --reducer dense",
     "diloco:5, top-k 10x": f"--strategy diloco:5 {TOP_K}",
+    "diloco:5,momentum=0.5, top-k 10x": f"--strategy diloco:5,momentum=0.5 {TOP_K}",
 }
 MODELS = {
     "bilstm": "ag-news --data {data}/ag_news --model bilstm --optimizer adam --lr 0.004 --batch 32 --epochs 2",

@@ -93,6 +93,17 @@ fn a_quorum_is_more_than_half_or_half_with_the_first_member() {
     assert!(text.starts_with("rank 2 of generation 4 reaches 2 of 4 members"), "{text}");
 }
 
+/// Members 2 and 3 are most of a generation that was announced and never formed, and not of the one before.
+#[test]
+fn golden_a_quorum_is_of_the_last_generation_that_was_formed() {
+    let (announced, formed) = (generation(&[1, 2, 3]), generation(&[1, 2, 3, 4, 5]));
+    let reports = [2, 3].map(|member| (MemberId(member), Standing { step: 7, in_doubt: false, is_new: false })).into();
+    let policy = Policy { fewest: 1, patience: 1.0 };
+    let next = |formed| successor::successor((&announced, formed), &reports, policy, (MemberId(2), 1));
+    assert!(matches!(next(&formed), Err(MembershipError::Minority { living: 2, members: 5, .. })));
+    assert_eq!(next(&announced).unwrap().generation.members, [MemberId(2), MemberId(3)]);
+}
+
 /// Members 1 and 2 of four are alive, and a new one without state, which counts for the quorum and does not go on.
 #[test]
 fn golden_a_new_member_counts_and_cannot_go_on() {
