@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains elastic worlds with and without lost ranks, and writes benches/results/elastic-accuracy.csv.
 
-    benches/elastic_accuracy.py --data DIR [--programs target/release] [--seeds 3] [--models bilstm,resnet8] [--exchanges NAME ...]
+    benches/elastic_accuracy.py --data DIR [--programs target/release] [--seeds 3] [--models "bilstm;resnet8"] [--exchanges NAME ...]
 
 Each pair of runs has the same settings and seed, over loopback. In the second run, a random rank is killed every 50 steps and started
 again (`briquette launch --elastic 2 --rejoin`). Rows have the means over the seeds, and of the differences of the pairs.
@@ -39,6 +39,7 @@ MODELS = {
     "resnet8": "cifar --data {data}/cifar10 --model resnet8 --optimizer sgd --momentum 0.9 --lr 0.2 --weight-decay 5e-4 --augment flip "
     "--train-limit 20000 --batch 32 --epochs 2",
 }
+MODELS["resnet8, 6 epochs"] = MODELS["resnet8"].replace("--epochs 2", "--epochs 6")
 
 
 def main():
@@ -46,12 +47,12 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--programs", type=Path, default=ROOT / "target/release")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=";".join(MODELS), help="separated by semicolons")
     parser.add_argument("--exchanges", nargs="*", default=list(EXCHANGES), help="names of the table in this file")
     parser.add_argument("--csv", type=Path, default=ROOT / "benches/results/elastic-accuracy.csv")
     args = parser.parse_args()
     machine = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    for model in args.models.split(","):
+    for model in args.models.split(";"):
         for exchange, flags in ((name, EXCHANGES[name]) for name in args.exchanges):
             pairs = []
             for seed in range(1, args.seeds + 1):

@@ -73,7 +73,9 @@ pub struct CurrentShard(Arc<Mutex<Current>>);
 #[derive(Debug)]
 struct Current {
     shard: Shard,
-    /// The epoch of the next iterator, counted from the first of the run, if the training loop sets it.
+    /// The largest first epoch of the loaders.
+    start: u64,
+    /// The epoch of the next iterator, if the training loop sets it.
     epoch: Option<u64>,
 }
 
@@ -95,10 +97,23 @@ impl CurrentShard {
         (current.shard, current.epoch)
     }
 
-    /// Sets the epoch of the iterators that follow, so that one that is repeated has the same order.
+    /// Sets the epoch of the iterators that follow, counted from 0, so that one that is repeated has the same order.
     #[cfg(feature = "train")]
     pub(crate) fn begin_epoch(&self, epoch: u64) {
         self.lock().epoch = Some(epoch);
+    }
+
+    /// Returns the epoch at which the loaders start.
+    #[cfg(feature = "train")]
+    pub(crate) fn start(&self) -> u64 {
+        self.lock().start
+    }
+
+    /// Registers the epoch at which a loader starts.
+    #[cfg(feature = "data")]
+    fn start_at(&self, epoch: u64) {
+        let mut current = self.lock();
+        current.start = current.start.max(epoch);
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -108,6 +123,6 @@ impl CurrentShard {
 
 impl<S: Into<Shard>> From<S> for CurrentShard {
     fn from(shard: S) -> CurrentShard {
-        CurrentShard(Arc::new(Mutex::new(Current { shard: shard.into(), epoch: None })))
+        CurrentShard(Arc::new(Mutex::new(Current { shard: shard.into(), start: 0, epoch: None })))
     }
 }

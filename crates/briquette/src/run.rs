@@ -240,7 +240,7 @@ impl Run {
         if let Some(place) = Environment::from_env()? {
             let elastic = place.elastic.as_ref();
             let policy = Policy { fewest: elastic.map_or(fewest, |elastic| elastic.fewest), ..policy };
-            let builder = TcpBuilder::from_environment(&place)?.clock(Arc::new(WallClock::start()));
+            let builder = TcpBuilder::from_environment(&place)?.channels(1).clock(Arc::new(WallClock::start()));
             let builder = self.over_tcp(builder);
             let joins = elastic.is_some_and(|elastic| elastic.joins);
             let joined = if joins { builder.join_running(policy) } else { builder.join_elastic(policy) };

@@ -60,13 +60,18 @@ impl Faulty {
         endpoints.map(|endpoint| fail(endpoint).into()).collect()
     }
 
+    /// Drops the transport if the rank has vanished on another channel.
+    fn vanish(&mut self, calls: u64) {
+        if self.vanishes && self.fail_at.is_some_and(|call| calls > call) {
+            self.inner = None;
+        }
+    }
+
     /// Counts a call, and returns the transport unless it fails.
     fn count(&mut self, during: Scope) -> Result<&mut dyn Transport, CommError> {
         let (call, rank) = (self.calls.fetch_add(1, Ordering::Relaxed), self.place.0);
         let fails = self.fail_at == Some(call);
-        if fails && self.vanishes {
-            self.inner = None;
-        }
+        self.vanish(call + 1);
         let Some(inner) = &mut self.inner else {
             let cause = "it has vanished, as the test wants".to_owned();
             return Err(CommError::Lost { rank, other: rank, address: None, during, cause });
@@ -111,6 +116,7 @@ impl Transport for Faulty {
         self.inner.as_mut().map_or(Ok(()), |inner| inner.flush(call))
     }
     fn abort(&mut self, during: Scope, reason: &str) {
+        self.vanish(self.calls.load(Ordering::Relaxed));
         self.inner.iter_mut().for_each(|inner| inner.abort(during, reason));
     }
     fn abort_cause(&self) -> AbortCause {

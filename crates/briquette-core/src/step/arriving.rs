@@ -3,7 +3,7 @@
 use super::{Driver, HeaderCost};
 use crate::comm::Session;
 use crate::error::SyncError;
-use crate::seam::{AgreedStep, Arriving, Context, SyncStrategy};
+use crate::seam::{AgreedStep, Arriving, Context, Momenta, SyncStrategy};
 use crate::sync::{Agreement, Header, Placeholder, agree};
 use crate::{Key, Layout};
 
@@ -123,21 +123,27 @@ impl Driver {
         }
     }
 
-    /// Commits an exchange whose strategy was [given back](Self::give_back). Discards staged state of slots without a
-    /// gradient on any rank: these are known only at the end of the exchange.
+    /// Commits an exchange whose strategy was [given back](Self::give_back), after a [vote](Self::set_votes) where ranks vote. Discards
+    /// staged state of slots without a gradient on any rank: these are known only at the end of the exchange.
+    ///
+    /// # Errors
+    /// [`SyncError`] if the vote fails; the step is then [in doubt](Self::in_doubt).
     pub fn commit_early(
         &mut self,
-        EarlyExchange { early, late, .. }: &EarlyExchange,
+        EarlyExchange { early, late, header }: &EarlyExchange,
         average: &mut [f32],
         present: &[bool],
         comm: &mut Session,
-    ) {
+    ) -> Result<(), SyncError> {
         let absent = self.layout.absent(present);
         if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.keeps_state {
             super::gradient::clear(self.layout.slots(), present, average);
         }
+        let voted = self.vote.cast(late, (Momenta::Keep, *header), comm);
+        voted.inspect_err(|error| comm.abort(&error.to_string()))?;
         self.strategy.commit();
         self.strategy.after_commit(&super::context(self.key, &self.layout, early), comm);
         self.record(late.agreed_step, self.plan());
+        Ok(())
     }
 }

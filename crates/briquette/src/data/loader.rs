@@ -110,6 +110,7 @@ impl<I, O> ShardedDataLoaderBuilder<I, O> {
             ));
         }
         let (epoch, skip) = self.start;
+        self.shard.start_at(epoch);
         Ok(Arc::new(ShardedDataLoader {
             dataset,
             batcher: self.batcher,
@@ -211,7 +212,7 @@ impl<I: 'static, O: Send + 'static> DataLoader<O> for ShardedDataLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let (shard, set) = self.shard.next();
         if let Some(epoch) = set {
-            self.epoch.store(self.skip.0 + epoch, Ordering::Relaxed);
+            self.epoch.store(epoch, Ordering::Relaxed);
         }
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         let first = if epoch == self.skip.0 { self.skip.1 } else { 0 };

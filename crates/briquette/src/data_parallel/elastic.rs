@@ -17,15 +17,17 @@ use crate::synchronizer::Synchronizer;
 #[derive(Debug, Serialize, Deserialize)]
 struct Handover {
     first_epoch: usize,
+    /// The epoch of the loaders in `first_epoch`.
+    first_data_epoch: u64,
     epoch: usize,
     next: Next,
     schedule: Vec<u8>,
 }
 
-/// Where a rank enters the run.
+/// Position at which a rank begins.
 pub(super) struct Entry {
     pub(super) epoch: usize,
-    /// Set on a new member: what the ranks do after the step at which it was admitted.
+    /// On a new member, the next action of all ranks after the step at whose end it was admitted.
     pub(super) next: Option<Next>,
 }
 
@@ -54,7 +56,7 @@ impl<M: LearnerModel> Run<M> {
         self.own.sync.generation().is_some()
     }
 
-    /// Takes this rank's place in a new generation: its share of the next epochs, its random numbers, and rank 0's outputs.
+    /// Updates what depends on the rank after a change of the generation: shard, random numbers, rank 0's outputs.
     pub(super) fn follow_world(&mut self) {
         let sync = &self.own.sync;
         let number = sync.generation().map(|generation| generation.number);
@@ -85,10 +87,12 @@ impl<M: LearnerModel> Run<M> {
         }
         self.join_ranks(None)?;
         let mut bytes = Vec::new();
+        let unusable = |problem| Error::OptimizerState { rank: 0, problem };
         if self.own.sync.rank() == 0 {
-            let schedule = records::schedule(&self.learner, &self.components.event_store).map_err(Error::Device)?;
-            let handover = Handover { first_epoch: self.first_epoch, epoch, next, schedule: schedule.to_vec() };
-            bytes = serde_json::to_vec(&handover).map_err(|error| Error::Device(error.to_string()))?;
+            let schedule = records::schedule(&self.learner, &self.components.event_store).map_err(unusable)?;
+            let (first_epoch, first_data_epoch) = (self.first_epoch, self.first_data_epoch);
+            let handover = Handover { first_epoch, first_data_epoch, epoch, next, schedule: schedule.to_vec() };
+            bytes = serde_json::to_vec(&handover).unwrap_or_default();
         }
         self.own.sync.send_to_new_members(&mut bytes)
     }
@@ -98,12 +102,12 @@ impl<M: LearnerModel> Run<M> {
         self.join_ranks(None)?;
         let mut bytes = Vec::new();
         self.own.sync.send_to_new_members(&mut bytes)?;
-        let broken = |problem: String| Error::Device(format!("rank 0 sent an unusable position of the run: {problem}"));
-        let handover: Handover = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+        let rank = self.own.sync.rank();
+        let unusable = |problem: String| Error::OptimizerState { rank, problem };
+        let handover: Handover = serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
         let schedule = LrSchedulerRecord::from_bytes(Bytes::from_bytes_vec(handover.schedule));
-        self.learner.load_scheduler(schedule.map_err(|error| broken(error.to_string()))?);
-        self.first_epoch = handover.first_epoch;
-        self.follow_world();
+        self.learner.load_scheduler(schedule.map_err(|error| unusable(error.to_string()))?);
+        (self.first_epoch, self.first_data_epoch) = (handover.first_epoch, handover.first_data_epoch);
         Ok(Entry { epoch: handover.epoch, next: Some(handover.next) })
     }
 
@@ -112,21 +116,23 @@ impl<M: LearnerModel> Run<M> {
     pub(super) fn join_ranks(&mut self, first_epoch: Option<usize>) -> Result<(), Error> {
         let Run { own, learner, components, .. } = self;
         let (saving, optimizer, is_launched) = (&own.saving, &own.optimizer, own.outlets.is_some());
+        let has_own = saving.is_given;
         let mut settings = vec![
             ("number of epochs", components.num_epochs as u64),
             ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
+            ("use of checkpoints", u64::from(has_own)),
             ("launching by one call", u64::from(is_launched)),
-            ("place for checkpoints", u64::from(saving.beside.is_some() || saving.directory.is_some())),
+            ("place for checkpoints", u64::from(saving.beside.is_some() || saving.directory.is_some() && !has_own)),
         ];
-        settings.extend(first_epoch.map(|epoch| ("first epoch", epoch as u64)));
-        settings.extend(first_epoch.map(|_| ("use of checkpoints", u64::from(saving.directory.is_some()))));
-        let resumes = components.checkpoint.map_or(0, |epoch| epoch as u64 + 1);
-        settings.extend(first_epoch.map(|_| ("checkpoint to resume from", resumes)));
+        if let Some(epoch) = first_epoch {
+            let resumes = components.checkpoint.map_or(0, |epoch| epoch as u64 + 1);
+            settings.extend([("first epoch", epoch as u64), ("checkpoint to resume from", resumes)]);
+        }
         let (is_new, sync) = (own.sync.is_entering(), &mut own.sync);
         let (mut record, mut has_files) = (None, false);
         let mut join = |sync: &mut Synchronizer, model: M| {
             let model = sync.join_with(model, optimizer.as_ref())?;
-            sync.check_no_local_steps("Burn's training loop")?;
+            sync.check_averages_gradients("Burn's training loop")?;
             if first_epoch.is_none() {
                 // New members do not know the step yet.
                 sync.session().scope().step = 0;
@@ -147,9 +153,14 @@ impl<M: LearnerModel> Run<M> {
             // Stores the buffers as loaded, because the learner may have replaced them.
             own.sync.keep_buffers(&learner.model())?;
         }
-        // After a launch, only rank 0 has Burn's own checkpointers.
+        // After a launch, only rank 0 has Burn's own checkpointers, and in an elastic world the others stand by.
+        let stands_by = self.is_elastic() && has_files;
+        let Run { own, components, .. } = self;
         if has_files && own.saving.directory.is_none() {
             own.saving.directory = own.saving.beside.take();
+        }
+        if own.outlets.is_some() && own.sync.rank() > 0 && !stands_by {
+            components.checkpointer = None;
         }
         Ok(())
     }

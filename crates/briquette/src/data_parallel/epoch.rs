@@ -17,33 +17,32 @@ use super::run::{Failure, Run};
 use super::signal::{Next, Signal};
 use crate::checkpoint::by_the_default_device;
 use crate::error::Error;
-use crate::flat;
+use crate::flat::{self, Part};
 
 /// A loader's batches, read one ahead, so that the end of the data is detected before the exchange.
 struct LookAhead<'a, I> {
     batches: Box<dyn DataLoaderIterator<I> + 'a>,
     next: Option<(I, Progress)>,
     iteration: usize,
-    /// The number of complete steps.
+    /// The number of complete steps of this epoch.
     steps: usize,
-    /// Set on a new member in the epoch in which it entered, whose batches are those of other ranks.
-    is_without: bool,
     /// Progress after the batches taken so far, without the batch read ahead.
     progress: Progress,
 }
 
 impl<'a, I> LookAhead<'a, I> {
     fn new(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Result<Self, DatasetError> {
-        let mut feed = LookAhead::without(batches);
-        feed.is_without = false;
+        let progress = batches.progress();
+        let mut feed = LookAhead { batches, next: None, iteration: 0, steps: 0, progress };
         feed.look_ahead()?;
         Ok(feed)
     }
 
-    /// Takes no batches.
+    /// Takes no batches: those of the epoch in which a new member enters are assigned to other ranks. The step at whose end it was
+    /// admitted is complete.
     fn without(batches: Box<dyn DataLoaderIterator<I> + 'a>) -> Self {
         let progress = batches.progress();
-        LookAhead { batches, next: None, iteration: 0, steps: 0, is_without: true, progress }
+        LookAhead { batches, next: None, iteration: 0, steps: 1, progress }
     }
 
     fn look_ahead(&mut self) -> Result<(), DatasetError> {
@@ -73,6 +72,8 @@ struct Group<O> {
     losses: Vec<f64>,
     /// Set if the exchange has already begun. Samples, losses and learning rate are then recorded.
     is_recorded: bool,
+    /// Buffers after the forward passes, if the step is repeated.
+    buffers: Option<Vec<u8>>,
 }
 
 /// Result of a step.
@@ -114,11 +115,12 @@ impl<M: LearnerModel> Run<M> {
             // stop request.
             let stop = self.components.interrupter.should_stop();
             self.check()?;
-            let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop };
+            let scheduled = self.is_scheduled && self.is_elastic();
+            let signal = Signal { batch: group.is_some(), more: feed.next.is_some(), stop, scheduled };
             match self.step(epoch, group, signal, &mut ledger)? {
                 Stepped::To(to) => (next, feed.steps) = (to, feed.steps + 1),
                 // Ranks that noticed the loss at the end of the last epoch have divided this one among the survivors.
-                Stepped::Again(_) if feed.steps == 0 && !feed.is_without => feed = LookAhead::new(loader.iter())?,
+                Stepped::Again(_) if feed.steps == 0 => feed = LookAhead::new(loader.iter())?,
                 Stepped::Again(group) => again = group,
             }
         };
@@ -156,9 +158,9 @@ impl<M: LearnerModel> Run<M> {
             };
             if let Some(loss) = self.own.loss {
                 let loss = loss(&output.item).map_err(Error::device)?;
-                match overlaps {
-                    true => self.own.sync.record_loss(loss),
-                    false => losses.push(loss),
+                losses.push(loss);
+                if overlaps {
+                    self.own.sync.record_loss(loss);
                 }
             }
             match accumulation {
@@ -173,7 +175,14 @@ impl<M: LearnerModel> Run<M> {
             grads = accumulator.grads();
         }
         // The gradients of the batches were summed, so the rank's weight is their mean number of samples.
-        let group = |last| Group { grads, last, samples: samples.div_ceil(batches), losses, is_recorded: overlaps };
+        let group = |last| Group {
+            grads,
+            last,
+            samples: samples.div_ceil(batches),
+            losses,
+            is_recorded: overlaps,
+            buffers: None,
+        };
         Ok(last.map(group))
     }
 
@@ -181,10 +190,15 @@ impl<M: LearnerModel> Run<M> {
     /// step, also if the step is repeated.
     fn record_step(&mut self, samples: usize) {
         self.own.sync.record_samples(samples);
+        self.schedule();
+        self.own.sync.record_learning_rate(self.learner.lr_current().base());
+    }
+
+    /// Makes a step of the schedule, once for a step that is repeated.
+    fn schedule(&mut self) {
         if !std::mem::replace(&mut self.is_scheduled, true) {
             self.learner.lr_step();
         }
-        self.own.sync.record_learning_rate(self.learner.lr_current().base());
     }
 
     /// Runs the schedule, the exchange and the optimizer. A failure ends the run, which then has to resume from a
@@ -196,22 +210,34 @@ impl<M: LearnerModel> Run<M> {
         signal: Signal,
         ledger: &mut Ledger,
     ) -> Result<Stepped<<M as TrainStep>::Output>, Failure> {
-        let plan = self.own.sync.plan()?;
+        let (plan, model) = (self.own.sync.plan()?, self.learner.model());
+        if let (true, Some(group)) = (self.is_elastic(), &mut group) {
+            // A loss undoes what the forward passes have written.
+            flat::drain(&model);
+            if let Some(buffers) = group.buffers.take() {
+                drop(flat::write_bytes(model.clone(), Part::Buffers, &buffers));
+            }
+            group.buffers = Some(flat::read_bytes(&model, Part::Buffers)?);
+        }
         let mut next = Next::Step;
         if plan.exchanges() {
-            let mut agreed = signal.agree(&mut self.own.sync).map(Some);
-            if agreed.as_ref().is_ok_and(|agreed| agreed.is_some_and(|agreed| !agreed.batch && plan.gradients)) {
-                // No step follows whose vote would tell whether all ranks have agreed.
-                agreed = self.own.sync.conclude(&self.learner.model(), agreed).map(Option::flatten);
-                self.follow_world();
-                return Ok(agreed?.map_or(Stepped::Again(group), |agreed| Stepped::To(agreed.next)));
-            }
-            match agreed {
-                Ok(agreed) => next = agreed.map_or(next, |agreed| agreed.next),
+            let agreed = match signal.agree(&mut self.own.sync) {
+                Ok(agreed) => agreed,
                 Err(error) => {
                     self.recover(error)?;
-                    return Ok(Stepped::Again(group));
+                    self.own.sync.forget_recorded();
+                    return Ok(Stepped::Again(group.map(|group| Group { is_recorded: false, ..group })));
                 }
+            };
+            next = agreed.next;
+            if !agreed.batch && plan.gradients {
+                // No step follows whose vote would tell whether all ranks have agreed.
+                let concluded = self.own.sync.conclude(&model, Ok(()))?;
+                self.follow_world();
+                if concluded.is_some() && agreed.scheduled {
+                    self.schedule();
+                }
+                return Ok(concluded.map_or(Stepped::Again(group), |()| Stepped::To(next)));
             }
         }
         let grads = group.as_mut().map(|group| std::mem::take(&mut group.grads)).unwrap_or_default();
@@ -219,17 +245,16 @@ impl<M: LearnerModel> Run<M> {
             self.record_step(group.as_ref().map_or(0, |group| group.samples));
             group.iter().flat_map(|group| &group.losses).for_each(|loss| self.own.sync.record_loss(*loss));
         }
-        let model = self.learner.model();
         let kept = self.is_elastic().then(|| flat::copy(&model, &grads));
         let grads = match self.own.sync.sync_gradients(&model, grads) {
             Ok(grads) => grads,
             Err(error) => {
                 self.recover(error)?;
-                let again = group.map(|group| Group { grads: kept.unwrap_or_default(), ..group });
-                return Ok(Stepped::Again(again));
+                let again = |group| Group { grads: kept.unwrap_or_default(), is_recorded: false, ..group };
+                return Ok(Stepped::Again(group.map(again)));
             }
         };
-        drop(model);
+        drop((model, kept));
         let last = group.map(|group| group.last);
         trace_span!(target: TARGET, "optimizer").in_scope(|| self.learner.optimizer_step(grads));
         self.is_scheduled = false;

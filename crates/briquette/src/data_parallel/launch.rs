@@ -1,11 +1,11 @@
 //! Launch of Burn's training on all ranks, with dashboard, metric files and result on rank 0 only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::optim::OptimizerRecord;
-use burn::train::checkpoint::{Checkpoint as Record, Checkpointer, CheckpointerError};
+use burn::train::checkpoint::{Checkpoint as Record, Checkpointer, CheckpointerError, FileCheckpointer};
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedTraining, TrainLoader, TrainingStrategy, ValidLoader,
 };
@@ -13,6 +13,7 @@ use burn::train::{
 use super::screen::Screen;
 use super::world::Ledger;
 use super::{DataParallel, Outlets};
+use crate::data::CurrentShard;
 use crate::error::Error;
 
 impl<M: LearnerModel + 'static> DataParallel<M> {
@@ -66,9 +67,11 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
         if let Some(Some(screen)) = self.with_own(|own| own.outlets.as_ref().map(|outlets| outlets.screen.clone())) {
             screen.stops(training.interrupter());
         }
-        // Any rank of an elastic world may be the next rank 0.
-        let is_elastic = self.with_own(|own| own.sync.generation().is_some()).unwrap_or_default();
-        let training = if rank == 0 || is_elastic { training } else { unsaved(training, &learner) };
+        let stands_by = self.with_own(|own| {
+            let outlets = own.outlets.as_ref().filter(|_| own.sync.generation().is_some())?;
+            Some((outlets.ledger.directory().join("checkpoint"), self.shard.clone()))
+        });
+        let training = if rank == 0 { training } else { standing_by(training, &learner, &stands_by.flatten()) };
         let strategy = Arc::new(self);
         let result =
             training.with_training_strategy(TrainingStrategy::Custom(Arc::clone(&strategy) as Arc<_>)).launch(learner);
@@ -79,35 +82,50 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
     }
 }
 
-/// Disables Burn's own files on ranks other than 0. To resume, each rank reads its own files instead.
-fn unsaved<M: LearnerModel>(training: SupervisedTraining<M>, learner: &Learner<M>) -> SupervisedTraining<M> {
+/// Disables Burn's own files on ranks other than 0, or in an elastic world until the rank becomes rank 0, which then writes those of Burn's
+/// `with_default_checkpointers`. To resume, each rank reads its own files instead.
+fn standing_by<M: LearnerModel>(
+    training: SupervisedTraining<M>,
+    learner: &Learner<M>,
+    files: &Option<(PathBuf, CurrentShard)>,
+) -> SupervisedTraining<M> {
     training.with_custom_checkpointers(
-        Nowhere::new(learner.model().into_record()),
-        Nowhere::new(OptimizerRecord::default()),
-        Nowhere::new(LrSchedulerRecord::new()),
+        Standby::new(learner.model().into_record(), "model", files),
+        Standby::new(OptimizerRecord::default(), "optim", files),
+        Standby::new(LrSchedulerRecord::new(), "scheduler", files),
     )
 }
 
-/// Saves nothing, and returns the learner's initial record.
-struct Nowhere<R>(Mutex<Option<R>>);
+/// Saves nothing unless the rank is rank 0, and returns the learner's initial record.
+struct Standby<R> {
+    initial: Mutex<Option<R>>,
+    name: &'static str,
+    files: Option<(PathBuf, CurrentShard)>,
+}
 
-impl<R> Nowhere<R> {
-    fn new(record: R) -> Self {
-        Nowhere(Mutex::new(Some(record)))
+impl<R> Standby<R> {
+    fn new(record: R, name: &'static str, files: &Option<(PathBuf, CurrentShard)>) -> Self {
+        Standby { initial: Mutex::new(Some(record)), name, files: files.clone() }
+    }
+
+    /// Burn's files, on rank 0.
+    fn files(&self) -> Option<FileCheckpointer> {
+        let (directory, _) = self.files.as_ref().filter(|(_, shard)| shard.get().rank == 0)?;
+        Some(FileCheckpointer::new(directory, self.name))
     }
 }
 
-impl<R: Record> Checkpointer<R> for Nowhere<R> {
-    fn save(&self, _epoch: usize, _record: R) -> Result<(), CheckpointerError> {
-        Ok(())
+impl<R: Record> Checkpointer<R> for Standby<R> {
+    fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
+        self.files().map_or(Ok(()), |files| files.save(epoch, record))
     }
 
-    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
-        Ok(())
+    fn delete(&self, epoch: usize) -> Result<(), CheckpointerError> {
+        self.files().map_or(Ok(()), |files| Checkpointer::<R>::delete(&files, epoch))
     }
 
     fn restore(&self, _epoch: usize) -> Result<R, CheckpointerError> {
-        let record = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let record = self.initial.lock().unwrap_or_else(PoisonError::into_inner).take();
         record.ok_or_else(|| CheckpointerError::Unknown("a run is resumed once".into()))
     }
 }

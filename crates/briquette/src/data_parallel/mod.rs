@@ -61,7 +61,7 @@
 //! **Weights.** Ranks with a batch have equal weights. With [`with_samples`](DataParallel::with_samples) each rank is weighted by
 //! its number of samples. Under gradient accumulation, where Burn sums gradients, the weight is the mean number per batch.
 //!
-//! **Failures** stop all ranks, including a gradient that is not finite, and errors of a loader or a metric. Each rank's
+//! **Failures** stop all ranks (in an elastic world, except the loss of a rank), including a gradient that is not finite, and errors of a loader or a metric. Each rank's
 //! `LearningResult::error` is Burn's `TrainingError::Workers`, with the failed rank as the device number. The model, with
 //! BatchNorm's running statistics, is then in the state after the last complete step.
 
@@ -214,14 +214,15 @@ impl<M: LearnerModel> DataParallel<M> {
     /// [`run_elastic`](crate::run_elastic) makes the membership. Call it on every rank, and pass the strategy to the loaders:
     /// `ShardedDataLoaderBuilder::new(batcher, &strategy)`.
     ///
-    /// - **A lost rank.** The survivors compute the same step again in the smaller world. The samples that the lost rank had left in
-    ///   this epoch are not seen; the next epoch is divided among the ranks of that time. (A pass over the data is divided again only
-    ///   if no step of it is complete.)
+    /// - **A lost rank.** The survivors repeat the step with the same gradients in the smaller world. The unprocessed samples of the
+    ///   lost rank are skipped in this epoch; the next one is divided among the current ranks.
     /// - **A new rank** takes part without batches until the epoch ends.
     /// - **Metrics** of a split in which a rank is lost are those of the survivors.
-    /// - **Rank 0's outputs.** If rank 0 is lost, the next rank takes over dashboard, metric files, checkpointers and result. Its
-    ///   early stopping and checkpointing have counted the epochs since it entered.
-    /// - **Strategies** that exchange gradients at every step, after the backward pass.
+    /// - **Rank 0's outputs.** If rank 0 is lost, the next rank takes over dashboard, metric files, result, and checkpoint files (those
+    ///   of Burn in their default place). Metric files of the current split begin anew. Early stopping has counted the epochs since the
+    ///   rank entered.
+    /// - **Patience.** Ranks notice a loss at the end of a validation pass: [`Run::patience`](crate::Run::patience) must be longer.
+    /// - **Strategies** that exchange gradients at every step.
     #[must_use]
     pub fn with_membership(self, membership: impl Regroup + 'static) -> Self {
         self.with_sync(|sync| sync.with_membership(membership))
@@ -290,7 +291,7 @@ impl<M: LearnerModel> DataParallel<M> {
     /// shuffles.)
     #[must_use]
     pub fn with_checkpoints(self, directory: impl Into<PathBuf>) -> Self {
-        self.edit(|own| own.saving.directory = Some(directory.into()))
+        self.edit(|own| (own.saving.directory, own.saving.is_given) = (Some(directory.into()), true))
     }
 
     /// Sets the checkpointing strategy of [`with_checkpoints`](Self::with_checkpoints), which determines when to save and
@@ -351,9 +352,19 @@ impl<M: LearnerModel> SupervisedLearningStrategy<M> for DataParallel<M> {
         learner.fork(&self.device);
         let (train, valid) = (train.to_device(&self.device), valid.to_device(&self.device.clone().inner()));
         let (metrics, generation) = (self.metrics.clone(), own.sync.generation().map(|generation| generation.number));
-        let (first_epoch, is_scheduled) = (starting_epoch, false);
-        let mut run =
-            Run { own, learner, components, train, valid, metrics, first_epoch, generation, is_scheduled };
+        let (first_epoch, first_data_epoch, is_scheduled) = (starting_epoch, own.shard.start(), false);
+        let mut run = Run {
+            own,
+            learner,
+            components,
+            train,
+            valid,
+            metrics,
+            first_epoch,
+            first_data_epoch,
+            generation,
+            is_scheduled,
+        };
         let failure = run.train_all(starting_epoch).err();
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         (run.learner.model(), run.components.event_processor)

@@ -60,6 +60,7 @@ impl TrainingProgressLogger for Screen {
     }
 
     fn update_epoch(&mut self, epoch: usize) {
+        self.keep_epoch(epoch);
         self.with(|inner| inner.update_epoch(epoch));
     }
 

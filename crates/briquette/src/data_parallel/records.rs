@@ -29,6 +29,8 @@ const EPOCH: &str = "epoch";
 /// Checkpoint settings: directory, schedule and retention.
 pub(super) struct Saving {
     pub(super) directory: Option<PathBuf>,
+    /// Set if the directory was given by the program.
+    pub(super) is_given: bool,
     /// The default directory, if Burn's checkpointers are set and no other directory was given.
     pub(super) beside: Option<PathBuf>,
     pub(super) strategy: Box<dyn CheckpointingStrategy>,
@@ -41,7 +43,13 @@ impl Default for Saving {
         let best =
             MetricCheckpointingStrategy::new(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
         let strategy = ComposedCheckpointingStrategy::builder().add(KeepLastNCheckpoints::new(2)).add(best).build();
-        Saving { directory: None, beside: None, strategy: Box::new(strategy), change: WorldChange::Refuse }
+        Saving {
+            directory: None,
+            is_given: false,
+            beside: None,
+            strategy: Box::new(strategy),
+            change: WorldChange::Refuse,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::progress::{split_end, split_start};
 use super::records::records;
 use super::signal::Decision;
 use crate::error::Error;
+use crate::flat::{self, Part};
 
 /// The training run of one rank.
 pub(super) struct Run<M: LearnerModel> {
@@ -25,8 +26,9 @@ pub(super) struct Run<M: LearnerModel> {
     pub(super) train: TrainLoader<M>,
     pub(super) valid: ValidLoader<M>,
     pub(super) metrics: ExchangeMetrics,
-    /// The first epoch of the run.
+    /// The first epoch of the run, and that of the loaders in it.
     pub(super) first_epoch: usize,
+    pub(super) first_data_epoch: u64,
     /// Number of the generation in whose world this rank has its place, if the world is elastic.
     pub(super) generation: Option<u64>,
     /// Set if the learning rate's schedule has made the current step.
@@ -122,7 +124,7 @@ impl<M: LearnerModel> Run<M> {
 
     fn epochs(&mut self, Entry { epoch: starting_epoch, next: mut entered }: Entry) -> Result<(), Failure> {
         for epoch in starting_epoch..=self.components.num_epochs {
-            self.own.shard.begin_epoch((epoch - self.first_epoch) as u64);
+            self.own.shard.begin_epoch(self.first_data_epoch + (epoch - self.first_epoch) as u64);
             if let Some(rank) = self.train_epoch(epoch, entered.take())? {
                 self.stopped_by(rank);
                 break;
@@ -147,6 +149,7 @@ impl<M: LearnerModel> Run<M> {
         self.check()?;
         self.average()?;
         let model = self.learner.model();
+        // The next rank 0 has the result too: the lost one may not have returned it.
         while !self.own.sync.leave(&model)? {
             self.follow_world();
         }
@@ -167,9 +170,14 @@ impl<M: LearnerModel> Run<M> {
 
     /// Averages the final model, so that it is the same on every rank.
     fn average(&mut self) -> Result<(), Error> {
+        let own = self.learner.model();
+        flat::drain(&own);
+        let buffers = flat::read_bytes(&own, Part::Buffers)?;
         let model = self.together(|run| {
+            // Clones share running statistics: an average that is repeated is of the ranks' own ones.
+            let model = flat::write_bytes(run.learner.model(), Part::Buffers, &buffers).unwrap_or_else(|model| model);
             let sync = &mut run.own.sync;
-            let model = sync.average_parameters(run.learner.model())?;
+            let model = sync.average_parameters(model)?;
             sync.average_buffers(model)
         })?;
         self.learner.load_model(model.into_record());
@@ -177,10 +185,11 @@ impl<M: LearnerModel> Run<M> {
     }
 
     fn validate(&mut self, epoch: usize) -> Result<(), Failure> {
+        let model = self.together(|run| run.own.sync.evaluation_copy(&run.learner.model()))?;
+        // Divided among the ranks that have the copy.
         let loader = self.valid.clone();
         let mut batches = loader.iter();
         self.emit_valid(split_start(epoch, loader.num_items(), batches.progress()));
-        let model = self.together(|run| run.own.sync.evaluation_copy(&run.learner.model()))?;
         let mut iteration = 0;
         while let Some(batch) = batches.next() {
             iteration += 1;
@@ -205,7 +214,10 @@ impl<M: LearnerModel> Run<M> {
         let Some(outlets) = &self.own.outlets else { return Ok(()) };
         let shares = outlets.ledger.shares(&self.components.event_store);
         let all = self.together(|run| run.own.sync.gather_bytes("metrics", &shares))?;
-        self.own.outlets.iter().try_for_each(|outlets| outlets.ledger.publish(&all, self.own.sync.rank(), &outlets.screen))?;
+        self.own
+            .outlets
+            .iter()
+            .try_for_each(|outlets| outlets.ledger.publish(&all, self.own.sync.rank(), &outlets.screen))?;
         Ok(())
     }
 
@@ -232,12 +244,11 @@ impl<M: LearnerModel> Run<M> {
     }
 
     fn try_save(&mut self, epoch: usize, saves: bool) -> Result<(), Error> {
-        let Run { own: RunState { sync, saving, outlets, .. }, learner, components, .. } = self;
-        let writes = sync.rank() == 0 || outlets.is_none();
+        let Run { own: RunState { sync, saving, .. }, learner, components, .. } = self;
         let blobs = sync.with_averages("checkpoint save", &learner.model(), |averaged, own| {
             let mut shown = learner.clone();
             shown.load_model(averaged.clone().into_record());
-            if let Some(checkpointer) = components.checkpointer.as_mut().filter(|_| writes) {
+            if let Some(checkpointer) = &mut components.checkpointer {
                 checkpointer.checkpoint(&shown, epoch, &components.event_store);
             }
             saves.then(|| records(&shown, own, &components.event_store))

@@ -28,13 +28,13 @@ enum State {
         interrupter: Interrupter,
         metrics: Vec<MetricDefinition>,
         started: Option<Started>,
+        epoch: Option<usize>,
         split: Option<Split>,
     },
     Lit(Inner),
 }
 
-/// What Burn reports when training starts.
-#[derive(Clone)]
+/// Arguments of Burn's start event.
 pub(super) struct Started {
     pub(super) epochs: usize,
     pub(super) first: usize,
@@ -45,7 +45,14 @@ pub(super) struct Started {
 impl Screen {
     pub(super) fn new(rank: usize) -> Screen {
         let (leads, interrupter) = (rank == 0, Interrupter::new());
-        Screen(Arc::new(Mutex::new(State::Waiting { leads, interrupter, metrics: Vec::new(), started: None, split: None })))
+        Screen(Arc::new(Mutex::new(State::Waiting {
+            leads,
+            interrupter,
+            metrics: Vec::new(),
+            started: None,
+            epoch: None,
+            split: None,
+        })))
     }
 
     /// Sets the interrupter that receives the user's stop requests.
@@ -69,6 +76,13 @@ impl Screen {
                 state.light();
             }
             State::Lit(inner) => start.on(inner),
+        }
+    }
+
+    /// Keeps the current epoch, for a renderer that is created later.
+    pub(super) fn keep_epoch(&self, current: usize) {
+        if let State::Waiting { epoch, .. } = &mut *self.lock() {
+            *epoch = Some(current);
         }
     }
 
@@ -103,11 +117,12 @@ impl Screen {
 impl State {
     /// Creates Burn's renderer if this is rank 0 and training has started.
     fn light(&mut self) {
-        if let State::Waiting { leads: true, interrupter, metrics, started: Some(started), split } = self {
+        if let State::Waiting { leads: true, interrupter, metrics, started: Some(started), epoch, split } = self {
             let before = started.first.checked_sub(1).filter(|before| *before > 0);
             let mut inner = default_renderer(interrupter.clone(), before);
             metrics.drain(..).for_each(|metric| inner.register_metric(metric));
             started.on(&mut inner);
+            epoch.iter().for_each(|epoch| inner.update_epoch(*epoch));
             split.iter().for_each(|split| resume_split(&mut inner, split));
             *self = State::Lit(inner);
         }

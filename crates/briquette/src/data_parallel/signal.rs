@@ -15,6 +15,8 @@ pub(super) struct Signal {
     pub(super) more: bool,
     /// Set if this rank's interrupter requested a stop.
     pub(super) stop: bool,
+    /// Set if this rank's schedule has made this step, which is then repeated.
+    pub(super) scheduled: bool,
 }
 
 /// The agreed result of all signals.
@@ -22,6 +24,8 @@ pub(super) struct Signal {
 pub(super) struct Agreed {
     /// Set if any rank has gradients.
     pub(super) batch: bool,
+    /// Set if any rank's schedule has made this step.
+    pub(super) scheduled: bool,
     /// The next action.
     pub(super) next: Next,
 }
@@ -37,7 +41,7 @@ pub(super) enum Next {
 
 impl Signal {
     fn to_byte(self) -> u8 {
-        u8::from(self.batch) | u8::from(self.more) << 1 | u8::from(self.stop) << 2
+        u8::from(self.batch) | u8::from(self.more) << 1 | u8::from(self.stop) << 2 | u8::from(self.scheduled) << 3
     }
 
     /// Sends the signal and receives those of the other ranks.
@@ -49,12 +53,12 @@ impl Signal {
             (None, Some(_)) => Next::Step,
             (None, None) => Next::EndOfEpoch,
         };
-        Ok(Agreed { batch: any(0).is_some(), next })
+        Ok(Agreed { batch: any(0).is_some(), scheduled: any(3).is_some(), next })
     }
 }
 
 /// Agreement after every epoch: whether to continue, and rank 0's decision on checkpoints. Each rank sends one byte to each
-/// other rank; rank 0 also sends eight bytes for each checkpoint to delete.
+/// other rank; rank 0, and every rank of an elastic world, also sends eight bytes for each checkpoint to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     /// The rank whose interrupter requested a stop.

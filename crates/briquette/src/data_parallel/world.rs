@@ -65,6 +65,10 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn directory(&self) -> PathBuf {
+        self.lock().directory.clone()
+    }
+
     /// Opens Burn's files, on a rank that has become rank 0.
     pub(super) fn take_over(&self) {
         let mut state = self.lock();

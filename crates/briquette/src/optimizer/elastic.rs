@@ -18,7 +18,7 @@ impl DistributedOptimizer {
     ///   parameters, and compare them at their first step.
     /// - **Residuals** of survivors are multiplied by new world size / old world size, so that each keeps its weight in the mean.
     ///   Velocities are kept. What the lost rank had not sent is lost.
-    /// - **Strategies.** Exchanges after the backward pass that leave all ranks with the same parameters: every step, or after local steps.
+    /// - **Strategies.** Exchanges that leave all ranks with the same parameters: every step, or after local steps.
     ///   [`join`](Self::join) refuses others. With local steps, survivors repeat the exchange instead of the step, and see
     ///   [`Synchronizer::is_settled`](crate::Synchronizer::is_settled).
     ///

@@ -10,8 +10,8 @@ use briquette_core::step::{Exchanged, check_elastic};
 use briquette_core::sync::{Plan, RankStep, StopFlags, SyncStrategy};
 use burn::module::Module;
 
-use super::Synchronizer;
 use super::timing::Start;
+use super::{Synchronizer, averages_gradients};
 use crate::error::Error;
 use crate::handshake::Identity;
 use crate::step_report::NewGeneration;
@@ -210,13 +210,14 @@ impl Synchronizer {
         }
     }
 
-    /// Refuses local steps in an elastic world for `what`, which cannot repeat calls of all ranks that are at different steps.
-    pub(crate) fn check_no_local_steps(&self, what: &str) -> Result<(), ConfigError> {
-        if self.elastic.membership.is_none() || !self.elastic.has_local_steps {
+    /// Refuses averages of parameters in an elastic world for `what`, which repeats a step before its optimizer's.
+    pub(crate) fn check_averages_gradients(&self, what: &str) -> Result<(), ConfigError> {
+        let averages_gradients = !self.elastic.has_local_steps && averages_gradients(self.driver.plan());
+        if self.elastic.membership.is_none() || averages_gradients {
             return Ok(());
         }
         let why = "ranks may be at different steps when one is lost";
-        let with = format!("local steps in {what}");
+        let with = format!("an average of parameters in {what}");
         Err(ConfigError::conflict("an elastic world", with, why, "use every-step, or a loop of your own"))
     }
 
@@ -229,9 +230,9 @@ impl Synchronizer {
         let conflict = |with: &str, why: &str, instead: &str| {
             Err(ConfigError::conflict("an elastic world", with.to_owned(), why, instead.to_owned()))
         };
-        if self.config.channels() > 0 || self.config.during_backward() {
+        if self.config.channels() > usize::from(self.config.during_backward()) {
             let why = "an exchange in the background cannot be repeated";
-            return conflict("exchanges in the background", why, "leave out during_backward and delayed strategies");
+            return conflict("exchanges in the background", why, "leave out delayed strategies");
         }
         if self.rebroadcast.is_some_and(|steps| steps > 0) {
             let why = "a broadcast that fails half-way cannot be repeated";
@@ -244,9 +245,9 @@ impl Synchronizer {
     pub(super) fn continue_without_lost<M: Module>(
         &mut self,
         module: &M,
-        error: SyncError,
+        error: impl Into<Error>,
     ) -> Result<Exchanged, Error> {
-        let error = Error::from(error);
+        let error = error.into();
         if !self.is_survivable(&error) {
             // No election decides on a step in doubt.
             self.driver.resolve(false);
@@ -266,6 +267,14 @@ impl Synchronizer {
                 let generation = self.generation().map_or(0, |generation| generation.number);
                 Err(Error::WorldChanged { step, generation, rank, world, before })
             }
+        }
+    }
+
+    /// As [`continue_without_lost`](Self::continue_without_lost), where no step is in doubt. Returns the error.
+    pub(super) fn repeat_without_lost<M: Module>(&mut self, module: &M, error: Error) -> Error {
+        match self.continue_without_lost(module, error) {
+            Err(error) => error,
+            Ok(_) => unreachable!("no step is in doubt"),
         }
     }
 
@@ -324,6 +333,7 @@ impl Synchronizer {
         let (step, in_doubt) = (self.elastic.exchanges, self.driver.in_doubt() || occasion == Occasion::Call);
         let standing = Standing { step, in_doubt, is_new: false };
         let (before, began) = (self.world(), self.comm.now());
+        self.end_with_session();
         let membership = self.elastic.membership.as_mut().expect("checked by the callers");
         let regrouped = membership.regroup(standing, occasion == Occasion::Admission).inspect_err(|_| {
             // Without a next world, this rank does not commit a step in doubt.
@@ -336,6 +346,7 @@ impl Synchronizer {
         drop(lost);
         let exchanged = self.driver.resolve(commits);
         self.forget_speeds();
+        self.forget_order();
         self.survive(module, before).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         let (step, now) = (self.step(), self.comm.now());
         match exchanged {

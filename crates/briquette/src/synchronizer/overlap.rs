@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use briquette_core::step::EarlyExchange;
+use briquette_core::step::{self, EarlyExchange};
 use briquette_core::sync::{Header, Plan};
 use briquette_core::trace::TARGET;
 use burn::module::Module;
@@ -20,6 +20,9 @@ use crate::during_backward::{End, ExchangeJob, Exchanged, FinishedExchange, Grad
 use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
+
+/// Reason for the other ranks, by which they know that [a rank was lost](briquette_core::membership::is_loss).
+const LOST: &str = "lost rank: the others form a world without it";
 
 /// The maximum number of steps in which the order of arrival is requested.
 const TRIES: u32 = 8;
@@ -165,6 +168,20 @@ impl Synchronizer {
         }
     }
 
+    /// Ends a step in progress on a session that is lost, whatever its result.
+    pub(super) fn end_with_session(&mut self) {
+        let Some(mut armed) = self.overlap.armed.take() else { return };
+        // The other ranks may wait for this one on the channel.
+        self.comm.abort(LOST);
+        drop(armed.messages.send(Message::GivenUp));
+        drop(self.finish_exchange(&mut armed));
+    }
+
+    /// Forgets the order of arrival, which a new member does not know.
+    pub(super) fn forget_order(&mut self) {
+        (self.overlap.order, self.overlap.failed_tries) = (Vec::new(), 0);
+    }
+
     fn finish_exchange(&mut self, armed: &mut PendingExchange) -> Result<Option<Result<Exchanged, Error>>, Error> {
         let Some(pending) = armed.pending.take() else { return Ok(None) };
         let (FinishedExchange { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
@@ -198,10 +215,17 @@ impl Synchronizer {
         let end = End { gradients: given, header, at: computed };
         drop(armed.messages.send(Message::End(end)));
         let begin = self.comm.now();
-        let exchanged = self.finish_exchange(&mut armed)?;
+        let exchanged = match self.finish_exchange(&mut armed) {
+            Ok(None) => return Err(self.order("sync_gradients", "forward_model")),
+            Ok(Some(exchanged)) => exchanged,
+            Err(error) => Err(error),
+        };
         let waited = self.comm.now() - begin;
-        let Some(exchanged) = exchanged else { return Err(self.order("sync_gradients", "forward_model")) };
-        let Exchanged { arrived, order } = exchanged?;
+        let Exchanged { arrived, order } = match exchanged {
+            Ok(exchanged) => exchanged,
+            // The vote comes after the exchange, so that no step is in doubt.
+            Err(error) => return Err(self.repeat_without_lost(module, error)),
+        };
         match order {
             Some(order) => self.overlap.order = order,
             None => self.overlap.failed_tries += 1,
@@ -212,11 +236,19 @@ impl Synchronizer {
         std::mem::swap(&mut gradients.flat, &mut self.overlap.spare[1]);
         let _commit = trace_span!(target: TARGET, "commit").entered();
         let Gradients { flat, present, .. } = gradients;
-        self.driver.commit_early(&arrived, flat, present, &mut self.comm);
+        let committed = self.driver.commit_early(&arrived, flat, present, &mut self.comm);
         let EarlyExchange { late, header, .. } = arrived;
+        let (agreed_step, ranks, stop) = match committed {
+            Ok(()) => (late.agreed_step, late.ranks, late.stop),
+            Err(error) => {
+                let step::Exchanged { agreed_step, ranks, stop, .. } = self.continue_without_lost(module, error)?;
+                (agreed_step, ranks, stop)
+            }
+        };
         self.start.header_seconds = header.seconds.min(waited);
-        self.observe_speeds(&late.ranks, Plan::GRADIENTS);
-        self.report_exchange(late.agreed_step, late.stop, Some(waited));
+        self.observe_speeds(&ranks, Plan::GRADIENTS);
+        self.elastic.observe_residuals(&ranks);
+        self.report_exchange(agreed_step, stop, Some(waited));
         let lead = |(slot, at): (usize, Instant)| Arrival { slot, lead: computed.saturating_duration_since(at) };
         self.report.arrivals = self.overlap.arrived.drain(..).map(lead).collect();
         if has_data {

@@ -17,6 +17,9 @@ const STEPS: u64 = 4;
 const DILOCO: &str = r#"{"strategy": {"kind": "diloco", "period": 2}, "feedback": "error",
     "reducer": {"kind": "gather", "compressor": "topk:4x"}}"#;
 
+const EARLY: &str = r#"{"strategy": "every-step", "feedback": "error", "during_backward": true, "bucket_values": 64,
+    "reducer": {"kind": "gather", "compressor": "topk:4x"}}"#;
+
 /// State of a rank at the end.
 #[derive(Debug, Clone, PartialEq)]
 struct End {
@@ -92,8 +95,10 @@ fn train_elastic<M: Model>(
                 let (mut world_at_end, mut settled) = (optim.world(), true);
                 while optim.synchronizer().step() < STEPS {
                     let (step, rank, world) = (optim.synchronizer().step(), optim.rank(), optim.world());
-                    let gradients = grads(&model, &model.loss(data(step, rank), 4));
                     optim.record_samples(4);
+                    let forward = optim.forward_model(&model)?;
+                    let gradients = grads(&model, &forward.loss(data(step, rank), 4));
+                    drop(forward);
                     let plan = optim.synchronizer().plan()?;
                     model = match optim.try_step(0.02, model, gradients) {
                         Ok(next) => {
@@ -126,7 +131,8 @@ fn a_rank_that_vanishes_at_any_call_leaves_survivors_with_the_same_bits() {
     let (mut committed_in_doubt, mut runs) = (0, 0);
     let local = [r#"{"strategy": {"kind": "local-sgd", "period": 2}}"#, DILOCO].map(config);
     let every_step = DistributedConfig::dense().strategy;
-    for config in [DistributedConfig::dense(), top_k(), DistributedConfig::auto()].into_iter().chain(local) {
+    let early = config(EARLY);
+    for config in [DistributedConfig::dense(), top_k(), DistributedConfig::auto(), early].into_iter().chain(local) {
         let undisturbed = train_elastic(members(3, 1, None), (&config, adam), || Mlp::new(5));
         for (victim, whole) in undisturbed.iter().enumerate() {
             let [start, end] = whole.as_ref().expect("no rank vanishes").calls;
@@ -308,7 +314,7 @@ fn grow_model<M: Model>(
     let member = &|rank: usize| {
         let text = |error: Error| error.to_string();
         let builder = TcpBuilder::new(rank.min(1), 2, &master).world_name("growing").members(seeds.clone());
-        let builder = builder.deadline(Duration::from_secs(20)).join_deadline(Duration::from_secs(10));
+        let builder = builder.deadline(Duration::from_secs(20)).join_deadline(Duration::from_secs(10)).channels(1);
         let is_new = rank == 2;
         let entered = if is_new { builder.join_running(policy) } else { builder.join_elastic(policy) };
         let (session, members) = entered.map_err(|error| error.to_string())?;
@@ -322,11 +328,13 @@ fn grow_model<M: Model>(
         let (mut left, mut norm, mut received) = (3, None, 0);
         while left > 0 {
             let (step, is_idle) = (optim.synchronizer().step(), is_new && norm.is_none());
+            optim.record_samples(if is_idle { 0 } else { 4 });
+            let forward = optim.forward_model(&model).map_err(text)?;
             let gradients = match is_idle {
                 true => GradientsParams::new(),
-                false => grads(&model, &model.loss(data(step, optim.rank()), 4)),
+                false => grads(&model, &forward.loss(data(step, optim.rank()), 4)),
             };
-            optim.record_samples(if is_idle { 0 } else { 4 });
+            drop(forward);
             let world = optim.world();
             if world == 3 && received == 0 {
                 received = optim.synchronizer_mut().session().traffic().received;
@@ -364,6 +372,15 @@ fn the_state_goes_to_the_new_member_alone() {
     let ends = grow_model(3000, |_| DistributedConfig::dense(), false, |seed| Mlp::wide(seed, 4000));
     let [Ok(_), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
     assert!(second.4 > 0 && second.4 < 20_000 && new.4 > 160_000, "{} {}", second.4, new.4);
+}
+
+/// Gradients are exchanged during the backward pass, in an order that the new member does not know.
+#[test]
+fn a_new_member_enters_where_gradients_are_exchanged_during_the_backward_pass() {
+    let ends = grow(3000, |_| config(EARLY), false);
+    let [Ok(first), Ok(second), Ok(new)] = &ends[..] else { panic!("{ends:?}") };
+    assert!(first.0 == second.0 && first.0 == new.0, "all have the same parameters");
+    assert_eq!([second, new].map(|end| (end.1, end.2)), [(first.1, 3); 2]);
 }
 
 /// DiLoCo with a period of three steps. The new member enters at the end of a period, and makes whole ones.

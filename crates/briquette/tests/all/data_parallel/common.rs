@@ -110,6 +110,16 @@ pub(crate) fn bits(model: &Mlp) -> Vec<u32> {
     read.0
 }
 
+/// Every float tensor of a module, running statistics included.
+pub(crate) fn all_values(model: &Mlp) -> Vec<f32> {
+    bits(model).into_iter().map(f32::from_bits).collect()
+}
+
+/// Returns a model with the same parameters and running statistics of its own.
+pub(crate) fn apart(model: &Mlp) -> Mlp {
+    Mlp::new(0, &device()).load_record(model.clone().into_record())
+}
+
 /// Every trainable value.
 pub(crate) fn parameters(model: &Mlp) -> Vec<f32> {
     #[derive(Default)]
