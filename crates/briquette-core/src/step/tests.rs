@@ -74,7 +74,7 @@ fn arriving(driver: &mut Driver, source: &mut There, comm: &mut Session) -> Resu
     let first = Header { step: driver.step(), previous: driver.previous().copied(), ..header(rank) };
     let exchanged = lent.exchange((first, None), source, &mut average, comm);
     driver.give_back(lent, exchanged.is_ok());
-    driver.commit_early(&exchanged?, &mut average, &source.present, comm);
+    driver.commit_early(&exchanged?, &mut average, &source.present, comm)?;
     Ok(average)
 }
 

@@ -104,8 +104,7 @@ fn dealt(rank: usize, world: usize, epoch: u64) -> Vec<u64> {
     let loader = ShardedDataLoaderBuilder::new(rows.clone(), Place { rank, world }).batch_size(BATCH).shuffle(3);
     let loader = loader.start_at(epoch, 0).build(samples(SAMPLES)).unwrap();
     assert!(loader.iter().all(|batch| batch.is_ok()));
-    let seen = rows.seen.lock().unwrap().clone();
-    seen
+    std::mem::take(&mut *rows.seen.lock().unwrap())
 }
 
 #[test]
@@ -168,7 +167,7 @@ fn logged(directory: &Path, split: &str, epoch: usize) -> Vec<f64> {
 /// Trains by `launch`, in which outputs exist once in a world. Returns whether each rank has the result, or its error.
 fn launch(
     directory: &Path,
-    world: Vec<(Session, impl Regroup + Send + 'static)>,
+    world: Vec<(Session, impl Regroup + 'static)>,
     (epochs, pause): (usize, Duration),
 ) -> Vec<Result<Option<Vec<u32>>, Error>> {
     on_threads(world, |rank, (session, member)| {
