@@ -14,7 +14,7 @@
 //!
 //! | family | algorithms |
 //! |---|---|
-//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, LSGD, minibatches of rounds, overlap local SGD, Parle, SGP, SlowMo, SparseLoCo, streaming DiLoCo, two levels |
+//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, LSGD, minibatches of rounds, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
 //! | [reducers](reduce) | Artemis, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
 //! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
@@ -83,6 +83,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_compressor::<compress::bins::Bins>()?
         .with_strategy::<sync::streaming_diloco::StreamingDiLoCoConfig>()?
         .with_strategy::<sync::sparse_loco::SparseLoCo>()?
+        .with_strategy::<sync::sparta::Sparta>()?
         .with_strategy::<sync::sgp::SgpConfig>()?
         .with_strategy::<sync::slow_mo::SlowMoConfig>()?
         .with_strategy::<sync::bmuf::Bmuf>()?

@@ -13,5 +13,6 @@ mod periods;
 pub mod sgp;
 pub mod slow_mo;
 pub mod sparse_loco;
+pub mod sparta;
 pub mod streaming_diloco;
 pub mod two_level;
