@@ -10,12 +10,11 @@
 //! x_i ← the inner optimizer's step of x_i        x_i[S] ← mean over ranks of x_j[S]
 //! ```
 //!
-//! With a `period` of `H`, every `H`-th step is the outer step of [DiLoCo](briquette_core::sync::diloco) instead.
+//! With a `period` of `H`, the outer step of [DiLoCo](briquette_core::sync::diloco) follows at every `H`-th step.
 //!
 //! | setting | equivalent to |
 //! |---|---|
-//! | `ratio` 1 | Local SGD with a period of one step |
-//! | `period` 1 | DiLoCo with a period of one step |
+//! | `ratio` 1, equal numbers of samples | Local SGD with a period of one step |
 //!
 //! **On the wire.** A ring of `d/c` values of four bytes at every step; positions follow from the seed. With a `period`, the reducer's messages for `d`
 //! values every `H` steps.
@@ -29,7 +28,8 @@
 //! step, by default 0.7 and 0.9.
 //!
 //! **Deviations.** The paper draws every position independently with probability `1/c`; here exactly `d/c` positions are drawn, so that messages have one
-//! size. The paper's averages may arrive up to ten steps late; here every step waits for its own.
+//! size. The paper's averages may arrive up to ten steps late; here every step waits for its own. Ranks count equally, whatever their numbers of samples; in
+//! outer steps they count by the samples of that step.
 //!
 //! **Reference.** M. Beton, M. Baioumy, T. van der Ouderaa, M. Reed, S. Howes, A. Cheema, G. Vrabie, *Improving the Efficiency of Distributed
 //! Training using Sparse Parameter Averaging*, ICLR 2025 Workshop on Modularity for Collaborative, Decentralized, and Continual Deep Learning.

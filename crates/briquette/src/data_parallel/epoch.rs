@@ -140,8 +140,9 @@ impl<M: LearnerModel> Run<M> {
         let (mut samples, mut losses) = (0, Vec::new());
         let (mut grads, mut last) = (GradientsParams::new(), None);
         let mut batches = 0;
-        // Under accumulation, the gradient is complete only after the last batch's backward pass.
-        let overlaps = accumulation.is_none() && self.own.sync.is_overlapped()?;
+        // Under accumulation, the gradient is complete only after the last batch's backward pass. In an elastic world, a step may be
+        // repeated with its gradients, which an exchange during the backward pass does not return.
+        let overlaps = accumulation.is_none() && !self.is_elastic() && self.own.sync.is_overlapped()?;
         while batches < accumulation.unwrap_or(1) {
             let Some((batch, progress)) = feed.take()? else { break };
             batches += 1;
@@ -225,8 +226,7 @@ impl<M: LearnerModel> Run<M> {
                 Ok(agreed) => agreed,
                 Err(error) => {
                     self.recover(error)?;
-                    self.own.sync.forget_recorded();
-                    return Ok(Stepped::Again(group.map(|group| Group { is_recorded: false, ..group })));
+                    return Ok(Stepped::Again(group));
                 }
             };
             next = agreed.next;
@@ -250,7 +250,7 @@ impl<M: LearnerModel> Run<M> {
             Ok(grads) => grads,
             Err(error) => {
                 self.recover(error)?;
-                let again = |group| Group { grads: kept.unwrap_or_default(), is_recorded: false, ..group };
+                let again = |group| Group { grads: kept.unwrap_or_default(), ..group };
                 return Ok(Stepped::Again(group.map(again)));
             }
         };

@@ -222,7 +222,7 @@ impl<M: LearnerModel> DataParallel<M> {
     ///   of Burn in their default place). Metric files of the current split begin anew. Early stopping has counted the epochs since the
     ///   rank entered.
     /// - **Patience.** Ranks notice a loss at the end of a validation pass: [`Run::patience`](crate::Run::patience) must be longer.
-    /// - **Strategies** that exchange gradients at every step.
+    /// - **Strategies** that exchange gradients at every step; with `during_backward`, after the backward pass.
     #[must_use]
     pub fn with_membership(self, membership: impl Regroup + 'static) -> Self {
         self.with_sync(|sync| sync.with_membership(membership))

@@ -22,7 +22,7 @@ use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
 
 /// Reason for the other ranks, by which they know that [a rank was lost](briquette_core::membership::is_loss).
-const LOST: &str = "lost rank: the others form a world without it";
+const LOST: &str = "lost rank of an elastic world";
 
 /// The maximum number of steps in which the order of arrival is requested.
 const TRIES: u32 = 8;
@@ -171,6 +171,8 @@ impl Synchronizer {
     /// Ends a step in progress on a session that is lost, whatever its result.
     pub(super) fn end_with_session(&mut self) {
         let Some(mut armed) = self.overlap.armed.take() else { return };
+        // The loop records the step again.
+        self.loss = WeightedMean::default();
         // The other ranks may wait for this one on the channel.
         self.comm.abort(LOST);
         drop(armed.messages.send(Message::GivenUp));
@@ -260,5 +262,18 @@ impl Synchronizer {
         let restored = gradients.restore(module, layout);
         self.report.write_seconds = self.comm.now() - begin;
         restored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use briquette_core::comm::Scope;
+    use briquette_core::error::CommError;
+    use briquette_core::membership::is_loss;
+
+    #[test]
+    fn the_reason_for_the_other_ranks_is_a_loss() {
+        let during = Scope { operation: "idle", step: 0, bucket: None };
+        assert!(is_loss(&CommError::Aborted { by: 0, during, reason: super::LOST.to_owned() }));
     }
 }

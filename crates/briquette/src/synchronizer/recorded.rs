@@ -22,12 +22,6 @@ impl Synchronizer {
         self.loss.weight += 1.0;
     }
 
-    /// Discards the recorded losses and samples.
-    #[cfg(feature = "train")]
-    pub(crate) fn forget_recorded(&mut self) {
-        self.loss = WeightedMean::default();
-    }
-
     /// Records a validation loss measured since the last step, for controllers. Ranks agree, in the next step's header, on
     /// the mean over the ranks that recorded one. A value that is not finite is ignored.
     pub fn record_validation_loss(&mut self, loss: f64) {

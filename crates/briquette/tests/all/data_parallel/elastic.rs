@@ -282,28 +282,31 @@ fn alone_from(together: usize) -> Vec<f32> {
 fn a_survivor_trains_as_burn_does_on_the_samples_of_its_steps() {
     let directory = tempfile::tempdir().unwrap();
     let histories: Vec<Vec<f32>> = (0..=12).map(alone_from).collect();
-    let (mut found, mut lost) = (BTreeSet::new(), 0);
-    for call in 0.. {
-        let directory = directory.path().join(call.to_string());
-        let ends = on_threads(members(2, 1, Some((1, call))), |rank, (session, member)| {
-            let strategy = strategy(session, DistributedConfig::dense()).with_membership(member);
-            train_rank(&directory, strategy, Rows::default(), (rank, 2))
-        });
-        if ends[1].error.is_none() {
-            break;
+    for (kind, config) in [DistributedConfig::dense(), DistributedConfig::dense().during_backward()].iter().enumerate()
+    {
+        let (mut found, mut lost) = (BTreeSet::new(), 0);
+        for call in 0.. {
+            let directory = directory.path().join(format!("{kind}-{call}"));
+            let ends = on_threads(members(2, 1, Some((1, call))), |rank, (session, member)| {
+                let strategy = strategy(session, config.clone()).with_membership(member);
+                train_rank(&directory, strategy, Rows::default(), (rank, 2))
+            });
+            if ends[1].error.is_none() {
+                break;
+            }
+            if ends[0].error.is_some() {
+                assert!(ends[0].seen.is_empty(), "{:?}", ends[0].error);
+                continue;
+            }
+            lost += 1;
+            let values: Vec<f32> = ends[0].bits.iter().map(|bits| f32::from_bits(*bits)).collect();
+            let off = |history: &Vec<f32>| history.iter().zip(&values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let off: Vec<f32> = histories.iter().map(off).collect();
+            let history = off.iter().position(|off| *off < 1e-5);
+            // The last average may have the running statistics of both.
+            assert!(history.is_some() || found.len() > 10, "rank 1 vanishes at call {call}: differences {off:?}");
+            found.extend(history);
         }
-        if ends[0].error.is_some() {
-            assert!(ends[0].seen.is_empty(), "{:?}", ends[0].error);
-            continue;
-        }
-        lost += 1;
-        let values: Vec<f32> = ends[0].bits.iter().map(|bits| f32::from_bits(*bits)).collect();
-        let off = |history: &Vec<f32>| history.iter().zip(&values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        let off: Vec<f32> = histories.iter().map(off).collect();
-        let history = off.iter().position(|off| *off < 1e-5);
-        // The last average may have the running statistics of both.
-        assert!(history.is_some() || found.len() > 10, "rank 1 vanishes at call {call}: differences {off:?}");
-        found.extend(history);
+        assert!(lost > 40 && found.len() > 10, "{lost} {found:?}");
     }
-    assert!(lost > 40 && found.len() > 10, "{lost} {found:?}");
 }
