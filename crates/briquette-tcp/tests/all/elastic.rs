@@ -217,7 +217,8 @@ fn a_member_that_does_not_report_is_left_behind_and_those_that_did_are_not() {
 fn a_minority_ends_by_name() {
     let seen = world(&[Some(4), Some(4), Some(4), None], POLICY, None);
     let error = seen[3].as_ref().expect_err("one of four").to_string();
-    assert!(error.contains("reaches 1 of 4 members"), "{error}");
+    // Rank 0 may have voted with it before it left, too.
+    assert!(["reaches 1 of 4 members", "reaches 1 of 2 members"].iter().any(|said| error.contains(said)), "{error}");
 }
 
 /// Returns addresses whose ports are free now.
