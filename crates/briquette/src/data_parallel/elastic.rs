@@ -122,7 +122,10 @@ impl<M: LearnerModel> Run<M> {
             ("gradient accumulation", components.grad_accumulation.unwrap_or(1) as u64),
             ("use of checkpoints", u64::from(has_own)),
             ("launching by one call", u64::from(is_launched)),
-            ("place for checkpoints", u64::from(saving.beside.is_some() || saving.directory.is_some() && !has_own)),
+            (
+                "place for checkpoints",
+                u64::from(saving.default_directory.is_some() || saving.directory.is_some() && !has_own),
+            ),
         ];
         if let Some(epoch) = first_epoch {
             let resumes = components.checkpoint.map_or(0, |epoch| epoch as u64 + 1);
@@ -157,7 +160,7 @@ impl<M: LearnerModel> Run<M> {
         let stands_by = self.is_elastic() && has_files;
         let Run { own, components, .. } = self;
         if has_files && own.saving.directory.is_none() {
-            own.saving.directory = own.saving.beside.take();
+            own.saving.directory = own.saving.default_directory.take();
         }
         if own.outlets.is_some() && own.sync.rank() > 0 && !stands_by {
             components.checkpointer = None;

@@ -231,7 +231,7 @@ impl<M: LearnerModel> Run<M> {
             };
             next = agreed.next;
             if !agreed.batch && plan.gradients {
-                // No step follows whose vote would tell whether all ranks have agreed.
+                // No step follows whose vote would show that all ranks have agreed.
                 let concluded = self.own.sync.conclude(&model, Ok(()))?;
                 self.follow_world();
                 if concluded.is_some() && agreed.scheduled {

@@ -43,7 +43,7 @@ impl<M: LearnerModel + 'static> DataParallel<M> {
             .with_metric_logger(outlets.ledger.clone())
             .renderer(Box::new(outlets.screen.clone()));
         self.with_own(|own| {
-            own.saving.beside = Some(directory.join("ranks"));
+            own.saving.default_directory = Some(directory.join("ranks"));
             own.outlets = Some(outlets);
         });
         if rank == 0 { training } else { training.with_application_logger(None) }

@@ -61,7 +61,8 @@
 //! **Weights.** Ranks with a batch have equal weights. With [`with_samples`](DataParallel::with_samples) each rank is weighted by
 //! its number of samples. Under gradient accumulation, where Burn sums gradients, the weight is the mean number per batch.
 //!
-//! **Failures** stop all ranks (in an elastic world, except the loss of a rank), including a gradient that is not finite, and errors of a loader or a metric. Each rank's
+//! **Failures** stop all ranks (in an elastic world, except the loss of a rank), including a gradient that is not finite, and errors
+//! of a loader or a metric. Each rank's
 //! `LearningResult::error` is Burn's `TrainingError::Workers`, with the failed rank as the device number. The model, with
 //! BatchNorm's running statistics, is then in the state after the last complete step.
 
@@ -219,7 +220,7 @@ impl<M: LearnerModel> DataParallel<M> {
     /// - **A new rank** takes part without batches until the epoch ends.
     /// - **Metrics** of a split in which a rank is lost are those of the survivors.
     /// - **Rank 0's outputs.** If rank 0 is lost, the next rank takes over dashboard, metric files, result, and checkpoint files (those
-    ///   of Burn in their default place). Metric files of the current split begin anew. Early stopping has counted the epochs since the
+    ///   of Burn in their default place). Metric files of the current split are overwritten. Early stopping has counted the epochs since the
     ///   rank entered.
     /// - **Patience.** Ranks notice a loss at the end of a validation pass: [`Run::patience`](crate::Run::patience) must be longer.
     /// - **Strategies** that exchange gradients at every step; with `during_backward`, after the backward pass.

@@ -32,7 +32,7 @@ pub(super) struct Saving {
     /// Set if the directory was given by the program.
     pub(super) is_given: bool,
     /// The default directory, if Burn's checkpointers are set and no other directory was given.
-    pub(super) beside: Option<PathBuf>,
+    pub(super) default_directory: Option<PathBuf>,
     pub(super) strategy: Box<dyn CheckpointingStrategy>,
     pub(super) change: WorldChange,
 }
@@ -46,7 +46,7 @@ impl Default for Saving {
         Saving {
             directory: None,
             is_given: false,
-            beside: None,
+            default_directory: None,
             strategy: Box::new(strategy),
             change: WorldChange::Refuse,
         }

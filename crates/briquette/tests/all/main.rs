@@ -15,6 +15,7 @@ mod compressed;
 mod data_parallel;
 mod draws;
 mod elastic;
+mod entering;
 mod failures;
 mod forward_state;
 mod frozen;
