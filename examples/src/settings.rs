@@ -135,7 +135,7 @@ flags! {
     momentum: f64,
     /// Weight decay: `decay · parameter` is added to each rank's gradient
     weight_decay: f64 = 0.0,
-    /// sgd or adam; or one of briquette's: comp-ams (AMSGrad of Comp-AMS), sign-sgd (generalized SignSGD), generic-adam, delayed-adagrad,
+    /// sgd, adam, or muon (Adam outside of hidden matrices); or one of briquette's: comp-ams (AMSGrad of Comp-AMS), sign-sgd (generalized SignSGD), generic-adam, delayed-adagrad,
     /// delayed-adagrad-momentum, ftrl-sgd (momentum that grows, for the last iterate), padamw, one-bit-adam (with --feedback one-bit-adam:WARM_UP)
     optimizer: OptimizerKind = OptimizerKind::Sgd,
     /// Evaluate the mean of the parameters after each step from this one on (counted from 0), with BatchNorm's statistics estimated anew:

@@ -29,9 +29,10 @@ use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
 use briquette_tcp::{Elastic, Environment, Members, TcpBuilder};
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
+use burn::optim::{AdamConfig, AdjustLrFn, ModuleOptimizer, MuonConfig, SgdConfig};
+use burn::tensor::Device;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use self::common::OF_SIZE;
@@ -40,6 +41,7 @@ use self::failure::{RankError, first_error};
 use crate::directory;
 use crate::endpoint::Endpoint;
 use crate::interrupt::Stage;
+use crate::models::hidden_matrices;
 use crate::output::Output;
 use crate::record::Summary;
 use crate::settings::{OptimizerKind, Settings};
@@ -244,10 +246,22 @@ impl<T: Task> Run<'_, T> {
         self.settings.metrics_addr.filter(|_| self.control.is_rank_0()).map(Endpoint::open).transpose()
     }
 
-    fn optimizer(&self) -> ModuleOptimizer {
+    fn optimizer(&self, device: &Device) -> Result<ModuleOptimizer> {
         let settings = self.settings;
-        match settings.optimizer {
+        Ok(match settings.optimizer {
             OptimizerKind::Adam => AdamConfig::new().init(),
+            OptimizerKind::Muon => {
+                let matrices = hidden_matrices(&self.task.build(device));
+                if matrices.is_empty() {
+                    let model = &settings.model;
+                    bail!(Refused::new(format!(
+                        "--optimizer muon is for matrices between the first and the last layer, and {model} has none: use adam or sgd"
+                    )));
+                }
+                // With this factor, the rate of Adam suits the matrices too.
+                let muon = MuonConfig::new().with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
+                AdamConfig::new().init().with_group(ParamGroup::from_paths(matrices), muon, None)
+            }
             OptimizerKind::CompAms => CompAmsConfig::new().init(),
             OptimizerKind::SignSgd => GeneralizedSignSgdConfig::new().init(),
             OptimizerKind::GenericAdam => GenericAdamConfig::new().init(),
@@ -266,7 +280,7 @@ impl<T: Task> Run<'_, T> {
                 let momentum = given.map(|m| MomentumConfig::new().with_momentum(m).with_dampening(0.0));
                 SgdConfig::new().with_momentum(momentum).init()
             }
-        }
+        })
     }
 
     fn progress_bar(&self, rank: usize, steps: u64) -> ProgressBar {

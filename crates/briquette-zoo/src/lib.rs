@@ -14,8 +14,8 @@
 //!
 //! | family | algorithms |
 //! |---|---|
-//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, LSGD, minibatches of rounds, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
-//! | [reducers](reduce) | Artemis, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
+//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
+//! | [reducers](reduce) | Artemis, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
 //! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
 //! | [feedbacks](wrapper) | 1-bit Adam, DIANA, EF21, momentum per rank; attacks |
@@ -82,7 +82,9 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_compressor::<compress::one_bit::OneBit>()?
         .with_compressor::<compress::bins::Bins>()?
         .with_strategy::<sync::streaming_diloco::StreamingDiLoCoConfig>()?
+        .with_strategy::<sync::eager_diloco::EagerDiLoCo>()?
         .with_strategy::<sync::sparse_loco::SparseLoCo>()?
+        .with_strategy::<sync::no_loco::NoLoCo>()?
         .with_strategy::<sync::sparta::Sparta>()?
         .with_strategy::<sync::sgp::SgpConfig>()?
         .with_strategy::<sync::slow_mo::SlowMoConfig>()?
@@ -96,6 +98,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_strategy::<sync::two_level::TwoLevelConfig>()?
         .with_strategy::<sync::delayed::DelayedConfig>()?
         .with_reducer::<reduce::multi_step::MultiStepConfig>()?
+        .with_reducer::<reduce::hadamard::HadamardConfig>()?
         .with_reducer::<reduce::sparse_all_reduce::SparseAllReduceConfig>()?
         .with_reducer::<reduce::sketched_sgd::SketchedSgdConfig>()?
         .with_reducer::<reduce::ternary_all_reduce::TernaryAllReduceConfig>()?

@@ -24,6 +24,7 @@ mod conv_norm;
 mod image;
 pub mod init;
 pub mod lstm;
+mod matrices;
 mod names;
 pub mod resnet;
 pub mod text;
@@ -35,6 +36,7 @@ mod tests;
 pub use char_lm::{CharLm, CharLmConfig};
 pub use conv_norm::ConvNorm;
 pub use image::{ImageModel, ImageModelKind};
+pub use matrices::hidden_matrices;
 pub use names::UnknownModel;
 pub use text::{TextConfig, TextModel, TextModelKind};
 

@@ -10,6 +10,8 @@ pub enum OptimizerKind {
     Sgd,
     /// Adam.
     Adam,
+    /// Muon for hidden matrices, Adam for embeddings, output layer, biases and norms.
+    Muon,
     /// AMSGrad as Comp-AMS has it.
     CompAms,
     /// Generalized SignSGD.
@@ -33,7 +35,7 @@ impl OptimizerKind {
     pub(crate) fn other_rate(self) -> Option<&'static str> {
         match self {
             OptimizerKind::SignSgd => Some("every value moves by about the learning rate: about a hundredth of SGD's"),
-            OptimizerKind::Adam | OptimizerKind::CompAms | OptimizerKind::OneBitAdam => {
+            OptimizerKind::Adam | OptimizerKind::Muon | OptimizerKind::CompAms | OptimizerKind::OneBitAdam => {
                 Some("every value moves by about the learning rate: about a fiftieth of SGD's")
             }
             OptimizerKind::Sgd

@@ -38,10 +38,10 @@ impl<T: Task> Run<'_, T> {
         let device = crate::backend::device(settings, rank, self.control.local_rank(rank))?.autodiff();
         let server = self.server_training(rank)?;
         let optim = match &server {
-            Some(server) => DistributedOptimizer::new(self.optimizer(), comm, server.strategy(), settings.seed),
+            Some(server) => DistributedOptimizer::new(self.optimizer(&device)?, comm, server.strategy(), settings.seed),
             None => {
                 let strategy = self.task.strategy(settings.config(self.steps_per_epoch)?, rank);
-                DistributedOptimizer::new(self.optimizer(), comm, strategy, settings.seed)
+                DistributedOptimizer::new(self.optimizer(&device)?, comm, strategy, settings.seed)
             }
         };
         let mut optim = optim.with_local_weight_decay(settings.weight_decay);

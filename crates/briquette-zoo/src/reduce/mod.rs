@@ -2,6 +2,7 @@
 
 pub mod artemis;
 mod downlink;
+pub mod hadamard;
 mod link;
 pub mod mcm;
 pub mod multi_step;

@@ -3,10 +3,12 @@
 pub mod bmuf;
 pub mod cocod;
 pub mod delayed;
+pub mod eager_diloco;
 pub mod easgd;
 pub mod graph;
 pub mod lsgd;
 pub mod minibatch;
+pub mod no_loco;
 pub mod overlap_local_sgd;
 pub mod parle;
 mod periods;

@@ -144,6 +144,7 @@ fn a_key_that_cannot_be_set_is_named_with_what_is_valid() {
 #[test]
 fn settings_that_do_not_go_together_say_why() {
     refused_flags("--momentum-correction on --optimizer adam", &["--momentum-correction on", "--optimizer sgd"]);
+    refused_flags("--optimizer muon", &["--optimizer muon", "resnet8 has none", "use adam or sgd"]);
     for reducer in ["dense", "power-sgd"] {
         let named = format!("reducer {reducer}");
         let words = ["it sets the compression ratio", &named, "no adjustable ratio", "shared-random-k"];

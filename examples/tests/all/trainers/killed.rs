@@ -11,7 +11,7 @@ use super::processes::{children, processes, records};
 use crate::common::{CIFAR, Runs, launcher};
 
 /// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 29] = [
+const CASES: [(&str, usize); 31] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
@@ -19,6 +19,8 @@ const CASES: [(&str, usize); 29] = [
     ("--strategy diloco:3", 0),
     ("--strategy sparse-loco:3,ratio=8", 1),
     ("--strategy sparta:20", 0),
+    ("--strategy no-loco:3", 1),
+    ("--strategy eager-diloco:3", 0),
     ("--strategy streaming-diloco:6,fragments=2,overlap=1", 1),
     ("--strategy easgd:2", 1),
     // Whichever leads: with two more ranks one of these does.

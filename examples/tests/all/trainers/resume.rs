@@ -52,7 +52,8 @@ fn adam_local_steps_and_other_reducers_resume_to_the_bit() {
     }
 }
 
-/// A language model trains under SparseLoCo, resumes to the bit within a period, and scores better than one code of 97 at random (6.6 bits).
+/// A language model trains under SparseLoCo with Adam and with Muon, resumes to the bit within a period, and scores better than one code of 97
+/// at random (6.6 bits).
 #[test]
 fn a_language_model_trains_and_resumes_to_the_bit() {
     let runs = Runs::default();
@@ -66,6 +67,13 @@ fn a_language_model_trains_and_resumes_to_the_bit() {
     assert_eq!(runs.text("whole", "metrics.jsonl"), runs.text("broken", "metrics.jsonl"));
     let summary = runs.summary("whole");
     assert!(summary.final_test_loss < 6.0 && summary.final_test_accuracy > 0.02, "{summary:?}");
+    let muon = |steps: u64| format!("{} --optimizer muon", flags(steps));
+    runs.run(CHAR_LM, &format!("{} --out muon", muon(12))).succeeds();
+    runs.run(CHAR_LM, &format!("{} --out broken-muon", muon(6))).succeeds();
+    runs.run(CHAR_LM, "--resume broken-muon --steps 12 --plain").succeeds();
+    assert_eq!(runs.text("muon", "metrics.jsonl"), runs.text("broken-muon", "metrics.jsonl"));
+    let with_muon = runs.summary("muon");
+    assert!(with_muon.final_test_loss < 6.0 && with_muon.final_test_loss != summary.final_test_loss, "{with_muon:?}");
     let refused = runs.run(CHAR_LM, &format!("{SMALL} --model lstm --out other"));
     refused.refused(&["--model", "choose one of transformer"]);
 }
