@@ -220,7 +220,13 @@ impl ReducerSettings for HadamardConfig {
     }
 
     fn traits(&self) -> ReducerTraits {
-        ReducerTraits { is_dense: false, is_exact: false, aggregates: false, ..self.inner.get().traits() }
+        ReducerTraits {
+            is_dense: false,
+            is_exact: false,
+            aggregates: false,
+            multiplies_matrices: true,
+            ..self.inner.get().traits()
+        }
     }
 
     fn min_ranks(&self) -> usize {
