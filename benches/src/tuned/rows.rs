@@ -14,7 +14,7 @@ const HALF: &[f64] = &[0.2];
 const ADAM: &[f64] = &[0.004];
 /// First rates of the search for Adam.
 const ADAMS: &[f64] = &[0.002, 0.004];
-/// Of local steps with Adam.
+/// First rates of the search for Adam with local steps.
 const LOCAL_ADAM: &[f64] = &[0.004, 0.008];
 /// First rates of the search for Adam with a root of higher order.
 const PADAMS: &[f64] = &[0.1, 0.2];
@@ -55,10 +55,8 @@ pub(super) const BY_CLASS: &[Row] = &[
 pub(super) const BILSTM: &[Row] = &[
     row("dense", "--reducer dense", ADAMS),
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
-    row("DiLoCo, H = 50", "--strategy diloco:50", LOCAL_ADAM),
+    row("DiLoCo, H = 50", "--strategy diloco:50", ADAM),
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
-    row("eager DiLoCo, H = 50", "--strategy eager-diloco:50", &[0.008]),
-    row("NoLoCo, H = 50", "--strategy no-loco:50", &[0.008]),
     row("SparseLoCo, H = 50, 16x", "--strategy sparse-loco:50,ratio=16", LOCAL_ADAM),
     row("SparseLoCo, H = 30, 64x", "--strategy sparse-loco:30", LOCAL_ADAM),
     row(

@@ -14,7 +14,7 @@
 //!
 //! | family | algorithms |
 //! |---|---|
-//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
+//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, DES-LOC, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
 //! | [reducers](reduce) | Artemis, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
 //! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
@@ -85,6 +85,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_strategy::<sync::eager_diloco::EagerDiLoCo>()?
         .with_strategy::<sync::sparse_loco::SparseLoCo>()?
         .with_strategy::<sync::no_loco::NoLoCo>()?
+        .with_strategy::<sync::des_loc::DesLoc>()?
         .with_strategy::<sync::sparta::Sparta>()?
         .with_strategy::<sync::sgp::SgpConfig>()?
         .with_strategy::<sync::slow_mo::SlowMoConfig>()?

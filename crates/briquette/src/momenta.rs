@@ -23,10 +23,10 @@ impl Synchronizer {
         match self.momenta() {
             Momenta::Keep => Ok(None),
             Momenta::Reset => Ok(Some(OptimizerRecord::default())),
-            Momenta::Average if self.world() == 1 => Ok(None),
-            Momenta::Average => {
+            _ if self.world() == 1 => Ok(None),
+            which => {
                 let (begin, before) = (self.comm.now(), self.comm.traffic());
-                let averaged = self.average_momenta(module, saved);
+                let averaged = self.average_momenta(module, saved, which);
                 let averaged = averaged.inspect_err(|error| self.comm.abort(&error.to_string()))?;
                 self.spent_on_momenta(self.comm.now() - begin, self.comm.traffic() - before);
                 Ok(Some(averaged))
@@ -34,12 +34,17 @@ impl Synchronizer {
         }
     }
 
-    /// Averages every f32 tensor of the record over ranks; other values (step counters) stay rank-local.
+    /// Averages the f32 tensors of the record over ranks, or those of the named kind; other values (step counters) stay rank-local.
     fn average_momenta<M: Module>(
         &mut self,
         module: &M,
         saved: impl FnOnce() -> Result<Bytes, String>,
+        which: Momenta,
     ) -> Result<OptimizerRecord, Error> {
+        let is_averaged = |tensor: &Tensor| {
+            let of_kind = which == Momenta::Average || is_second(&tensor.name) == (which == Momenta::AverageSecond);
+            tensor.dtype == DType::F32 && of_kind
+        };
         let rank = self.comm.rank();
         let unusable = |problem: String| Error::Momenta { rank, problem };
         let reader =
@@ -52,7 +57,7 @@ impl Synchronizer {
         tensors.sort_by_key(|tensor| place(&order, &tensor.name));
         self.compare_momenta(&order, &tensors)?;
         let mut values = Vec::new();
-        for tensor in tensors.iter().filter(|tensor| tensor.dtype == DType::F32) {
+        for tensor in tensors.iter().filter(|tensor| is_averaged(tensor)) {
             let bytes = tensor.to_bytes().map_err(|e| unusable(e.to_string()))?;
             values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
         }
@@ -61,8 +66,9 @@ impl Synchronizer {
         let (world, mut rest) = (self.comm.world() as f32, &values[..]);
         let mut averaged = Vec::with_capacity(tensors.len());
         for tensor in tensors {
+            let is_averaged = is_averaged(&tensor);
             let (name, dtype, shape, id, mut bytes) = tensor.into_parts().map_err(|e| unusable(e.to_string()))?;
-            if dtype == DType::F32 {
+            if is_averaged {
                 let (own, others) = rest.split_at(bytes.len() / 4);
                 bytes = Bytes::from_bytes_vec(own.iter().flat_map(|sum| (sum / world).to_le_bytes()).collect());
                 rest = others;
@@ -99,6 +105,14 @@ impl Synchronizer {
             Some(other) => unusable(other, "they are of other parameters than rank 0's".into()),
         }
     }
+}
+
+/// Names of second moments in the states of Burn's optimizers and of this crate's.
+const SECOND: [&str; 7] = ["moment_2", "max_moment_2", "square_avg", "exp_avg_sq", "sum", "v", "v_max"];
+
+/// Returns whether a tensor of a record is a second moment.
+fn is_second(name: &str) -> bool {
+    SECOND.contains(&name.rsplit('.').next().unwrap_or(name))
 }
 
 /// The sort key of a tensor: its parameter's place, then its name within the parameter.

@@ -68,6 +68,17 @@ impl ModuleVisitor for Weights {
     }
 }
 
+/// Embeddings, output layers, biases and convolutions are not among them.
+#[test]
+fn hidden_matrices_lie_between_the_first_and_the_last_layer() {
+    let bilstm = TextModelKind::BiLstm.build(&TextConfig::default(), Key::new(0), &Device::flex());
+    let matrices = ["forward", "reverse"].map(|way| ["input", "hidden"].map(|of| format!("lstm.{way}.weight_{of}")));
+    assert_eq!(hidden_matrices(&bilstm), matrices.concat());
+    for kind in [ImageModelKind::ResNet8, ImageModelKind::Vgg11Slim] {
+        assert_eq!(hidden_matrices(&kind.build(10, Key::new(0), &Device::flex())), [""; 0], "{kind}");
+    }
+}
+
 #[test]
 fn image_models_have_the_known_parameter_counts() {
     let counts = [

@@ -100,9 +100,10 @@ fn run_from<S: SyncStrategy>(
                 false => Momenta::Keep,
             };
             match momenta {
-                Momenta::Keep => {}
+                // SGD has no second moment.
+                Momenta::Keep | Momenta::AverageSecond => {}
                 Momenta::Reset => velocity.fill(0.0),
-                Momenta::Average => {
+                Momenta::Average | Momenta::AverageFirst => {
                     comm.all_reduce_sum(&mut velocity).expect("no rank fails");
                     let world = comm.world() as f32;
                     velocity.iter_mut().for_each(|v| *v /= world);

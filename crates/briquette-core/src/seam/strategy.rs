@@ -164,6 +164,19 @@ pub enum Momenta {
     Reset,
     /// Momenta are averaged over ranks.
     Average,
+    /// All momenta but second moments (of squared gradients, as Adam's `v`) are averaged over ranks.
+    #[serde(skip)]
+    AverageFirst,
+    /// Second moments are averaged over ranks.
+    #[serde(skip)]
+    AverageSecond,
+}
+
+impl Momenta {
+    /// Returns whether momenta are averaged over ranks, all or some of them.
+    pub fn is_average(self) -> bool {
+        matches!(self, Momenta::Average | Momenta::AverageFirst | Momenta::AverageSecond)
+    }
 }
 
 /// Synchronizes the ranks at each step.
@@ -238,7 +251,7 @@ pub trait SyncStrategy: Stateful + Send {
         Ok(Momenta::Keep)
     }
 
-    /// Returns whether [`after_step`](Self::after_step) may return [`Momenta::Average`]. By default it does not.
+    /// Returns whether [`after_step`](Self::after_step) may return an [average](Momenta::is_average). By default it does not.
     fn averages_momenta(&self) -> bool {
         false
     }

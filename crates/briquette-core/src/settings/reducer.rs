@@ -23,7 +23,7 @@ pub struct ReducerTraits {
     pub is_per_slot: bool,
     /// Set if it combines messages with the exchange's aggregator.
     pub aggregates: bool,
-    /// Set if values are sums of products over a whole matrix, so that the rounding error depends on the matrix.
+    /// Set if values are sums of products over a matrix or a block, so that the rounding error depends on more than the own value.
     pub multiplies_matrices: bool,
     /// Set if decoded values have magnitude 1, independent of the vector's magnitude. An optimizer that steps with them moves every value by
     /// the learning rate.

@@ -47,6 +47,8 @@ pub struct InBackground<R> {
     /// Input of the exchange whose mean is in flight, or has arrived and is not used yet; empty before the first
     /// exchange.
     pub input: Staged<Vec<f32>>,
+    /// Treatment of the saved input in a world of another size.
+    on_resize: OnResize,
     /// Start time of the exchange, on the session's clock.
     started: f64,
     /// Session of the exchange.
@@ -73,12 +75,19 @@ impl<R: Reducer + 'static> InBackground<R> {
             pending: None,
             reducer_before: State::default(),
             input: Staged::default(),
+            on_resize: OnResize::Spread,
             started: 0.0,
             session: None,
             spare: Default::default(),
             arrived: None,
             report: Report::default(),
         }
+    }
+
+    /// Drops the input if the world size changes. By default it is spread over the new ranks.
+    #[must_use]
+    pub fn dropped_on_resize(self) -> Self {
+        InBackground { on_resize: OnResize::Drop, ..self }
     }
 
     /// Resets to the state before the first exchange.
@@ -205,7 +214,7 @@ impl<R: Reducer + 'static> InBackground<R> {
 /// this exchange.
 impl<R: Reducer + 'static> Stateful for InBackground<R> {
     fn save(&self, state: &mut State) {
-        state.put_at(Place::PerRank(OnResize::Spread), "input", self.input.now().clone());
+        state.put_at(Place::PerRank(self.on_resize), "input", self.input.now().clone());
         state.put_at(Place::PerRank(OnResize::Drop), "started", self.started);
         match &self.reducer {
             Some(reducer) if self.arrived.is_none() => state.put_part("reducer", reducer),

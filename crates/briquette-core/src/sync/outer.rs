@@ -58,9 +58,14 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
         true
     }
 
-    /// Returns the treatment of the inner optimizer's momenta after an outer step.
-    fn momenta(&self) -> Momenta {
+    /// Returns the treatment of the inner optimizer's momenta after the outer step at the end of step `step`.
+    fn momenta(&self, _step: u64) -> Momenta {
         Momenta::Keep
+    }
+
+    /// Returns whether momenta are averaged after some outer step. The default reads the treatment after step 0.
+    fn averages_momenta(&self) -> bool {
+        self.momenta(0).is_average()
     }
 
     /// Updates one value from its anchor `x₀` (the value at the last outer step), `difference`, the mean over ranks of
@@ -263,7 +268,7 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
             return Ok(momenta);
         }
         let before = comm.traffic();
-        let mut momenta = self.rule.momenta();
+        let mut momenta = self.rule.momenta(step);
         self.difference.clear();
         self.difference.extend_from_slice(parameters);
         let mixes = self.base_plan(step).parameters;
@@ -286,7 +291,7 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
     }
 
     fn averages_momenta(&self) -> bool {
-        self.rule.momenta() == Momenta::Average || self.base.as_ref().is_some_and(|base| base.averages_momenta())
+        self.rule.averages_momenta() || self.base.as_ref().is_some_and(|base| base.averages_momenta())
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) -> bool {

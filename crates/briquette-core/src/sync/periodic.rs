@@ -179,7 +179,7 @@ impl OuterRule for LocalSgd {
         self.steps()
     }
 
-    fn momenta(&self) -> Momenta {
+    fn momenta(&self, _step: u64) -> Momenta {
         self.momenta
     }
 

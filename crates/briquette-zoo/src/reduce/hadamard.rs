@@ -2,8 +2,8 @@
 //!
 //! **Why, and when not.** A quantizer's step is proportional to the largest value of a bucket. If a few values are much larger than the others, most
 //! values are rounded to zero. A rotation distributes the energy of a block evenly over its values, so that few bits are enough. It gains
-//! nothing for values that are alike, costs about two passes over the vector per 10 bits of block size, and is useless before a sparsifier, because a rotated
-//! vector has no large values.
+//! nothing for values of similar magnitude, and is useless before a sparsifier, because a rotated vector has no large values. Each rotation makes `log₂ b`
+//! passes over a block in cache; an exchange makes two rotations, or three with `sent`.
 //!
 //! **Method.** With `H` the Hadamard matrix of a block of `b` values and `s` random signs, the same on all ranks:
 //!
@@ -11,8 +11,8 @@
 //! y = H·(s ∘ x)/√b        average = s ∘ H·(inner average of y)/√b
 //! ```
 //!
-//! `H/√b` is orthonormal and its own inverse, and the mean over ranks commutes with it: one rotation each way per step, however many messages there are.
-//! `H` is applied in `b·log₂ b` additions. Blocks lie within slots. What is left of a slot is divided into blocks whose sizes are smaller powers of two.
+//! `H/√b` is orthonormal and its own inverse, and the mean over ranks commutes with it: each rank rotates once before and once after an exchange, for any
+//! number of messages. Blocks lie within slots. The remainder of a slot is split into blocks of smaller powers of two.
 //!
 //! *Random bits.* The step's key with purpose `"hadamard"`, a lane per value; `inner` uses the step's key.
 //!
@@ -24,7 +24,7 @@
 //!
 //! **Properties.** Those of `inner`: errors keep their length under rotation, and an unbiased inner average stays unbiased.
 //!
-//! **State.** None. Signs change with every step, so `inner` may not have a state either: `gather` or `ring`.
+//! **State.** None. Signs change at every step, so `inner` must be stateless: `gather` or `ring`.
 //!
 //! **Knobs.** `block` `b`, a power of two, at least 2, default 1024; `inner`, default `gather:qsgd:4`.
 //!
@@ -242,7 +242,7 @@ impl ReducerSettings for HadamardConfig {
             |why, instead| Err(Conflict::new("reducer hadamard", format!("reducer {}", self.inner), why, instead));
         if !self.is_stateless() {
             return conflict(
-                "its rotation differs from step to step, and the other reducer may keep a rotated vector",
+                "its rotation differs from step to step, and reducers with state would mix vectors of different rotations",
                 "use inner=(gather:…) or inner=(ring:…)",
             );
         }
@@ -351,6 +351,24 @@ mod tests {
         let [[plain, rotated], [plain_alike, rotated_alike]] = [both(&spiky), both(&alike)];
         assert!(rotated < 0.5 * plain, "{rotated} against {plain}");
         assert!((rotated_alike / plain_alike - 1.0).abs() < 0.3, "{rotated_alike} against {plain_alike}");
+    }
+
+    /// Without signs, a block of equal values would become a single value, which any quantizer sends exactly.
+    #[test]
+    fn signs_are_random_and_differ_from_step_to_step() {
+        let x = vec![1.0; 1024];
+        let [_, sent] =
+            reduced("reducer=hadamard:1024,inner=(gather:qsgd:4:1024)", &Layout::flat(1024), &[x.clone()]).remove(0);
+        let lost = distance2(&x, &sent) / norm2(&x);
+        assert!((0.01..0.2).contains(&lost), "{lost}");
+        let signs = |step| {
+            let (mut signs, mut values) = (Signs::default(), vec![1.0; 5000]);
+            signs.draw(Key::new(3).step(step), values.len());
+            signs.apply(&mut values);
+            values
+        };
+        let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
+        assert!(signs(0) != signs(1) && mean(&signs(0)).abs() < 0.05);
     }
 
     #[test]

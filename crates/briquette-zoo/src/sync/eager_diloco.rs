@@ -1,16 +1,16 @@
-//! Eager DiLoCo: DiLoCo whose exchange overlaps with the next period; each rank's own progress is not delayed.
+//! Eager DiLoCo: overlaps DiLoCo's exchange with the next period, and applies each rank's own progress without delay.
 //!
 //! **Why, and when not.** An exchange that takes less than a period of computing costs no time. The other ranks' progress arrives a period late, which costs some
 //! accuracy per step. On a fast link, or with short exchanges, [DiLoCo](briquette_core::sync::diloco) is better, and its replicas are equal.
 //!
-//! **Method.** At the end of period `t`, rank `i` of `W` has the progress `Δᵢᵗ = x₀ − xᵢ`, starts its exchange, and takes the mean `Δ̄ᵗ⁻¹` of the
-//! period before. In that mean it replaces its own part by the current one:
+//! **Method.** At the end of period `t`, rank `i` of `W` has the progress `Δᵢᵗ = x₀ − xᵢ`, starts its exchange, and receives the mean `Δ̄ᵗ⁻¹` of
+//! the previous period. It replaces its own contribution to that mean by the current one:
 //!
 //! ```text
 //! D = Δ̄ᵗ⁻¹ + (Δᵢᵗ − Δᵢᵗ⁻¹)/W        b ← μ·b + D        x₀ ← x₀ − ρ·(D + μ·b)
 //! ```
 //!
-//! In the first period, `Δ̄` and `Δᵢ` of the one before are 0. The outer step is linear, so that it is taken in two parts: `z` with `Δ̄`, the same on all
+//! In the first period, `Δ̄` and `Δᵢ` of the one before are 0. The outer step is linear, so it splits into two parts: `z` with `Δ̄`, the same on all
 //! ranks, and `oᵢ` with the other term, each with a momentum; `x₀ = z + oᵢ`. Corrections cancel in the next period: without momentum, `oᵢ` is `−ρ·Δᵢᵗ/W`.
 //!
 //! | setting | equivalent to |
@@ -19,20 +19,20 @@
 //!
 //! **On the wire.** The reducer's messages for `d` values, every `H` steps, in the background.
 //!
-//! **Properties.** Replicas differ by `oᵢ`; the model to evaluate is their mean. Ranks agree on a header only about
-//! every hundred steps, so a controller sees no losses, seconds and learning rates. Ranks count equally, whatever their numbers of samples.
+//! **Properties.** Replicas differ by `oᵢ`. The model to evaluate is the mean over ranks of `xᵢ − ρ(1 + μ)(1 − 1/W)·Δᵢ`: with the part of the last exchange
+//! that has not arrived. Ranks agree on a header only about every hundred steps, so a controller sees no losses, seconds and learning rates. Ranks count
+//! equally, whatever their numbers of samples.
 //!
-//! **State.** `z` and its momentum, replicated; `oᵢ` and its momentum, rank-local, dropped if the world size changes; the input `Δᵢ` of the exchange in
-//! flight: a resumed run sends it again, and gets the same bits.
+//! **State.** `z` and its momentum, replicated; `oᵢ`, its momentum, and the input `Δᵢ` of the exchange in flight, rank-local: a resumed run sends the input
+//! again, and gets the same bits. If the world size changes, these three are dropped, and what was in flight counts as progress of the next period.
 //!
 //! **Knobs.** Those of DiLoCo: `period` `H`, steps, default 100, or less if the run is known to have fewer than 20 periods; `rate` `ρ` above 0, default 0.7;
 //! `momentum` `μ` in [0, 1), default 0.9.
 //!
-//! **Deviations.** The paper sends a new outer gradient a fixed part of a period before it is used; here it is always a whole period. With a compressor, the own
-//! part of the mean is the compressed one, and the uncompressed one is subtracted: error feedback sends the difference later.
+//! **Deviations.** With a compressor, the mean contains the rank's compressed progress, while its uncompressed progress is subtracted; error feedback sends the
+//! difference later. The equation is written from the paper's description, whose pseudocode was not at hand.
 //!
-//! **Reference.** S. Kale, A. Douillard, Y. Donchev, *Eager Updates For Overlapped Communication and Computation in DiLoCo*, 2025 (arXiv 2502.12996),
-//! eager updates. The equation is written from the paper's description.
+//! **Reference.** S. Kale, A. Douillard, Y. Donchev, *Eager Updates For Overlapped Communication and Computation in DiLoCo*, 2025 (arXiv 2502.12996).
 //!
 //! ```
 //! use briquette_core::{Key, Layout};
@@ -80,7 +80,7 @@ use super::periods::Periods;
 #[serde(deny_unknown_fields, default)]
 #[described(
     name = "eager-diloco",
-    help = "DiLoCo in the background: the other ranks' part of a step after PERIOD local steps (100, fewer in a short run) comes a period late",
+    help = "DiLoCo with a background exchange every PERIOD steps (100, fewer in a short run); other ranks' progress arrives one period late",
     representatives("eager-diloco:3", "eager-diloco:1,rate=1,momentum=0")
 )]
 pub struct EagerDiLoCo {
@@ -107,14 +107,16 @@ impl EagerDiLoCo {
 
 impl StrategySettings for EagerDiLoCo {
     fn traits(&self) -> StrategyTraits {
-        StrategyTraits { sends: Sends::Progress, ..StrategyTraits::default() }
+        let uses: &[&str] =
+            &["reducer", "aggregator", "feedback", "controller", "bucket_values", "rules", "dense_below", "threads"];
+        StrategyTraits { uses: Some((uses, "exchanges in the background")), sends: Sends::Progress }
     }
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         self.check()?;
-        let exchange = InBackground::new(exchange.build_reducer(layout, world)?, Some("anchor"));
+        let exchange = InBackground::new(exchange.build_reducer(layout, world)?, Some("anchor")).dropped_on_resize();
         let (anchor, momentum, own, own_momentum) = Default::default();
-        Ok(Box::new(Eager { settings: *self, anchor, momentum, own, own_momentum, exchange }))
+        Ok(Box::new(Eager { settings: *self, world, anchor, momentum, own, own_momentum, exchange }))
     }
 
     fn min_ranks(&self, exchange: &Exchange) -> usize {
@@ -143,6 +145,7 @@ impl StrategySettings for EagerDiLoCo {
 #[derive(Debug)]
 struct Eager<R> {
     settings: EagerDiLoCo,
+    world: usize,
     /// `z`.
     anchor: Staged<Vec<f32>>,
     /// `b`.
@@ -180,26 +183,27 @@ impl<R: Reducer + 'static> Eager<R> {
         Ok(())
     }
 
-    /// Takes the outer steps, and writes their sum to the parameters `x`.
-    fn advance(&mut self, x: &mut [f32], cx: &Context<'_>, world: usize) -> Result<(), ReduceError> {
-        let (outer, at) = (self.settings.outer(), OuterStep { rate: 0.0, world });
-        let share = 1.0 / world as f32;
-        let own = self.own.next_mut();
-        own.clone_from(self.exchange.input.latest());
-        own.iter_mut().zip(self.exchange.input.now()).for_each(|(own, before)| *own -= before);
-        own.iter_mut().for_each(|own| *own *= share);
-        outer::advance(&outer, [&mut self.own, &mut self.own_momentum], cx.slots, &at)?;
+    /// Takes this rank's part of the outer step.
+    fn advance_own(&mut self, at: &OuterStep) -> Result<(), ReduceError> {
+        let (outer, share) = (self.settings.outer(), 1.0 / self.world as f32);
+        let (progress, before) = (self.exchange.input.latest(), self.exchange.input.now());
+        self.own_momentum.fit(progress.len())?;
+        let ((own, next), (momentum, next_momentum)) = (self.own.both(), self.own_momentum.both());
+        for (i, progress) in progress.iter().enumerate() {
+            let change = share * (progress - before.get(i).copied().unwrap_or(0.0));
+            (next[i], next_momentum[i]) = outer.advance(own[i], change, momentum[i], at);
+        }
+        Ok(())
+    }
+
+    /// Takes the part of all ranks with the mean that has arrived.
+    fn advance_all(&mut self, cx: &Context<'_>, at: &OuterStep) -> Result<(), ReduceError> {
+        let len = self.own.next_mut().len();
         let mean = self.anchor.next_mut();
         mean.clear();
         mean.extend_from_slice(self.exchange.mean().unwrap_or_default());
-        mean.resize(x.len(), 0.0);
-        outer::advance(&outer, [&mut self.anchor, &mut self.momentum], cx.slots, &at)?;
-        for staged in [&mut self.anchor, &mut self.momentum, &mut self.own, &mut self.own_momentum] {
-            staged.stage();
-        }
-        let parts = self.anchor.latest().iter().zip(self.own.latest());
-        x.iter_mut().zip(parts).for_each(|(x, (anchor, own))| *x = anchor + own);
-        Ok(())
+        mean.resize(len, 0.0);
+        outer::advance(&self.settings.outer(), [&mut self.anchor, &mut self.momentum], cx.slots, at)
     }
 }
 
@@ -229,8 +233,17 @@ impl<R: Reducer + 'static> SyncStrategy for Eager<R> {
         self.measure(parameters).map_err(failed)?;
         check_own(self.exchange.input.next_mut(), cx, comm)?;
         self.exchange.input.stage();
-        self.advance(parameters, cx, comm.world()).map_err(failed)?;
-        check_own(parameters, cx, comm)?;
+        let at = OuterStep { rate: 0.0, world: self.world };
+        self.advance_own(&at).map_err(failed)?;
+        check_own(self.own_momentum.next_mut(), cx, comm)?;
+        self.advance_all(cx, &at).map_err(failed)?;
+        let parts = self.anchor.next_mut().iter().zip(self.own.next_mut());
+        let next: Vec<f32> = parts.map(|(anchor, own)| *anchor + *own).collect();
+        check_own(&next, cx, comm)?;
+        parameters.copy_from_slice(&next);
+        for staged in [&mut self.anchor, &mut self.momentum, &mut self.own, &mut self.own_momentum] {
+            staged.stage();
+        }
         Ok(Momenta::Keep)
     }
 
@@ -243,6 +256,13 @@ impl<R: Reducer + 'static> SyncStrategy for Eager<R> {
 
     fn settle(&mut self, comm: &mut Session) -> Result<(), SyncError> {
         self.exchange.settle(comm).map_err(|source| SyncError::Reduce { step: comm.scope().step, source })
+    }
+
+    /// Adds what all ranks' parameters lack of the exchange in flight, apart from the momentum that it will find.
+    fn view(&self, parameters: &mut [f32]) {
+        let EagerDiLoCo { rate, momentum, .. } = self.settings;
+        let open = rate * (1.0 + momentum) * (1.0 - 1.0 / self.world as f32);
+        parameters.iter_mut().zip(self.exchange.input.now()).for_each(|(x, progress)| *x -= open * progress);
     }
 
     /// Returns nothing: an outer step changes the mean.
@@ -302,7 +322,7 @@ mod tests {
 
     /// In f64, in one thread.
     #[test]
-    fn it_is_the_papers_recursion() {
+    fn it_is_the_recursion_of_the_equation() {
         let ours = run("strategy=eager-diloco:4", 3, SGD);
         let (rho, mu) = (0.7, 0.9);
         let zero = || vec![vec![0.0_f64; 10]; 3];
@@ -332,6 +352,11 @@ mod tests {
             before = own;
             x.clone_from(&anchor);
         }
+        // Evaluated with the part of the last exchange that has not arrived.
+        let open = rho * (1.0 + mu) * (1.0 - 1.0 / 3.0);
+        for (x, before) in x.iter_mut().zip(&before) {
+            x.iter_mut().zip(before).for_each(|(x, before)| *x -= open * before);
+        }
         let near = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() < 1e-4;
         assert!(ours.iter().zip(&x).all(|(ours, x)| ours.iter().zip(x).all(near)), "{ours:?}");
     }
@@ -344,15 +369,21 @@ mod tests {
         assert!(ours[0].iter().zip(&expected[0]).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
-    /// Claim: a period's delay of the other ranks' progress costs little, and less than a delay of all progress.
+    /// Claim: competitive with DiLoCo. The evaluated model has all that the ranks have learned: on a noisy quadratic its loss is within 10 % of
+    /// DiLoCo's, and without noise both are at the same point.
     #[test]
-    fn own_progress_without_delay_helps() {
+    fn its_loss_is_that_of_diloco() {
         let sgd = Sgd { steps: 400, ..SGD };
         let end = |text: &str| loss(&mean(&run(text, 4, sgd)));
-        let settings = "20,rate=0.7,momentum=0.5";
-        let (diloco, eager) =
-            (end(&format!("strategy=diloco:{settings}")), end(&format!("strategy=eager-diloco:{settings}")));
+        let (diloco, eager) = (end("strategy=diloco:20,momentum=0.5"), end("strategy=eager-diloco:20,momentum=0.5"));
         assert!(eager < 1.1 * diloco, "{eager} against {diloco}");
+        // A constant gradient, no momentum: the outer steps of five periods.
+        let constant = |_: usize, _: u64, x: &[f32]| vec![1.0; x.len()];
+        let sgd = Sgd { rate: 0.25, momentum: 0.0, steps: 20 };
+        let settings = EagerDiLoCo { period: Some(4), rate: 0.5, momentum: 0.0 };
+        let build = || settings.build(&Exchange::default(), &Layout::flat(1), 4).unwrap();
+        let ends = train(4, build, &[0.0], (sgd, &constant));
+        assert_eq!(mean(&ends), [-2.5], "half of five times 4 · 0.25");
     }
 
     #[test]

@@ -2,17 +2,18 @@
 //!
 //! **Why, and when not.** An exchange takes one message to one other rank, whatever the size of the world: no all-reduce, no ring, and no wait for
 //! the slowest of all ranks. For many ranks on links with high latency. Replicas differ, and with few ranks
-//! [DiLoCo](briquette_core::sync::diloco) exchanges hardly more and keeps them equal.
+//! [DiLoCo](briquette_core::sync::diloco) exchanges hardly more bytes and keeps replicas equal.
 //!
-//! **Method.** A rank steps alone for `H` steps from `φ_i` to `θ_i`. A random permutation, the same on all ranks, then divides them into pairs:
+//! **Method.** A rank steps alone for `H` steps from `φ_i` to `θ_i`. At the end of the period, a random permutation, the same on all ranks, pairs the
+//! ranks:
 //!
 //! ```text
 //! δ_i ← α·δ_i + β·((θ_i + θ_j)/2 − φ_i)        φ_i ← φ_i + δ_i        θ_i ← φ_i
 //! ```
 //!
 //! The second term is the pair's mean progress `(θ_i − φ_i + θ_j − φ_j)/2` plus the pull `(φ_i + φ_j)/2 − φ_i` of replicas towards each other. Both
-//! have the factor `β`, so that the parameters `θ_j` of the other rank are all that a rank needs to know. In a world with an odd number of ranks, one rank,
-//! another in each period, has no pair and takes the step with its own parameters.
+//! have the factor `β`, so a rank needs only its partner's parameters `θ_j`. The outer momentum is heavy ball. In a world with an odd number of ranks, one random
+//! rank has no partner and takes the step with its own parameters.
 //!
 //! | setting | equivalent to |
 //! |---|---|
@@ -20,20 +21,21 @@
 //!
 //! **On the wire.** `4d` bytes to one rank, every `H` steps.
 //!
-//! **Properties.** Replicas differ; the model to evaluate is their mean. The means of pairs conserve `Σ θ`, up to rounding; the momentum moves it. Ranks agree on a header about
-//! every hundredth step. A rank whose values are not finite stops all ranks.
+//! **Properties.** Replicas differ; the model to evaluate is their mean. Pair averages conserve `Σ θ` up to rounding; the outer step moves it unless `α` is 0
+//! and `β` is 1. Replicas stay close only for small settings: with many ranks, the variance between them grows without bound above about `α` = 0.8 at
+//! `β` = 0.7, and from `β` = 2 at `α` = 0. Ranks agree on a header about every hundredth step. A rank whose values are not finite stops all ranks.
 //!
 //! **State.** `φ_i` and `δ_i`, rank-local. If the world size changes, both are dropped, and the run continues from the mean.
 //!
-//! **Knobs.** `period` `H`, steps, default 50, or less if the run is known to have fewer than 20 periods; `momentum` `α` in [0, 1), default 0.5 (with
-//! 0.9, replicas move apart); `rate` `β` above 0, default 0.7.
+//! **Knobs.** `period` `H`, steps, default 50, or less if the run is known to have fewer than 20 periods; `momentum` `α` in [0, 1), default 0.5; `rate`
+//! `β` in (0, 2), default 0.7.
 //!
-//! **Deviations.** The paper has a factor `γ` of its own for the pull. Here it is `β`, as in the authors' program; with another one, a rank would need `φ_j`
-//! too. The paper's groups may have more than two ranks. Its routing of activations through a pipeline is not part of the strategy. Ranks count equally,
-//! whatever their numbers of samples.
+//! **Deviations.** The paper uses a separate factor `γ` for the pull. Here `γ = β`, as in the authors' program; a different `γ` would require sending `φ_j`
+//! too. Groups of more than two ranks, and the routing of activations through a pipeline, are not included. Ranks count equally, whatever their numbers of
+//! samples.
 //!
 //! **Reference.** J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, *NoLoCo: No-all-reduce Low Communication Training Method for Large
-//! Models*, 2025 (arXiv 2506.10911), and the authors' program. The equations are those of the program; the paper's text was not at hand.
+//! Models*, 2025 (arXiv 2506.10911). The equations are those of the authors' program.
 //!
 //! ```
 //! use briquette_core::Key;
@@ -73,7 +75,7 @@ pub struct NoLoCo {
     #[setting(default = 0.5, range = "[0, 1)")]
     pub momentum: f32,
     /// The outer learning rate.
-    #[setting(default = 0.7, range = "(0, inf)")]
+    #[setting(default = 0.7, range = "(0, 2)")]
     pub rate: f32,
 }
 
@@ -119,8 +121,8 @@ impl StrategySettings for NoLoCo {
                 "use more ranks, or strategy diloco",
             ));
         }
-        let (anchor, momentum, mean, seconds, traffic) = Default::default();
-        Ok(Box::new(Pairs { settings: *self, anchor, momentum, mean, seconds, traffic }))
+        let (start, anchor, momentum, mean, seconds, traffic) = Default::default();
+        Ok(Box::new(Pairs { settings: *self, start, anchor, momentum, mean, seconds, traffic }))
     }
 
     fn min_ranks(&self, _: &Exchange) -> usize {
@@ -154,6 +156,8 @@ impl StrategySettings for NoLoCo {
 #[derive(Debug)]
 struct Pairs {
     settings: NoLoCo,
+    /// Parameters at the beginning, until the first step.
+    start: Vec<f32>,
     /// `φ`.
     anchor: Staged<Vec<f32>>,
     /// `δ`.
@@ -169,9 +173,18 @@ stateful! {
         anchor: vector("anchor").rank_local(Drop),
         momentum: vector("momentum").rank_local(Drop),
     }
+    after_load: Self::restart;
+    after_commit: |it| it.start = Vec::new();
 }
 
 impl Pairs {
+    /// Begins with the current parameters if the loaded state was dropped.
+    fn restart(&mut self) {
+        if self.anchor.now().is_empty() {
+            self.anchor.set(std::mem::take(&mut self.start));
+        }
+    }
+
     /// Averages `mean`, this rank's parameters, with those of its partner. Both ranks get the same bits.
     fn average(&mut self, key: Key, comm: &mut Session) -> Result<(), CommError> {
         comm.scope().operation = "average with a partner";
@@ -199,6 +212,7 @@ impl SyncStrategy for Pairs {
     }
 
     fn begin(&mut self, parameters: &[f32]) {
+        self.start = parameters.to_vec();
         self.anchor.set(parameters.to_vec());
         self.momentum.set(Vec::new());
     }
@@ -285,7 +299,7 @@ mod tests {
 
     /// In f64, in one thread, as two terms.
     #[test]
-    fn it_is_the_papers_recursion() {
+    fn it_is_the_recursion_of_progress_and_pull() {
         let ours = run("strategy=no-loco:4", 5, SGD);
         let (alpha, beta) = (0.5, 0.7);
         let (mut theta, mut phi, mut delta) =
@@ -364,7 +378,7 @@ mod tests {
         for (settings, words) in [
             (NoLoCo { period: Some(0), ..NoLoCo::default() }, "period of no-loco must be at least 1"),
             (NoLoCo { momentum: 1.0, ..NoLoCo::default() }, "momentum of no-loco must be in [0, 1)"),
-            (NoLoCo { rate: 0.0, ..NoLoCo::default() }, "rate of no-loco must be above 0"),
+            (NoLoCo { rate: 0.0, ..NoLoCo::default() }, "rate of no-loco must be"),
         ] {
             let error = settings.check().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

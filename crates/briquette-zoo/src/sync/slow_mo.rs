@@ -181,7 +181,7 @@ impl OuterRule for SlowMoConfig {
         self.average
     }
 
-    fn momenta(&self) -> Momenta {
+    fn momenta(&self, _step: u64) -> Momenta {
         if self.reset { Momenta::Reset } else { Momenta::Keep }
     }
 

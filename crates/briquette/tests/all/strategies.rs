@@ -81,6 +81,32 @@ fn averaged_momenta_are_the_same_on_every_rank() {
     }
 }
 
+/// After a period whose moments are averaged, ranks with the same data make the same step. Adam needs both moments for that, SGD has the first only.
+#[test]
+fn moments_are_averaged_with_periods_of_their_own() {
+    briquette::zoo::install();
+    for (text, steps, with_adam, with_sgd) in [
+        ("des-loc:3,first=1,second=1", 3, true, true),
+        ("des-loc:3,first=1,second=2", 3, false, true),
+        ("des-loc:3,first=2,second=1", 3, false, false),
+        ("des-loc:3,first=2,second=1", 6, true, true),
+        ("des-loc:3,first=2,second=2", 3, false, false),
+    ] {
+        for (inner, equal) in [(adam as fn() -> ModuleOptimizer, with_adam), (sgd_with_momentum, with_sgd)] {
+            let models = ranks(2, |comm: Session| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(inner(), comm, strategy(text), 1);
+                let mut model = optim.join(Mlp::new(5))?;
+                for step in 0..steps {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok(train(&mut optim, model, steps, 0)?.0)
+            });
+            assert_eq!(bits(&models[0]) == bits(&models[1]), equal, "{text} after {steps} steps, Adam's {with_adam}");
+        }
+    }
+}
+
 /// Rank 1 has no gradient of the second layer. Its optimizer has no state for it, and its state must not be averaged with another
 /// layer's.
 #[test]

@@ -180,6 +180,44 @@ fn two_levels_go_on_from_the_mean_with_other_machines() {
     }
 }
 
+/// The mean of the replicas, and under NoLoCo at every later step the result of a new run that starts from it: two ranks are always a pair.
+#[test]
+fn pairs_and_eager_steps_go_on_with_other_ranks() {
+    for (strategy, world) in [("no-loco:3", 2), ("no-loco:3", 5), ("eager-diloco:2", 2), ("eager-diloco:2", 5)] {
+        let config = config(&format!(r#"{{"strategy": "{strategy}"}}"#));
+        for change in [WorldChange::SpreadResiduals, WorldChange::DropResiduals] {
+            let from = tempfile::tempdir().unwrap();
+            train_and_save(4, &config, from.path());
+            let models = ranks(world, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+                let model = optim.join(Mlp::new(999))?;
+                let first = optim.load(model, &Checkpoint::latest(from.path())?, change)?;
+                let mut model = first.clone();
+                for step in 3..9 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok((first, model))
+            });
+            let anew = ranks(world, |comm| {
+                let rank = comm.rank();
+                let mut optim = DistributedOptimizer::new(sgd(), comm, config.clone(), 1);
+                let mut model = optim.join(models[rank].0.clone())?;
+                for step in 3..9 {
+                    (model, _) = train(&mut optim, model, step, rank)?;
+                }
+                Ok(model)
+            });
+            for ((first, resumed), anew) in models.iter().zip(&anew) {
+                let (off, moved) = (distance(resumed, anew), distance(first, anew));
+                // Eager DiLoCo keeps its momentum, and other pairs average with each other.
+                assert!(off < 2.0 * moved, "{strategy}, {world}: {off} of {moved}");
+                assert!(off == 0.0 || (strategy, world) != ("no-loco:3", 2), "{strategy}, {world}: {off}");
+            }
+        }
+    }
+}
+
 /// Returns whether a rank's file contains the values of the last exchange that the next step's header repeats.
 fn has_last_exchange(directory: &Path) -> bool {
     let checkpoint = Checkpoint::latest(directory).unwrap();

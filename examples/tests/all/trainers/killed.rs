@@ -11,7 +11,7 @@ use super::processes::{children, processes, records};
 use crate::common::{CIFAR, Runs, launcher};
 
 /// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 31] = [
+const CASES: [(&str, usize); 32] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
@@ -20,6 +20,7 @@ const CASES: [(&str, usize); 31] = [
     ("--strategy sparse-loco:3,ratio=8", 1),
     ("--strategy sparta:20", 0),
     ("--strategy no-loco:3", 1),
+    ("--strategy des-loc:2", 0),
     ("--strategy eager-diloco:3", 0),
     ("--strategy streaming-diloco:6,fragments=2,overlap=1", 1),
     ("--strategy easgd:2", 1),
