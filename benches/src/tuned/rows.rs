@@ -55,7 +55,7 @@ pub(super) const BY_CLASS: &[Row] = &[
 pub(super) const BILSTM: &[Row] = &[
     row("dense", "--reducer dense", ADAMS),
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
-    row("DiLoCo, H = 50", "--strategy diloco:50", ADAM),
+    row("DiLoCo, H = 50", "--strategy diloco:50", LOCAL_ADAM),
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
     row("SparseLoCo, H = 50, 16x", "--strategy sparse-loco:50,ratio=16", LOCAL_ADAM),
     row("SparseLoCo, H = 30, 64x", "--strategy sparse-loco:30", LOCAL_ADAM),
