@@ -358,7 +358,8 @@ mod tests {
     fn signs_are_random_and_differ_from_step_to_step() {
         let x = vec![1.0; 1024];
         let [_, sent] =
-            reduced("reducer=hadamard:1024,inner=(gather:qsgd:4:1024)", &Layout::flat(1024), &[x.clone()]).remove(0);
+            reduced("reducer=hadamard:1024,inner=(gather:qsgd:4:1024)", &Layout::flat(1024), std::slice::from_ref(&x))
+                .remove(0);
         let lost = distance2(&x, &sent) / norm2(&x);
         assert!((0.01..0.2).contains(&lost), "{lost}");
         let signs = |step| {
