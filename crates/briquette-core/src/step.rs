@@ -19,7 +19,7 @@
 //!
 //! A gradient exchange that runs [during the backward pass](LentStrategy::exchange) has a second header at its end, before the commit.
 //!
-//! After an error, the strategy has discarded its staged state. Parameters are unchanged; a gradient may already be multiplied by its weight.
+//! After an error, the strategy has discarded its staged state, unless a vote has failed: then the state stays staged until [`Driver::resolve`]. Parameters are unchanged; a gradient may already be multiplied by its weight.
 //! If only some ranks detect the error, the driver aborts the session, so that no rank blocks.
 //!
 //! ```

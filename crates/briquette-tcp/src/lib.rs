@@ -45,6 +45,9 @@
 //! # Ok::<_, briquette_tcp::JoinError>(())
 //! ```
 //!
+//! **Elastic worlds.** [`TcpBuilder::join_elastic`] returns a session with its membership: after a loss, the survivors form the next session.
+//! [`TcpBuilder::join_running`] enters a running world.
+//!
 //! **Failures.** If a rank fails, every rank's call returns an error with rank, address, operation and step: `rank 3
 //! (10.0.0.4:5000) lost during all_gather of bucket 2 at step 1841: connection reset`. A slow rank still sends
 //! heartbeats, and has until the timeout. A rank without heartbeats is declared dead sooner: after 30 s, or in an elastic world by the

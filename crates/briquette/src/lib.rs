@@ -1,7 +1,7 @@
 //! Data-parallel training for [Burn](https://burn.dev) with gradient compression, for any network.
 //!
 //! Each rank trains a replica of the model on its share of the data. Between `backward` and the optimizer's step the ranks
-//! average their gradients, compressed if the configuration says so. The algorithms are in [`briquette_core`], re-exported as
+//! average their gradients, compressed if the configuration says so. The algorithms that most runs need are in [`briquette_core`], re-exported as
 //! `core`; this crate connects them to Burn 0.22. Simulated networks are in [`briquette_sim`], re-exported as `sim`.
 //!
 //! # Difference from plain Burn
@@ -22,8 +22,8 @@
 //! `briquette::run(4, |session| …)` trains on four threads or, if a launcher started this process, on the processes of the launcher's world.
 //! Configuration and seed must be the same on every rank.
 //!
-//! [`auto`](DistributedOptimizer::auto) chooses the compression ratio at run time ([`DistributedConfig::auto`]). It times dense and
-//! compressed steps, and reads the losses passed to [`record_loss`](DistributedOptimizer::record_loss). It also probes the optimizer that it
+//! [`auto`](DistributedOptimizer::auto) chooses the compression ratio at run time ([`DistributedConfig::auto`]). It times one
+//! or two compression ratios, predicts the times of the others, and reads the losses passed to [`record_loss`](DistributedOptimizer::record_loss). It also probes the optimizer that it
 //! wraps. SGD with momentum gets momentum correction ([`inner-momentum`](briquette_core::wrapper::inner_momentum::InnerMomentum)), with its
 //! own momentum and weight decay unchanged; any other optimizer gets error feedback. After training,
 //! [`summary`](DistributedOptimizer::summary) reports in one line the traffic and the time saved. To choose the algorithm yourself, pass a
@@ -39,7 +39,8 @@
 //! - [`ServerTraining`]: asynchronous training; rank 0 is the server and the other ranks are workers.
 //! - [`Compressed`]: compression with error feedback in a single process, to measure its effect on accuracy.
 //! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also [in the
-//!   background](DistributedOptimizer::with_background_saving)) and resuming, bit for bit in a world of the same size.
+//!   background](DistributedOptimizer::with_background_saving)) and resuming: bit-identical with as many ranks, under `auto` only on a deterministic
+//!   clock.
 //! - [`Backend`]: the backend and device of a model, chosen by name at run time; ranks of one world [may use different
 //!   backends](Synchronizer::with_rebroadcast).
 //! - [`strategy`]: user-defined algorithms.
@@ -48,7 +49,7 @@
 //!   controller.
 //! - `ShardedDataLoaderBuilder` (feature `data`): a data loader for one rank's share of the data.
 //! - [`prelude`]: the imports of most programs.
-//! - [`run`]: starts ranks. To start them yourself, use [`Local`](briquette_core::comm::Local) for threads or `tcp` (feature
+//! - [`run`]: starts ranks; [`run_elastic`]: ranks of an elastic world, which continues when one is lost; [`Run`]: with timeouts and ports. To start them yourself, use [`Local`](briquette_core::comm::Local) for threads or `tcp` (feature
 //!   `tcp`) for processes. Add a [`WallClock`] if seconds are needed, because core reads no clock.
 //!
 //! # Choosing a configuration
@@ -61,7 +62,7 @@
 //! | Adam, or any other optimizer, and a slow network | [`DistributedConfig::top_k_q8`]: top-k with error feedback |
 //! | top-k at an unknown compression ratio | the controller `gravac` of `zoo`, [`record_loss`](DistributedOptimizer::record_loss) |
 //! | many ranks | `power-sgd` or `shared-random-k`: the bytes per rank do not grow with the world |
-//! | a very slow network | `DistributedConfig::local_sgd` averages parameters every `H` steps, `diloco` every few hundred; call [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | a very slow network | `DistributedConfig::local_sgd` averages parameters every `H` steps, `diloco` takes an outer step every 100; call [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 on a rank whose data has ended |
 //! | ranks of different speed | [`ServerTraining`]: a server and workers that do not wait for each other |
 //! | Burn's `SupervisedTraining` | `DataParallel` |

@@ -9,10 +9,10 @@
 //!
 //! 1. [`CostAware`] chooses the lowest ratio whose predicted step time is within 3 % of the fastest.
 //! 2. [`LossGuard`] limits this ratio for a while when the loss falls behind its trend.
-//! 3. [`DelayLimit`](crate::control::delay_limit::DelayLimit) also limits it: to 10x at first, and to more while the staleness of the residual
-//!    stays low.
+//! 3. [`DelayLimit`](crate::control::delay_limit::DelayLimit) also limits it: to 10x at first. The limit is raised while the staleness of the residual
+//!    stays low, and lowered, also below 10x, when the staleness is too high.
 //!
-//! The limit on the staleness depends on the feedback. It is an *effective delay*, the length of the residual in steps of the gradient. Under [error
+//! The limit on the staleness depends on the feedback. It applies to the *effective delay*: the norm of the residual divided by that of a step's gradient, in steps. Under [error
 //! feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
 //! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10
 //! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one

@@ -2,7 +2,7 @@
 //!
 //! A *generation* is a fixed set of members with ranks. When a member is lost, the survivors agree on the next generation
 //! and compute the same step again in it. [`Election`] is the protocol of that agreement as a pure state machine: messages and
-//! time in, actions out, without clock, threads or sockets. [`Regroup`] is what a training loop needs of it: the next session.
+//! time in, actions out, without clock, threads or sockets. [`Regroup`] is the interface for training loops: it returns the session of the next generation.
 //! [`Threads`] implements it for ranks that are threads, the crate `briquette-tcp` for processes. [`detector`] suspects members whose
 //! heartbeats stop.
 //!

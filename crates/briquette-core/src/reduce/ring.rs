@@ -1,7 +1,7 @@
 //! Ring all-reduce with partial sums in 16, 8 or 4 bits.
 //!
-//! **Why, and when not.** A half, a quarter or a seventh of the dense ring's bytes *at any world size*, in 16 and 8 bits with an error so small that
-//! training needs no error feedback: a compression between dense and sparse. In 4 bits, use error feedback or `stochastic`. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
+//! **Why, and when not.** Sends a half, a quarter or a seventh of the dense ring's bytes *at any world size*. In 16 and 8 bits the error is so small that
+//! training needs no error feedback. In 4 bits, use error feedback or `stochastic`. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
 //! rank adds a rounding error, so the error grows with the world. Sparse messages save far more on a slow network.
 //!
 //! **Method.** The vector is cut into one chunk per rank. Chunk `c` of `W` starts at rank `c` and is summed in the order `c, c+1, …`.

@@ -1,8 +1,8 @@
 //! SPARTA: after every step, ranks average a small random share of their parameters.
 //!
 //! **Why, and when not.** For slow links and long runs: with one parameter in 1000 per step, replicas stay close to each other without an exchange
-//! of all parameters. Between two outer steps of DiLoCo it keeps replicas in one region, so that periods can be much longer. Every step waits for
-//! all ranks, and a coordinate drifts for about `c` steps between two averages: with few steps, or a large learning rate, replicas differ too much.
+//! of all parameters. Between two outer steps of DiLoCo, SPARTA keeps replicas close, so that periods can be much longer. Every step waits for
+//! all ranks. A parameter is averaged in one of `c` steps (the ratio): with few steps, or a large learning rate, replicas drift too far apart.
 //!
 //! **Method.** All ranks draw the same random positions `S` at a step, `d/c` of `d`, and average these:
 //!

@@ -46,7 +46,7 @@
 //! rank-local.
 //!
 //! **Agreement.** All ranks agree on rank 0's initial weights, every step's exchange as configured, the end of an epoch, the
-//! metrics of a split (training or validation), and the rank that interrupted. Rank 0 decides on early stopping and
+//! metrics of a split (training or validation), and the rank that requested the interrupt. Rank 0 decides on early stopping and
 //! checkpointing, from the global metrics, and all ranks follow. Each rank validates with its own loader, on a copy of the model
 //! with BatchNorm's running statistics averaged. Burn's files and the final model also have averaged statistics; training
 //! continues with each rank's own. The session's timeout must be longer than the difference in validation time between ranks.
@@ -54,9 +54,9 @@
 //! **Uneven loaders** are supported. A rank without a batch takes part in the step with no gradient and weight 0, until every
 //! rank's loader has ended. (An aggregator that is not a mean counts its zeros.) Loaders do not report their number of batches.
 //! Each rank therefore sends the others **one byte before every exchange**: whether it has a batch, whether another one follows,
-//! and a stop request. Under Local SGD nothing is sent between averages. An interrupt then takes effect at the next average. An
-//! epoch also ends with an average, for which up to `H − 1` steps without batches are counted, by the learning rate's schedule
-//! too.
+//! and a stop request. Under Local SGD nothing is sent between averages. An interrupt then takes effect at the next average. Each
+//! epoch ends with an average. Up to `H − 1` steps without batches complete the period; they advance the step counter and the
+//! learning-rate schedule.
 //!
 //! **Weights.** Ranks with a batch have equal weights. With [`with_samples`](DataParallel::with_samples) each rank is weighted by
 //! its number of samples. Under gradient accumulation, where Burn sums gradients, the weight is the mean number per batch.
