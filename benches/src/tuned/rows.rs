@@ -59,6 +59,7 @@ pub(super) const BILSTM: &[Row] = &[
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
     row("SparseLoCo, H = 50, 16x", "--strategy sparse-loco:50,ratio=16", LOCAL_ADAM),
     row("SparseLoCo, H = 30, 64x", "--strategy sparse-loco:30", LOCAL_ADAM),
+    row("SparseLoCo, H = 50, 64x", "--strategy sparse-loco:50", &[0.032]),
     row(
         "1-bit Adam, 90 steps of warm-up",
         "--optimizer one-bit-adam --reducer two-way:sign,down=sign --feedback one-bit-adam:90",
