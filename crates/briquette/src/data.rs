@@ -71,6 +71,7 @@ impl From<&Session> for Shard {
 pub struct CurrentShard(Arc<Mutex<Current>>);
 
 #[derive(Debug)]
+#[cfg_attr(not(feature = "data"), allow(dead_code, reason = "loaders read the epochs"))]
 struct Current {
     shard: Shard,
     /// The largest first epoch of the loaders.

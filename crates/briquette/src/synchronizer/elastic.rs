@@ -10,8 +10,8 @@ use briquette_core::step::{Exchanged, check_elastic};
 use briquette_core::sync::{Plan, RankStep, StopFlags, SyncStrategy};
 use burn::module::Module;
 
+use super::Synchronizer;
 use super::timing::Start;
-use super::{Synchronizer, averages_gradients};
 use crate::error::Error;
 use crate::handshake::Identity;
 use crate::step_report::NewGeneration;
@@ -211,8 +211,9 @@ impl Synchronizer {
     }
 
     /// Refuses averages of parameters in an elastic world for `what`, which repeats a step before its optimizer's.
+    #[cfg(feature = "train")]
     pub(crate) fn check_averages_gradients(&self, what: &str) -> Result<(), ConfigError> {
-        let averages_gradients = !self.elastic.has_local_steps && averages_gradients(self.driver.plan());
+        let averages_gradients = !self.elastic.has_local_steps && super::averages_gradients(self.driver.plan());
         if self.elastic.membership.is_none() || averages_gradients {
             return Ok(());
         }
