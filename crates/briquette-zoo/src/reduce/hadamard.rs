@@ -334,12 +334,13 @@ mod tests {
         assert!((0..37).all(near) && of_ring[0][0] == of_ring[1][0]);
     }
 
-    /// Claim: the error of few bits falls where a few values are much larger than the others, and stays where they are alike.
+    /// Claim: the error of few bits falls where a few values are much larger than the others, and stays where they have similar sizes.
     #[test]
     fn few_bits_suffice_for_values_of_different_sizes() {
         let layout = Layout::flat(1 << 14);
-        let alike = noise("gauss", 1 << 14, 5);
-        let spiky: Vec<f32> = alike.iter().enumerate().map(|(i, v)| if i % 256 == 0 { 50.0 * v } else { *v }).collect();
+        let similar = noise("gauss", 1 << 14, 5);
+        let spiky: Vec<f32> =
+            similar.iter().enumerate().map(|(i, v)| if i % 256 == 0 { 50.0 * v } else { *v }).collect();
         let error = |text: &str, x: &Vec<f32>| {
             let [_, sent] = reduced(text, &layout, std::slice::from_ref(x)).remove(0);
             distance2(x, &sent) / norm2(x)
@@ -348,9 +349,9 @@ mod tests {
             ["reducer=gather:qsgd:4:1024", "reducer=hadamard:1024,inner=(gather:qsgd:4:1024)"]
                 .map(|text| error(text, x))
         };
-        let [[plain, rotated], [plain_alike, rotated_alike]] = [both(&spiky), both(&alike)];
+        let [[plain, rotated], [plain_similar, rotated_similar]] = [both(&spiky), both(&similar)];
         assert!(rotated < 0.5 * plain, "{rotated} against {plain}");
-        assert!((rotated_alike / plain_alike - 1.0).abs() < 0.3, "{rotated_alike} against {plain_alike}");
+        assert!((rotated_similar / plain_similar - 1.0).abs() < 0.3, "{rotated_similar} against {plain_similar}");
     }
 
     /// Without signs, a block of equal values would become a single value, which any quantizer sends exactly.

@@ -1,8 +1,8 @@
 //! DES-LOC: local steps of Adam, after which parameters and each of Adam's moments are averaged with periods of their own.
 //!
-//! **Why, and when not.** Local Adam that averages parameters and both moments together (`local-sgd:H,momenta=average`) sends `3d` values per period. Moments change
-//! slowly, the second one most slowly, so that longer periods are enough for them: with the defaults, `1.5d` values. Moments that are never averaged
-//! (`local-sgd:H`) cost nothing and often do as well; averages matter where ranks' data differ. Elastic worlds refuse averages of moments.
+//! **Why, and when not.** Local Adam that averages parameters and both moments together (`local-sgd:H,momenta=average`) sends `3d` values per period. According to the
+//! paper, moments change slowly, the second one most slowly, so that longer periods are enough for them: with the defaults, `1.5d` values. Moments that are
+//! never averaged (`local-sgd:H`) cost nothing: compare first. Elastic worlds refuse averages of moments.
 //!
 //! **Method.** At the end of every period of `H` steps, ranks continue from the mean of their parameters. Every `F`-th time, first moments
 //! are averaged as well, and every `S`-th time second moments:

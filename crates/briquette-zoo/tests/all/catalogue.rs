@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use briquette_core::Layout;
 use briquette_core::config::{
-    AggregatorSettings, Algorithm, Catalogue, CompressorSettings, ControllerSettings, Family, FeedbackSettings,
-    ReducerSettings, StrategySettings,
+    AggregatorSettings, Algorithm, Catalogue, CompressorSettings, ControllerSettings, Exchange, Family,
+    FeedbackSettings, ReducerSettings, StrategySettings,
 };
 use briquette_core::server::PolicySettings;
+use briquette_core::step::check_elastic;
 
 /// Returns the names of a family's algorithms in the current catalogue, with their syntax and help.
 fn help<F: Family + ?Sized>() -> Vec<(String, String, &'static str)> {
@@ -101,4 +103,23 @@ fn the_page_of_algorithms_names_the_crate_of_each() {
     } else {
         assert_eq!(format!("{committed}\n"), table, "run this test with BLESS=1");
     }
+}
+
+/// As `docs/elastic.md` lists them.
+#[test]
+fn strategies_of_elastic_worlds() {
+    briquette_zoo::install();
+    let layout = Layout::new([("a", vec![8]), ("b", vec![8]), ("c", vec![8])]);
+    let all = Algorithm::<dyn StrategySettings>::all();
+    let is_elastic = |config: &&Algorithm<dyn StrategySettings>| {
+        let exchanges = [vec![Exchange::default()], config.get().exchanges()].concat();
+        exchanges.iter().any(|exchange| {
+            config.get().build(exchange, &layout, 4).is_ok_and(|strategy| check_elastic(&*strategy).is_ok())
+        })
+    };
+    let names: BTreeSet<_> = all.iter().filter(is_elastic).map(|config| config.name()).collect();
+    let page = include_str!("../../../../docs/elastic.md");
+    let list = page.split("same parameters on all ranks after an exchange are supported (").nth(1).expect("the list");
+    let listed = list.split(')').next().unwrap_or_default().split(", ").map(|name| name.trim_matches('`'));
+    assert_eq!(names, listed.collect());
 }

@@ -24,6 +24,7 @@ mod iterate_average;
 mod joining;
 mod messages;
 mod mixed;
+mod momenta;
 mod once;
 mod only_some;
 mod optimizers;
