@@ -25,6 +25,7 @@ use briquette::optim::{
     GenericAdamConfig, OneBitAdamConfig, PAdamWConfig,
 };
 use briquette::sim::{Compute, SessionExt, Simulated};
+use briquette::zoo::wrapper::dion::DionConfig;
 use briquette::{Pool, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
@@ -259,8 +260,12 @@ impl<T: Task> Run<'_, T> {
                     )));
                 }
                 // With this factor, the rate of Adam suits the matrices too.
-                let muon = MuonConfig::new().with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
-                AdamConfig::new().init().with_group(ParamGroup::from_paths(matrices), muon, None)
+                let mut muon = MuonConfig::new().with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW);
+                if settings.config.exchange.feedback.is::<DionConfig>() {
+                    // Each rank has the momentum.
+                    muon = muon.with_momentum(MomentumConfig::new().with_momentum(0.0).with_dampening(0.0));
+                }
+                AdamConfig::new().init().with_group(ParamGroup::from_paths(matrices), muon.build(), None)
             }
             OptimizerKind::CompAms => CompAmsConfig::new().init(),
             OptimizerKind::SignSgd => GeneralizedSignSgdConfig::new().init(),

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use briquette::zoo::wrapper::rank_momentum::RankMomentumConfig;
+use briquette::zoo::wrapper::{dion::DionConfig, rank_momentum::RankMomentumConfig};
 
 use super::{BalanceSpec, OptimizerKind, Settings};
 use crate::spec::{ClockSpec, Toggle};
@@ -46,6 +46,9 @@ impl Settings {
                 false => "--momentum-correction on",
             };
             bail!("{what} is for --optimizer sgd: {other} would take velocities for gradients");
+        }
+        if self.config.exchange.feedback.is::<DionConfig>() && self.optimizer != OptimizerKind::Muon {
+            bail!("--feedback dion keeps the momentum of --optimizer muon: use both, not {}", self.optimizer.name());
         }
         if self.one_bit_adam().is_some() != (self.optimizer == OptimizerKind::OneBitAdam) {
             bail!(

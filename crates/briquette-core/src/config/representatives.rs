@@ -11,8 +11,8 @@ use crate::compress::{
 };
 use crate::control::{cost_aware::CostAwareConfig, schedule::ScheduleConfig};
 use crate::reduce::{
-    gather::GatherConfig, hierarchical::HierarchicalConfig, ladder::LadderConfig, power_sgd::PowerSgdConfig,
-    ring::RingConfig, shared_random_k::SharedRandomKConfig,
+    gather::GatherConfig, hierarchical::HierarchicalConfig, power_sgd::PowerSgdConfig, ring::RingConfig,
+    shared_random_k::SharedRandomKConfig,
 };
 use crate::wrapper::momentum_correction::MomentumCorrectionConfig;
 
@@ -110,8 +110,10 @@ pub fn exchanges() -> Vec<Exchange> {
     }
     // Alternating rings, messages and dense exchanges, with one residual.
     for feedback in [Feedback::none(), Feedback::error(), momentum.clone()] {
-        let (reducer, controller) = (LadderConfig::default().into(), representative::<CostAwareConfig>().into());
-        add(Exchange { reducer, feedback, controller, ..Exchange::default() });
+        for controller in [representative::<CostAwareConfig>(), CostAwareConfig { int4: true, ..representative() }] {
+            let reducer = controller.reducer().expect("a controller of ladders");
+            add(Exchange { reducer, feedback: feedback.clone(), controller: controller.into(), ..Exchange::default() });
+        }
     }
     let scaled = ReducerConfig::from(SharedRandomKConfig { ratio: ratio(8.0), scaled: true });
     add(Exchange { reducer: scaled, ..Exchange::default() });

@@ -19,7 +19,7 @@
 //! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
 //! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
+//! **Knobs.** `max`, the highest ratio; `int4`, which adds 7x, a ring in 4 bits, to the ratios; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
 //! on measured times, so a run can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.
@@ -65,6 +65,8 @@ pub struct Auto {
     /// Seconds that these steps may take. Time that is left goes into less compression.
     #[setting(range = "(0, inf)")]
     pub deadline: Option<f64>,
+    /// Adds 7x, a ring in 4 bits, to the ratios: in a large world its bytes are few where messages of 10x are many.
+    pub int4: bool,
 }
 
 /// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
@@ -76,10 +78,10 @@ impl ControllerSettings for Auto {
             matches!(feedback.get().optimizer(), Some(InnerOptimizer::Sgd | InnerOptimizer::HeavyBall { .. }));
         let is_residual_of_velocity = is_of_sgd && feedback.get().requirement().keeps_residual();
         let most = DELAYS[usize::from(is_residual_of_velocity)];
-        let delay = DelayLimitConfig { max: self.max, most, ..DelayLimitConfig::default() };
+        let delay = DelayLimitConfig { max: self.max, most, int4: self.int4, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
-        let Auto { max, steps, budget, deadline } = *self;
-        let settings = CostAwareConfig { max, steps, budget, deadline, ..CostAwareConfig::default() };
+        let Auto { max, steps, budget, deadline, int4 } = *self;
+        let settings = CostAwareConfig { max, steps, budget, deadline, int4, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
 
@@ -88,7 +90,7 @@ impl ControllerSettings for Auto {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig::default().into())
+        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

@@ -71,6 +71,8 @@ pub struct DelayLimitConfig {
     /// Number of steps in which a ratio settles, and of the following steps whose delay counts; at least 1.
     #[setting(default = 10, range = "[1, inf)")]
     pub window: u64,
+    /// Adds 7x, a ring in 4 bits, to the ratios.
+    pub int4: bool,
 }
 
 /// Number of steps in a row at another ratio that do not count.
@@ -107,7 +109,7 @@ impl DelayLimitConfig {
     /// [`ConfigError::Range`] for settings out of range.
     pub fn controller(&self) -> Result<DelayLimit, ConfigError> {
         self.check()?;
-        let rungs = rungs(self.max);
+        let rungs = rungs(self.max, self.int4);
         let limit = rungs.iter().rev().find(|rung| **rung <= self.start).copied().unwrap_or(rungs[0]);
         let (steps, aside, closed, failures, delays, too_high, why) = Default::default();
         let (settings, sent, now) = (*self, limit, limit);
@@ -198,7 +200,7 @@ impl ControllerSettings for DelayLimitConfig {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig::default().into())
+        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

@@ -3,8 +3,8 @@
 //! **Why.** On fast networks ratios below about `W` are best. At such ratios, gathered sparse messages are no smaller than dense ones; a ring
 //! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the rungs is used: choose that one directly.
 //!
-//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
-//! [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
+//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, with `int4` one below 9x by a ring of
+//! int4 sums, and any other by [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
 //! All rungs share one residual, so the rung may change at any step.
 //!
 //! | ratio | sent | bytes into each of `W` ranks, `d` values |
@@ -12,11 +12,15 @@
 //! | 1x | [`Dense`](crate::reduce::dense::Dense) | `2·(W−1)/W · 4d` |
 //! | 2x | bf16 sums | `2·(W−1)/W · 2d` |
 //! | 4x | int8 sums | `2·(W−1)/W · 1.016d` |
+//! | 7x, with `int4` | int4 sums | `2·(W−1)/W · 0.547d` |
 //! | above | messages | `(W−1)` messages |
 //!
 //! **State.** The compressor's. A ring keeps its contribution, one vector, if a wrapper subtracts it from a residual.
 //!
-//! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy.
+//! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy in 16 and 8 bits. In 4 bits it was about 2⁻⁵·⁵ of a
+//! gradient's (`benches/results/hadamard.csv`).
+//!
+//! **Knobs.** `compressor`; `int4`, default off: adds the ring in 4 bits.
 //!
 //! **Source.** This project. The rungs are those of [`ring`](super::ring) and [`gather`](super::gather).
 //!
@@ -45,13 +49,13 @@ use crate::seam::{
 use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::{CompressionRatio, Layout, Session, stateful};
 
-/// Ratios below which each ring is used, in order.
-const RINGS: [(f64, Wire); 2] = [(3.0, Wire::Bf16), (6.0, Wire::Int8)];
+/// Ratios below which each ring is used, in order. The last one is optional.
+const RINGS: [(f64, Wire); 3] = [(3.0, Wire::Bf16), (6.0, Wire::Int8), (9.0, Wire::Int4)];
 
 /// Rings and a sparse reducer; see the [module](self).
 #[derive(Debug)]
 pub struct Ladder<R> {
-    rings: [Ring; 2],
+    rings: Vec<Ring>,
     sparse: R,
     /// The ring in use; `None` for the sparse reducer.
     ring: Option<usize>,
@@ -60,15 +64,16 @@ pub struct Ladder<R> {
 }
 
 impl<R: Reducer> Ladder<R> {
-    /// Creates a ladder that uses `sparse` for the high ratios.
-    pub fn new(sparse: R) -> Self {
-        Ladder { rings: RINGS.map(|(_, wire)| Ring::new(wire)), sparse, ring: None, sent: Vec::new() }
+    /// Creates a ladder that uses `sparse` for the high ratios: from 6x, or with a ring in 4 bits from 9x.
+    pub fn new(sparse: R, int4: bool) -> Self {
+        let rings = RINGS.into_iter().filter(|(_, wire)| int4 || *wire != Wire::Int4);
+        Ladder { rings: rings.map(|(_, wire)| Ring::new(wire)).collect(), sparse, ring: None, sent: Vec::new() }
     }
-}
 
-/// Returns the ring for a ratio.
-fn ring(ratio: CompressionRatio) -> Option<usize> {
-    RINGS.iter().position(|(below, _)| ratio.get() < *below)
+    /// Returns the ring for a ratio.
+    fn ring(&self, ratio: CompressionRatio) -> Option<usize> {
+        RINGS[..self.rings.len()].iter().position(|(below, _)| ratio.get() < *below)
+    }
 }
 
 stateful! {
@@ -142,7 +147,7 @@ impl<R: Reducer> Knob for Ladder<R> {
 
     fn set(&mut self, ratios: Ratios<'_>) {
         self.ring = match ratios {
-            Ratios::All(ratio) => ring(ratio),
+            Ratios::All(ratio) => self.ring(ratio),
             Ratios::Own | Ratios::PerSlot(_) => None,
         };
         if self.ring.is_none() {
@@ -151,7 +156,7 @@ impl<R: Reducer> Knob for Ladder<R> {
     }
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        let in_rings = probe.ratios.iter().take_while(|ratio| ring(**ratio).is_some()).count();
+        let in_rings = probe.ratios.iter().take_while(|ratio| self.ring(**ratio).is_some()).count();
         out.clear(probe.ratios.len());
         let (mut sparse, ratios) = (Energies::new(), &probe.ratios[in_rings..]);
         sparse.clear(ratios.len());
@@ -178,9 +183,11 @@ impl<R: Reducer> Knob for Ladder<R> {
     check = Self::check_compressor
 )]
 pub struct LadderConfig {
-    /// The compressor for ratios of 6x and more. Without a controller, its own ratio is used.
+    /// The compressor for ratios of 6x and more, or of 9x and more with `int4`. Without a controller, its own ratio is used.
     #[setting(default = "topk:20x:q8")]
     pub compressor: CompressorConfig,
+    /// Adds a ring of 4-bit sums for ratios from 6x to 9x.
+    pub int4: bool,
 }
 
 impl LadderConfig {
@@ -204,7 +211,7 @@ impl LadderConfig {
 
 impl ReducerSettings for LadderConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?)))
+        Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?, self.int4)))
     }
 
     fn accepts_any_ratio(&self) -> bool {

@@ -43,6 +43,8 @@ pub struct CostAwareConfig {
     /// Seconds that these steps may take.
     #[setting(range = "(0, inf)")]
     pub deadline: Option<f64>,
+    /// Adds 7x, a ring in 4 bits, to the ratios.
+    pub int4: bool,
     /// The controller that sets a limit below `max`; [`NoController`](crate::control::no_controller::NoController) for no limit.
     #[setting(default = "none", syntax = "(CONTROLLER)")]
     pub limit: ControllerConfig,
@@ -60,7 +62,7 @@ impl ControllerSettings for CostAwareConfig {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig::default().into())
+        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

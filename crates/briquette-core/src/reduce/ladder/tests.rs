@@ -4,9 +4,9 @@ use crate::comm::{Local, run_ranks};
 use crate::seam::AgreedStep;
 use crate::wrapper::error_feedback::ErrorFeedback;
 
-fn ladder() -> Ladder<Box<dyn Reducer>> {
+fn ladder(int4: bool) -> Ladder<Box<dyn Reducer>> {
     let exchange = Exchange::default();
-    Ladder::new(LadderConfig::default().sparse().build(&exchange, &Layout::flat(1)).unwrap())
+    Ladder::new(LadderConfig::default().sparse().build(&exchange, &Layout::flat(1)).unwrap(), int4)
 }
 
 fn all(ratio: f64) -> Ratios<'static> {
@@ -18,13 +18,14 @@ fn input(rank: usize) -> Vec<f32> {
 }
 
 /// Bytes that a rank of four sends at each ratio, and the ratio that it reports. For 3000 values on the ring: 2·3/4·2·3000 = 9000 in 16
-/// bits; in 8 bits 6 frames of 750 values in 3 blocks.
+/// bits; in 8 bits 6 frames of 750 values in 3 blocks; in 4 bits 2 blocks of 140 bytes and one of 238 values, with 4 + 8 + 119.
 #[test]
 fn golden_a_ratio_chooses_what_travels() {
     let mut seen = Vec::new();
-    for ratio in [2.0, 2.9, 4.0, 5.0, 10.0] {
+    for (ratio, int4) in [(2.0, false), (2.9, true), (4.0, false), (5.0, true), (10.0, true), (7.0, true), (7.0, false)]
+    {
         let ranks = run_ranks(Local::world(4), |mut comm| {
-            let (mut ladder, layout, mut average) = (ladder(), Layout::flat(3000), vec![0.0; 3000]);
+            let (mut ladder, layout, mut average) = (ladder(int4), Layout::flat(3000), vec![0.0; 3000]);
             ladder.knob().unwrap().set(all(ratio));
             let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
             let round = Round {
@@ -47,6 +48,8 @@ fn golden_a_ratio_chooses_what_travels() {
     assert_eq!(seen[2], (6 * (750 + 3 * 4), 4.0));
     assert_eq!(seen[3], seen[2]);
     assert!(seen[4].0 < 1800 && seen[4].1 == 10.0, "{seen:?}");
+    assert_eq!(seen[5], (6 * (2 * 140 + 4 + 8 + 119), 8.0));
+    assert!(seen[6].1 == 7.0, "{seen:?}");
 }
 
 /// Under error feedback a step's input plus the previous residual equals the contribution plus the next residual, at any rung.
@@ -55,9 +58,9 @@ fn a_residual_goes_through_all_rungs() {
     run_ranks(Local::world(4), |mut comm| {
         let (layout, mut average) = (Layout::flat(3000), vec![0.0; 3000]);
         let (input, agreed_step) = (input(comm.rank()), AgreedStep::default());
-        let mut feedback = ErrorFeedback::new(ladder());
+        let mut feedback = ErrorFeedback::new(ladder(true));
         let (mut totals, mut sum) = ([0.0_f64; 3000], [0.0_f64; 3000]);
-        for (step, ratio) in [20.0, 2.0, 4.0, 10.0, 4.0, 2.0].into_iter().enumerate() {
+        for (step, ratio) in [20.0, 2.0, 4.0, 10.0, 7.0, 2.0].into_iter().enumerate() {
             feedback.inner().knob().unwrap().set(all(ratio));
             let (slots, key) = (layout.slots(), Key::new(1).step(step as u64));
             let round =
@@ -82,7 +85,7 @@ fn a_residual_goes_through_all_rungs() {
 
 #[test]
 fn rings_gains_are_one_and_messages_their_own() {
-    let (mut ladder, layout, input) = (ladder(), Layout::flat(3000), input(0));
+    let (mut ladder, layout, input) = (ladder(false), Layout::flat(3000), input(0));
     let ratios = [2.0, 4.0, 10.0, 100.0].map(|ratio| CompressionRatio::new(ratio).unwrap());
     let mut energies = Energies::new();
     let probe =
@@ -97,6 +100,7 @@ fn rings_gains_are_one_and_messages_their_own() {
 /// A rung starts at its bound.
 #[test]
 fn a_ratio_at_a_bound_is_of_the_next_rung() {
-    let of = |ratio: f64| ring(CompressionRatio::new(ratio).unwrap());
-    assert_eq!([1.0, 2.99, 3.0, 5.99, 6.0].map(of), [Some(0), Some(0), Some(1), Some(1), None]);
+    let of = |int4, ratio: f64| ladder(int4).ring(CompressionRatio::new(ratio).unwrap());
+    assert_eq!([1.0, 2.99, 3.0, 5.99, 6.0].map(|ratio| of(false, ratio)), [Some(0), Some(0), Some(1), Some(1), None]);
+    assert_eq!([5.99, 6.0, 8.99, 9.0].map(|ratio| of(true, ratio)), [Some(1), Some(2), Some(2), None]);
 }
