@@ -184,7 +184,7 @@ mod tests {
     /// Returns averages and contributions of every step, and the last residual, of each rank.
     #[allow(clippy::type_complexity)]
     fn run<R: Reducer>(steps: u64, momentum: f32, inner: impl Fn() -> R + Sync) -> Vec<(Vec<[Vec<f32>; 2]>, Vec<f32>)> {
-        Local::run(WORLD, |mut comm| {
+        let ranks = Local::run(WORLD, |mut comm| {
             let mut reducer = Dion::new(inner(), DionConfig { momentum }).unwrap();
             let (layout, rank) = (layout(), comm.rank());
             let exchanges = (0..steps).map(|step| {
@@ -196,8 +196,9 @@ mod tests {
                 reducer.commit();
                 [average, sent]
             });
-            (exchanges.collect(), reducer.residual.now().clone())
-        })
+            Ok::<_, ReduceError>((exchanges.collect(), reducer.residual.now().clone()))
+        });
+        ranks.into_iter().map(Result::unwrap).collect()
     }
 
     /// A naive twin in f64: with an exact reducer the average is SGD's momentum of the mean gradient on the matrix, and the mean on the vector.
