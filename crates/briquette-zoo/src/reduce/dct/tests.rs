@@ -113,7 +113,7 @@ fn the_largest_values_stay_finite() {
 #[test]
 fn settings_that_cannot_work_are_refused() {
     crate::install();
-    let build = |text: &str| text.parse::<Config>().and_then(|config| config.build(&Layout::flat(8), 4).map(drop));
+    let build = |text: &str| text.parse::<Config>().and_then(|config| config.build(&Layout::flat(4096), 4).map(drop));
     for (text, words) in [
         ("reducer=dct:0", "block of dct must be 2 to 256, got 0"),
         ("reducer=dct:1", "block of dct must be 2 to 256, got 1"),

@@ -88,9 +88,10 @@ fn it_is_the_sign_of_its_parts() {
     assert_eq!([sign(-0.0), sign(0.0), sign(-1e-40), sign(7.0)], [0.0, 0.0, -1.0, 1.0]);
 }
 
-/// Claim: the momentum with signs trains; the loss is that of a rate, and falls with it.
+/// Claim: momenta of the ranks with signs converge, to a loss that falls with the rate; at 0.04 it is within 1.5 times that of dense SGD at
+/// 0.16, the best of its rates 0.04, 0.08, …, 0.64. The problem's coordinates are independent: the transform does not help.
 #[test]
-fn it_trains_a_quadratic() {
+fn it_converges_on_a_quadratic() {
     crate::install();
     let start = [3.0; 64];
     let end = |text: &str, rate: f32| {
@@ -98,16 +99,10 @@ fn it_trains_a_quadratic() {
         let sgd = Sgd { rate, momentum: 0.0, steps: 1500 };
         loss(&mean(&train(4, || config.build(&Layout::flat(64), 4).unwrap(), &start, (sgd, &noisy))))
     };
-    let first = loss(&mean(&[start.to_vec()]));
-    for text in ["strategy=demo:8", "strategy=demo:8,block=0", "strategy=demo:8,bits=2", "strategy=every-step"] {
-        println!("{text} of {first}: {:?}", [0.64, 0.32, 0.16, 0.08, 0.04].map(|rate| end(text, rate)));
-    }
+    let dense = end("strategy=every-step", 0.16);
     for text in ["strategy=demo:8", "strategy=demo:8,block=0", "strategy=demo:8,bits=2"] {
         let (coarse, fine) = (end(text, 0.32), end(text, 0.04));
-        assert!(
-            coarse < 0.5 * first && fine < 0.3 * coarse && fine < 0.01 * first,
-            "{text}: {coarse}, {fine} of {first}"
-        );
+        assert!(fine < 0.3 * coarse && fine < 1.5 * dense, "{text}: {coarse}, {fine}; dense {dense}");
     }
 }
 
