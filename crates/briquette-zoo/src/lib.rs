@@ -14,8 +14,8 @@
 //!
 //! | family | algorithms |
 //! |---|---|
-//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, DES-LOC, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
-//! | [reducers](reduce) | Artemis, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
+//! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, DeMo, DES-LOC, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
+//! | [reducers](reduce) | Artemis, DCT of blocks, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
 //! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
 //! | [feedbacks](wrapper) | 1-bit Adam, DIANA, Dion, EF21, momentum per rank; attacks |
@@ -98,8 +98,10 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_strategy::<sync::parle::ParleConfig>()?
         .with_strategy::<sync::two_level::TwoLevelConfig>()?
         .with_strategy::<sync::delayed::DelayedConfig>()?
+        .with_strategy::<sync::demo::DeMoConfig>()?
         .with_reducer::<reduce::multi_step::MultiStepConfig>()?
         .with_reducer::<reduce::hadamard::HadamardConfig>()?
+        .with_reducer::<reduce::dct::DctConfig>()?
         .with_reducer::<reduce::sparse_all_reduce::SparseAllReduceConfig>()?
         .with_reducer::<reduce::sketched_sgd::SketchedSgdConfig>()?
         .with_reducer::<reduce::ternary_all_reduce::TernaryAllReduceConfig>()?

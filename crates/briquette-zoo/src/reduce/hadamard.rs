@@ -48,11 +48,11 @@ use std::ops::Range;
 use briquette_core::compress::ErrorBound;
 use briquette_core::config::{Described, Exchange, ReducerConfig, ReducerSettings, ReducerTraits};
 use briquette_core::error::{ConfigError, Conflict, ReduceError};
-use briquette_core::reduce::{
-    Exchanged, Reducer, Round, Selection, check_average, gather::GatherConfig, ring::RingConfig,
-};
+use briquette_core::reduce::{Exchanged, Reducer, Round, gather::GatherConfig, ring::RingConfig};
 use briquette_core::report::Report;
 use briquette_core::{Key, Layout, Session, Slot, stateful};
+
+use super::transformed::{self, Transform};
 
 /// Applies the orthonormal Hadamard transform of a block whose length is a power of two. Results beyond the largest `f32` are
 /// replaced by it.
@@ -102,25 +102,35 @@ impl Signs {
 /// Number of values drawn from one generator.
 const LANES: usize = 4096;
 
-/// Returns the ranges of blocks of at most `block` values, which do not cross slots.
+/// Returns the ranges of blocks of at most `block` values.
 fn blocks(slots: &[Slot], block: usize) -> impl Iterator<Item = Range<usize>> {
-    slots.iter().flat_map(move |slot| {
-        let Range { mut start, end } = slot.range();
-        std::iter::from_fn(move || {
-            let left = end - start;
-            let len = if left == 0 { return None } else { block.min(1 << left.ilog2()) };
-            start += len;
-            Some(start - len..start)
-        })
-    })
+    transformed::blocks(slots, move |left| block.min(1 << left.ilog2()))
+}
+
+/// The rotation of a step.
+#[derive(Debug)]
+struct Rotation {
+    block: usize,
+    signs: Signs,
+}
+
+impl Transform for Rotation {
+    fn forward(&self, x: &mut [f32], slots: &[Slot]) {
+        self.signs.apply(x);
+        blocks(slots, self.block).for_each(|range| transform(&mut x[range]));
+    }
+
+    fn inverse(&self, x: &mut [f32], slots: &[Slot]) {
+        blocks(slots, self.block).for_each(|range| transform(&mut x[range]));
+        self.signs.apply(x);
+    }
 }
 
 /// Rotates the vectors of an inner reducer; see the [module](self).
 #[derive(Debug)]
 pub struct Hadamard<R> {
-    block: usize,
+    rotation: Rotation,
     inner: R,
-    signs: Signs,
     rotated: Vec<f32>,
 }
 
@@ -131,14 +141,7 @@ impl<R: Reducer> Hadamard<R> {
     /// [`ConfigError`] if `block` is no power of two, or 1.
     pub fn new(block: usize, inner: R) -> Result<Self, ConfigError> {
         HadamardConfig { block, ..HadamardConfig::default() }.check()?;
-        let (signs, rotated) = Default::default();
-        Ok(Hadamard { block, inner, signs, rotated })
-    }
-
-    /// Undoes the rotation.
-    fn turn_back(&self, x: &mut [f32], slots: &[Slot]) {
-        blocks(slots, self.block).for_each(|range| transform(&mut x[range]));
-        self.signs.apply(x);
+        Ok(Hadamard { rotation: Rotation { block, signs: Signs::default() }, inner, rotated: Vec::new() })
     }
 }
 
@@ -147,28 +150,9 @@ stateful! {
 }
 
 impl<R: Reducer> Reducer for Hadamard<R> {
-    fn reduce(&mut self, mut round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        let slots = round.slots;
-        self.signs.draw(round.key, round.input.len());
-        self.rotated.clear();
-        self.rotated.extend_from_slice(round.input);
-        self.signs.apply(&mut self.rotated);
-        blocks(slots, self.block).for_each(|range| transform(&mut self.rotated[range]));
-        let inner = Round {
-            key: round.key,
-            slots,
-            agreed_step: round.agreed_step,
-            input: &self.rotated,
-            average: &mut *round.average,
-            sent: round.sent.as_deref_mut(),
-        };
-        let exchanged = self.inner.reduce(inner, comm)?;
-        self.turn_back(round.average, slots);
-        if let Some(sent) = round.sent {
-            self.turn_back(sent, slots);
-        }
-        check_average(round.average, slots)?;
-        Ok(Exchanged { selection: Selection::All, ..exchanged })
+    fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+        self.rotation.signs.draw(round.key, round.input.len());
+        self.rotation.reduce((&mut self.inner, &mut self.rotated), round, comm)
     }
 
     fn hold(&mut self, absent: &[Range<usize>]) {
@@ -260,31 +244,13 @@ impl ReducerSettings for HadamardConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::transformed::testkit::reduced;
     use briquette_core::comm::Local;
     use briquette_core::config::Config;
-    use briquette_core::error::CommError;
     use briquette_core::laws::compress::noise;
     use briquette_core::math::{distance2, norm2};
     use briquette_core::reduce::{AgreedStep, dense::Dense};
     use proptest::prelude::*;
-
-    /// Returns the average of the ranks' vectors and what each has sent.
-    fn reduced(text: &str, layout: &Layout, inputs: &[Vec<f32>]) -> Vec<[Vec<f32>; 2]> {
-        crate::install();
-        let config: Config = text.parse().unwrap();
-        let ranks = Local::run(inputs.len(), |mut comm| {
-            let mut reducer = config.exchange.build_reducer(layout, comm.world()).unwrap();
-            let input = &inputs[comm.rank()];
-            let [mut average, mut sent] = [vec![0.0; input.len()], vec![0.0; input.len()]];
-            let agreed_step = AgreedStep::default();
-            let (key, slots) = (Key::new(3), layout.slots());
-            let round =
-                Round { key, slots, agreed_step: &agreed_step, input, average: &mut average, sent: Some(&mut sent) };
-            reducer.exchange(round, &mut comm).unwrap();
-            Ok::<_, CommError>([average, sent])
-        });
-        ranks.into_iter().map(Result::unwrap).collect()
-    }
 
     /// Two values: their sum and their difference, divided by √2.
     #[test]

@@ -3,6 +3,7 @@
 pub mod bmuf;
 pub mod cocod;
 pub mod delayed;
+pub mod demo;
 pub mod des_loc;
 pub mod eager_diloco;
 pub mod easgd;

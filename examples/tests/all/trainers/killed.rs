@@ -11,7 +11,7 @@ use super::processes::{children, processes, records};
 use crate::common::{CIFAR, Runs, launcher};
 
 /// Flags, and the rank that is killed: the first one leads, serves, or is the first of its machine.
-const CASES: [(&str, usize); 32] = [
+const CASES: [(&str, usize); 33] = [
     ("--strategy every-step --reducer dense", 1),
     ("--strategy local-sgd:3", 1),
     ("--strategy slowmo:3", 0),
@@ -34,6 +34,7 @@ const CASES: [(&str, usize); 32] = [
     ("--strategy minibatch:2", 1),
     ("--strategy parle:2", 0),
     ("--strategy delayed", 1),
+    ("--strategy demo:16 --momentum 0", 0),
     ("--strategy two-level:(local-sgd:3),group=2", 3),
     ("--strategy two-level:(sgp),group=2", 0),
     ("--reducer hierarchical:dense,group=2", 0),
