@@ -56,6 +56,48 @@ def quantized(body, n, kind):
     value = shares(levels, base)[code & (2 ** (width - 1) - 1)] * where(code >> (width - 1), float32(-1), float32(1))
     return value * scales[arange(n) // bucket]
 
+def symbols(body, n):
+    """Symbols of a coded block of kind 17, and the bytes after them."""
+    first, count = body[0], body[1] + 1
+    lengths = codes(body[2:2 + (count + 1) // 2], count, 4)
+    table, code = {}, 0
+    for length in range(1, 12):
+        for symbol, own in enumerate(lengths, first):
+            if own == length:
+                table[length, code], code = symbol, code + 1
+        code *= 2
+    body, out = body[2 + (count + 1) // 2:], []
+    sizes, body = struct.unpack_from("<4H", body), body[8:]
+    for number_, size in enumerate(sizes):
+        stream, at = bits(body[:size]), 0
+        for _ in range(min(n, (number_ + 1) * -(-n // 4)) - min(n, number_ * -(-n // 4))):
+            length, code = 0, 0
+            while (length, code) not in table:
+                length, code, at = length + 1, 2 * code + stream[at], at + 1
+            out.append(table[length, code])
+        body = body[size:]
+    return frombuffer(bytes(out), "u1").astype("<u4"), body
+
+def lossless(body, n):
+    out = zeros(n, "<u4")
+    for start in range(0, n, 16384):
+        flags, body, part = body[0], body[1:], out[start:start + 16384]
+        size = 2 if flags & 2 else 4
+        if not flags & 1:
+            part[:] = frombuffer(body[:size * len(part)], f"<u{size}")
+            part <<= 32 - 8 * size
+            body = body[size * len(part):]
+            continue
+        exponents, body = symbols(body, len(part))
+        at = where(exponents != 255)[0] if flags & 4 else arange(len(part))
+        high = frombuffer(body[:len(at)], "u1").astype("<u4")
+        part[at] = (high >> 7 << 31) | (exponents[at] << 23) | ((high & 127) << 16)
+        body = body[len(at):]
+        if size == 4:
+            part[at] |= frombuffer(body[:2 * len(at)], "<u2")
+            body = body[2 * len(at):]
+    return out.view("<f4")
+
 def payload(body, kind, n):
     if kind == 0:
         return frombuffer(body, "<f4")
@@ -87,6 +129,8 @@ def payload(body, kind, n):
         size = 4 * (-(-n // bucket) << bits)
         table = frombuffer(body[5:5 + size], "<f4").reshape(-1, 1 << bits)
         return table[arange(n) // bucket, frombuffer(bytes(codes(body[5 + size:], n, bits)), "u1")]
+    if kind == 17:
+        return lossless(body, n)
     out = zeros(n, "<f4")
     k, r = struct.unpack_from("<IB", body)
     if kind == 14:

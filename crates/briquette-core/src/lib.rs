@@ -114,6 +114,7 @@ mod key;
 #[cfg(feature = "testing")]
 pub mod laws;
 pub mod layout;
+mod lossless;
 pub mod manifest;
 pub mod math;
 pub mod membership;

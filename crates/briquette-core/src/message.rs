@@ -180,7 +180,7 @@ impl Message {
     pub fn error_energy(&self, x: &[f32]) -> f64 {
         assert_eq!(x.len(), self.len, "a message is compared with the vector it was made of");
         match &self.payload {
-            Payload::Dense(values) => distance2(x, values),
+            Payload::Dense(values) | Payload::Lossless { values, .. } => distance2(x, values),
             // Rounding may leave a tiny negative number if all values are kept.
             Payload::Sparse { .. } => (norm2(x) - self.kept_energy(x)).max(0.0),
             _ => {

@@ -12,12 +12,14 @@
 //! | two levels | `16 + 8⌈n/bucket⌉ + ⌈n/8⌉` |
 //! | natural | `12 + n + ⌈n/8⌉` |
 //! | affine | `16 + 8⌈n/block⌉ + n` |
+//! | lossless | depends on the values; at most `12 + ⌈n/16384⌉ + 4n` |
 //!
 //! The decoder validates every field of a message before use: counts against the remaining bytes before it reserves
 //! memory, then indices, levels, padding, and that every number is finite. Decoded messages need no further checks.
 //! Decoding needs at most eight times the bytes of its input: at worst, a code takes one bit in the input and one byte
 //! decoded. With coded kept values, it needs at most twenty times: at worst, an index and a code take two bits in the
-//! input and five bytes decoded.
+//! input and five bytes decoded. With a lossless code it needs at most 33 times: at worst, a zero takes one bit in the input, which is kept, and
+//! four bytes decoded.
 
 mod read;
 
@@ -76,6 +78,7 @@ impl Message {
                 usize::from(*bits > 1) + 4 + (bucket_count(n, *bucket) << (2 + bits)) + packed_len(n, *bits)
             }
             Payload::Natural { .. } => n + packed_len(n, 1),
+            Payload::Lossless { coded, .. } => coded.len(),
             Payload::Affine { block, .. } => 4 + 8 * bucket_count(n, *block) + n,
         }
     }
@@ -194,6 +197,7 @@ impl Message {
                 out.numbers(ranges.as_flattened(), |v| v.to_le_bytes());
                 out.bytes(codes);
             }
+            Payload::Lossless { coded, .. } => out.bytes(coded),
             Payload::Natural { exponents, signs } => {
                 out.bytes(exponents);
                 out.bytes(signs);
@@ -280,6 +284,7 @@ fn kind_byte(payload: &Payload) -> u8 {
         Payload::Sparse { values: Values::Coded(_), .. } => 14,
         Payload::Half { kind: HalfKind::F16, .. } => 15,
         Payload::Levels { .. } => 16,
+        Payload::Lossless { .. } => 17,
     }
 }
 

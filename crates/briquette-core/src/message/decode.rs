@@ -32,7 +32,7 @@ impl Message {
     fn put<P: Put>(&self, start: usize, out: &mut [f32], put: P) {
         let range = start..start + out.len();
         match &self.payload {
-            Payload::Dense(values) => numbers(&values[range], out, put, Itself),
+            Payload::Dense(values) | Payload::Lossless { values, .. } => numbers(&values[range], out, put, Itself),
             Payload::Half { kind: HalfKind::F16, exponents, bits } if exponents.is_empty() => {
                 numbers(&bits.as_chunks().0[range], out, put, Binary16);
             }

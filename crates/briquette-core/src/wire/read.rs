@@ -11,6 +11,8 @@ use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, VERSION, values_l
 use crate::binary16;
 use crate::bits::{elias_decode, pack, packed_len, rice_decode, unpack};
 use crate::error::WireError;
+use crate::lossless;
+use crate::math::all_finite;
 use crate::message::{
     BLOCK, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
 };
@@ -120,6 +122,7 @@ impl Message {
                 check("bits", bits, (2..=4).contains(&bits))?;
                 self.read_levels(reader, n, bits)
             }
+            17 => self.read_lossless(reader, n),
             _ => check("kind", kind, false),
         }
     }
@@ -129,6 +132,27 @@ impl Message {
         let (levels, codes) = self.levels(n, bits, bucket);
         reader.f32s("levels", bucket_count(n, bucket) << bits, levels.empty())?;
         reader.packed(n, bits, codes.empty())
+    }
+
+    fn read_lossless(&mut self, reader: &mut Reader<'_>, n: usize) -> Result<(), WireError> {
+        let code = reader.rest();
+        let needed = lossless::least_bytes(n);
+        if needed > code.len() {
+            return Err(WireError::Truncated { what: "codes", needed, left: code.len() });
+        }
+        let (values, coded) = self.lossless(n);
+        let values = values.empty();
+        values.reserve_exact(n);
+        values.resize(n, 0.0);
+        lossless::decode(code, values)?;
+        if !all_finite(values) {
+            let wrong = values.iter().find(|v| !v.is_finite());
+            return check("value that must be finite", wrong.map_or(0, |v| v.to_bits()), false);
+        }
+        let coded = coded.empty();
+        coded.reserve_exact(code.len());
+        coded.extend_from_slice(code);
+        Ok(())
     }
 
     fn read_quantized(

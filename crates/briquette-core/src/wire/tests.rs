@@ -17,13 +17,14 @@ fn memory(message: &Message) -> usize {
         Payload::Sign { scales, signs, .. } => 4 * scales.capacity() + signs.capacity(),
         Payload::Levels { levels, codes, .. } => 4 * levels.capacity() + codes.capacity(),
         Payload::Affine { ranges, codes, .. } => 8 * ranges.capacity() + codes.capacity(),
+        Payload::Lossless { values, coded } => 4 * values.capacity() + coded.capacity(),
         Payload::Natural { exponents, signs } => exponents.capacity() + signs.capacity(),
     }
 }
 
 /// Decodes the densest frames of each kind into fresh storage.
 #[test]
-fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_values_are_coded() {
+fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_twenty_where_values_are_coded_and_33_where_losslessly() {
     let check = |message: &Message, times: usize, name: &str| {
         let (mut bytes, mut fresh) = (Vec::new(), Message::default());
         message.encode_into(&mut bytes);
@@ -53,11 +54,18 @@ fn decoding_takes_at_most_eight_times_the_bytes_of_the_frame_and_twenty_where_va
     scales.sized(1).fill(1.0);
     codes.sized(n).fill(0);
     check(&message, 8, "Elias");
+    let mut zeros = Message::default();
+    zeros.write_lossless(&vec![0.0; n]).unwrap();
+    check(&zeros, 33, "lossless");
     let mut sparse = Message::default();
     let (indices, values) = sparse.coded(n);
     indices.extend(0..n as u32);
     *values = message;
     check(&sparse, 20, "coded");
+    let (indices, values) = sparse.coded(n);
+    indices.extend(0..n as u32);
+    *values = zeros;
+    check(&sparse, 33, "coded, lossless");
 }
 
 /// Messages of every compressor, for vectors with and without a whole block.

@@ -7,7 +7,7 @@ use briquette_core::{Key, Layout, Message};
 use super::asked::asked;
 
 /// Maximum memory that decoding requests, as a multiple of the bytes of the frame.
-const MEMORY: u64 = 20;
+const MEMORY: u64 = 33;
 /// Additional memory, which matters for frames so short that the minimum capacity of a vector exceeds the multiple.
 const LEAST: u64 = 256;
 /// Length above which vectors are checked in parts; a sparse frame of a few bytes can claim more.

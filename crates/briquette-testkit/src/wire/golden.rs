@@ -8,6 +8,11 @@ pub type Golden = (&'static str, &'static [f32], &'static str);
 /// too: the smaller wins).
 const SPARSE: &[f32] = &[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, -2.0, 1.0];
 
+const EXPONENTS: &[f32] = &[
+    -2.0, -2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
+    1.0, 0.5,
+];
+
 /// In the order of their kinds.
 pub const GOLDEN: &[Golden] = &[
     // 1.0 is 0x3f800000, -2.0 is 0xc0000000; stored lowest byte first.
@@ -42,6 +47,18 @@ pub const GOLDEN: &[Golden] = &[
     ("topk:0.5+natural", &[0.0, -2.0], "0e 02000000 01000000 00 01000000 02 08 80 01"),
     // The largest is 2^-19, below 2^-17: exponent -19 - 14 = -33 = 0xdf. 2^-20·2^33 = 2^13 = 0x7000, and -2^14 = 0xf400.
     ("f16", &[1.0 / 1_048_576.0, -1.0 / 524_288.0], "0f 02000000 df 0070 00f4"),
+    // Bins of -5, -3, 3 and 5: codes 3, 2, 1, 0.
+    ("bins", &[5.0, 3.0, -3.0, -5.0], "10 04000000 02 04000000 0000a0c0 000040c0 00004040 0000a040 1b"),
+    // Too few values for a table: the high halves.
+    ("lossless", &[1.0, -2.0], "11 02000000 02 803f 00c0"),
+    // Exponents 126 to 128 have codes of 2, 1 and 2 bits: 10, 0, 11. Six values in each stream; 24 signs and fractions.
+    (
+        "lossless",
+        EXPONENTS,
+        "11 18000000 03 7e 02 12 02 0100 0100 0100 0100 0f 00 00 20 8080 0000 00000000 00000000 00000000 00000000 00000000",
+    ),
+    // The number after 1.
+    ("lossless", &[1.000_000_1], "11 01000000 00 0100803f"),
 ];
 
 /// Returns kind, length and payload of a frame written in hexadecimal.

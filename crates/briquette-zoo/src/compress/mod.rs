@@ -10,6 +10,7 @@
 //! | [`ExponentialDithering`](exponential_dithering::ExponentialDithering) | unbiased, ω by base, level count and norm | 32/bits | no |
 //! | [`Rounding`](rounding::Rounding) | nearest: contractive, δ = 4b/(b+1)²; random: unbiased, ω = (b+1/b+2)/4 − 1 | 4 | nearest |
 //! | [`Bins`](bins::Bins) | contractive, δ = Σ nⱼmⱼ²/‖x‖₂² | 32/bits | yes |
+//! | [`Lossless`](lossless::Lossless) | exact, δ = 1 and ω = 0 | 32/(24 + entropy of exponents) ≈ 1.2; 3 for values of bfloat16 | no |
 //! | [`OneBit`](one_bit::OneBit) | contractive, δ = Σ n±·m±²/‖x‖₂² | 32 | yes |
 
 pub mod adaptive_random;
@@ -18,6 +19,7 @@ pub mod bins;
 pub mod chunk_top_k;
 mod exponential;
 pub mod exponential_dithering;
+pub mod lossless;
 pub mod one_bit;
 pub mod redsync;
 pub mod rounding;
@@ -44,6 +46,8 @@ mod tests {
             "sidco:20x",
             "biased-random:8x",
             "adaptive-random",
+            "lossless",
+            "topk:100x+lossless",
         ] {
             assert_eq!(text.parse::<CompressorConfig>().unwrap().to_string(), text);
         }
@@ -68,6 +72,7 @@ mod tests {
             ("bins:5", "bits of bins must be 1 to 4"),
             ("sidco:x", "`ratio`: compression ratio must be a number such as 10 or 10x, got x"),
             ("biased-random:0", "at most 1"),
+            ("lossless:3", "it has no settings, got `3`"),
             ("adaptive-random:1", "it has no settings, got `1`"),
         ] {
             let error = text.parse::<CompressorConfig>().unwrap_err().to_string();

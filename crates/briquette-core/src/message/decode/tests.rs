@@ -30,7 +30,7 @@ fn naive(message: &Message, i: usize) -> f32 {
     };
     let negated = |v: f32, negative: bool| if negative { -v } else { v };
     match &message.payload {
-        Payload::Dense(values) => values[i],
+        Payload::Dense(values) | Payload::Lossless { values, .. } => values[i],
         Payload::Half { kind: HalfKind::F16, exponents, bits } => {
             let exponent = exponents.get(i / 256).copied().unwrap_or(0);
             half::f16::from_le_bytes([bits[2 * i], bits[2 * i + 1]]).to_f32() * 2_f32.powi(exponent.into())

@@ -239,7 +239,7 @@ fn a_frame_of_another_size_is_an_error_that_names_the_rank() {
 
 #[test]
 fn rounding_at_random_is_refused_in_sixteen_bits() {
-    for format in FORMATS {
+    for format in FORMATS.into_iter().chain([Wire::Lossless]) {
         assert_eq!(RingConfig { format, stochastic: true }.check().is_ok(), format.bits() < 16);
     }
     let draws = |key| {
@@ -274,5 +274,64 @@ fn the_error_grows_with_the_world_and_stays_small() {
     for (wire, largest) in [(Wire::Int8, 0.08), (Wire::Int4, 0.8)] {
         let errors = [2, 8, 64].map(|world| error(wire, world));
         assert!(errors.is_sorted() && errors[0] < errors[2] / 2.0 && errors[2] < largest, "{wire:?}: {errors:?}");
+    }
+}
+
+/// Gradients of few exponents, zeros of both signs, and values of bfloat16.
+fn gradients(world: usize, len: usize) -> Vec<Vec<f32>> {
+    let value = |rank: usize, (i, v): (usize, &f32)| match (i / 100 % 7, i % 3) {
+        (0, 0) => {
+            if rank % 2 == 0 {
+                0.0
+            } else {
+                -0.0
+            }
+        }
+        (1, _) => f32::from_bits(v.to_bits() & 0xffff_0000),
+        _ => 1e-3 * v,
+    };
+    let of = |rank: usize| noise("gauss", len, rank as u64).iter().enumerate().map(|iv| value(rank, iv)).collect();
+    (0..world).map(of).collect()
+}
+
+#[test]
+fn lossless_has_the_bits_of_dense_in_fewer_bytes() {
+    let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    for world in [1, 2, 3, 5] {
+        for len in [1, 7, SMALL_ALL_REDUCE, SMALL_ALL_REDUCE + 1, 20_000, 5 * RING_FRAME + 11] {
+            let inputs = gradients(world, len);
+            let dense = reduce(|| Dense, &inputs);
+            for (rank, (a, b)) in reduce(|| Ring::new(Wire::Lossless), &inputs).into_iter().zip(dense).enumerate() {
+                let ((average, sent, traffic), (exact, all, plain)) = (a.unwrap(), b.unwrap());
+                assert!(bits(&average) == bits(&exact) && bits(&sent) == bits(&all), "{world} {len} {rank}");
+                assert!(
+                    len < 20_000 || world == 1 || 1.12 * (traffic.sent as f64) < plain.sent as f64,
+                    "{traffic:?} {plain:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_is_no_lossless_code_is_an_error_that_names_the_rank() {
+    for len in [100, 20_000] {
+        let errors = Local::run(2, |mut comm| {
+            let (layout, input) = (Layout::flat(len), vec![1.5; len]);
+            let (mut average, key, agreed_step) = (vec![0.0; len], Key::new(3), &AgreedStep::default());
+            if comm.rank() == 1 {
+                // Flags that no block has.
+                let wrong = vec![0xff; crate::lossless::least_bytes(len) + 40];
+                return match len <= SMALL_ALL_REDUCE {
+                    true => comm.all_gather(&wrong, &mut Vec::new()).map_err(ReduceError::from),
+                    false => (0..2).try_for_each(|_| comm.send(0, wrong.clone())).map_err(ReduceError::from),
+                };
+            }
+            let round =
+                Round { key, slots: layout.slots(), agreed_step, input: &input, average: &mut average, sent: None };
+            Ring::new(Wire::Lossless).reduce(round, &mut comm).map(drop)
+        });
+        let error = errors[0].as_ref().unwrap_err().to_string();
+        assert!(error.contains("rank 1: ") && error.contains("flags of a block"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
-//! Wire formats of partial sums: 16 bits a value, or 8 or 4 bits with scales per block.
+//! Wire formats of partial sums: 16 bits a value, or 8 or 4 bits with scales per block. The frames of `lossless` are made in `exact.rs`.
 
 use super::int4;
-use crate::Key;
 use crate::binary16::{self, power, scale_of};
+use crate::{Key, lossless};
 
 /// Values encoded at a time, sized for the first-level cache; a whole number of blocks.
 pub(super) const BLOCK: usize = 1024;
@@ -26,10 +26,12 @@ pub enum Wire {
     /// 15 evenly spaced numbers between plus and minus the largest magnitude of a group of 32 values, which is rounded up to one of 255 shares of that
     /// of a block of 256: 4.4 bits.
     Int4,
+    /// The values themselves, in the lossless code of `docs/wire.md`, kind 17.
+    Lossless,
 }
 
 impl Wire {
-    /// Returns the size in bytes of this many values in one frame, without scaled blocks in 16-bit formats.
+    /// Returns the size in bytes of this many values in one frame, without scaled blocks in 16-bit formats; of `lossless` the largest size.
     ///
     /// ```
     /// use briquette_core::reduce::ring::Wire;
@@ -41,6 +43,7 @@ impl Wire {
             Wire::Bf16 | Wire::F16 => 2 * values,
             Wire::Int8 => values + 4 * values.div_ceil(SCALED),
             Wire::Int4 => int4::bytes(values),
+            Wire::Lossless => lossless::most_bytes(values),
         }
     }
 
@@ -66,6 +69,7 @@ impl Wire {
             Wire::F16 => "f16 ring",
             Wire::Int8 => "int8 ring",
             Wire::Int4 => "int4 ring",
+            Wire::Lossless => "lossless ring",
         }
     }
 
@@ -74,6 +78,7 @@ impl Wire {
             Wire::Bf16 | Wire::F16 => 16,
             Wire::Int8 => 8,
             Wire::Int4 => 4,
+            Wire::Lossless => 32,
         }
     }
 
@@ -109,6 +114,7 @@ impl Wire {
                 }
                 if self == Wire::Int8 { to_int8(values, noise, bytes) } else { int4::encode(values, noise, bytes) }
             }
+            Wire::Lossless => unreachable!("its frames have no fixed size"),
         }
     }
 
@@ -129,6 +135,7 @@ impl Wire {
             }
             Wire::Int8 => from_int8(frame, out),
             Wire::Int4 => int4::decode(frame, out),
+            Wire::Lossless => unreachable!("its frames have no fixed size"),
         }
     }
 }

@@ -11,7 +11,8 @@ use briquette_testkit::wire::claims::frame_of;
 use briquette_testkit::wire::golden::content;
 use briquette_zoo::compress::{
     adaptive_random::AdaptiveRandom, biased_random::BiasedRandom, bins::Bins,
-    exponential_dithering::ExponentialDithering, one_bit::OneBit, redsync::Redsync, rounding::Rounding, sidco::Sidco,
+    exponential_dithering::ExponentialDithering, lossless::Lossless, one_bit::OneBit, redsync::Redsync,
+    rounding::Rounding, sidco::Sidco,
 };
 use proptest::prelude::*;
 
@@ -44,6 +45,7 @@ pub(crate) fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("terngrad", Box::new(TernGrad::new())),
         ("one-bit", Box::new(OneBit::bucketed(9).unwrap())),
         ("bins", Box::new(Bins::new(3).unwrap().bucketed(20).unwrap())),
+        ("lossless", Box::new(Lossless)),
         ("plain-sign", Box::new(PlainSign::default())),
         ("top-k natural", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), Natural))),
         ("top-k minmax", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), MinMax::new()))),
