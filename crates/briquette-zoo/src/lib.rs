@@ -18,7 +18,7 @@
 //! | [reducers](reduce) | Artemis, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
 //! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
-//! | [feedbacks](wrapper) | 1-bit Adam, DIANA, EF21, momentum per rank; attacks |
+//! | [feedbacks](wrapper) | 1-bit Adam, DIANA, EF21, EF21-SGDM, momentum per rank; attacks |
 //! | [controllers](control) | Accordion, AdaQS, DQ-SGD, GraVAC, L-GreCo |
 //! | [server policies](server) | asynchronous Local SGD and LSGD, backup workers, picky, QSVRG, synthesis |
 
@@ -116,6 +116,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_aggregator::<aggregate::licm::Licm>()?
         .with_feedback::<wrapper::shifted::Diana>()?
         .with_feedback::<wrapper::shifted::Ef21>()?
+        .with_feedback::<wrapper::ef21_sgdm::Ef21Sgdm>()?
         .with_feedback::<wrapper::rank_momentum::RankMomentumConfig>()?
         .with_feedback::<wrapper::one_bit_adam::OneBitAdamConfig>()?
         .with_controller::<control::gravac::GraVacConfig>()?

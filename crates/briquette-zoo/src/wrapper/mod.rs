@@ -1,6 +1,7 @@
 //! Feedback wrappers, and a wrapper that simulates Byzantine ranks. One file per algorithm.
 
 pub mod byzantine;
+pub mod ef21_sgdm;
 pub mod one_bit_adam;
 pub mod rank_momentum;
 pub mod shifted;
