@@ -16,7 +16,7 @@
 //! |---|---|
 //! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, DES-LOC, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
 //! | [reducers](reduce) | Artemis, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
-//! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
+//! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, 4-bit floats, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
 //! | [feedbacks](wrapper) | 1-bit Adam, DIANA, EF21, EF21-SGDM, momentum per rank; attacks |
 //! | [controllers](control) | Accordion, AdaQS, DQ-SGD, GraVAC, L-GreCo |
@@ -81,6 +81,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_compressor::<compress::rounding::Rounding>()?
         .with_compressor::<compress::one_bit::OneBit>()?
         .with_compressor::<compress::bins::Bins>()?
+        .with_compressor::<compress::float4::Float4>()?
         .with_strategy::<sync::streaming_diloco::StreamingDiLoCoConfig>()?
         .with_strategy::<sync::eager_diloco::EagerDiLoCo>()?
         .with_strategy::<sync::sparse_loco::SparseLoCo>()?

@@ -1,0 +1,4 @@
+//! Payloads of kind 17.
+#![no_main]
+
+briquette_fuzz::payload!(17);
