@@ -1,6 +1,6 @@
 """Decodes a message of docs/wire.md: `decode(frame)` returns its values as a numpy array."""
 import struct, zlib
-from numpy import arange, float32, float64, frombuffer, where, zeros
+from numpy import arange, array, float32, float64, frombuffer, where, zeros
 
 def bits(data):
     return [(byte >> i) & 1 for byte in data for i in range(8)]
@@ -42,18 +42,27 @@ def shares(levels, base):
         share = share / float64(base or 1)
     return table
 
+def floats(exponent, fraction):
+    table = [(1 << fraction) + level % (1 << fraction) if level >> fraction else 2 * level for level in range(1 << exponent + fraction)]
+    table = array([number * 2.0 ** (level >> fraction) for level, number in enumerate(table)], "<f4")
+    return table / table[-1]
+
 def quantized(body, n, kind):
     levels, body = body[0], body[1:]
-    base = None
+    base = table = None
+    if kind == 18:
+        table = floats(levels >> 4, levels & 15)
+        levels = len(table) - 1
     if kind in (11, 13):
         base, body = frombuffer(body[:4], "<f4")[0], body[4:]
     bucket, body = struct.unpack_from("<I", body)[0], body[4:]
     count, width = -(-n // bucket), 1 + levels.bit_length()
     scales, body = frombuffer(body[:4 * count], "<f4"), body[4 * count:]
-    read = codes if kind in (6, 11) else elias
+    read = codes if kind in (6, 11, 18) else elias
     code = zeros(n, "u1")
     code[:] = list(read(body, n, width))
-    value = shares(levels, base)[code & (2 ** (width - 1) - 1)] * where(code >> (width - 1), float32(-1), float32(1))
+    table = shares(levels, base) if table is None else table
+    value = table[code & (2 ** (width - 1) - 1)] * where(code >> (width - 1), float32(-1), float32(1))
     return value * scales[arange(n) // bucket]
 
 def symbols(body, n):
@@ -109,7 +118,7 @@ def payload(body, kind, n):
         return frombuffer(body[count:], "<f2").astype("<f4") * unit.repeat(256)[:n]
     if kind == 2:
         return (frombuffer(body, "<u2").astype("<u4") << 16).view("<f4")
-    if kind in (6, 11, 12, 13):
+    if kind in (6, 11, 12, 13, 18):
         return quantized(body, n, kind)
     if kind == 8:
         sign = frombuffer(bytes(codes(body[n:], n, 1)), "u1").astype("<u4")

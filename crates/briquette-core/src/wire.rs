@@ -6,7 +6,7 @@
 //! | half | `12 + 2n`, with scales `12 + ⌈n/256⌉ + 2n` |
 //! | sparse, `k` kept | `17 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + v`; `gⱼ` the gaps, `v` = `4k`, `1 + 2k`, or `8⌈k/256⌉ + k` |
 //! | sparse, values coded | `21 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉ + 1` and the values' own payload |
-//! | quantized, linear or exponential (`e` = 0 or 4) | `17 + e + 4⌈n/bucket⌉ + ⌈n·bits/8⌉` |
+//! | quantized, linear, float or exponential (`e` = 0, 0 or 4) | `17 + e + 4⌈n/bucket⌉ + ⌈n·bits/8⌉` |
 //! | the same in Elias codes, `ℓᵢ` the levels | `17 + e + 4⌈n/bucket⌉ + ⌈Σᵢ(elias(ℓᵢ + 1) + [ℓᵢ > 0])/8⌉` |
 //! | sign | `16 + 4⌈n/bucket⌉ + ⌈n/8⌉` |
 //! | two levels | `16 + 8⌈n/bucket⌉ + ⌈n/8⌉` |
@@ -62,7 +62,7 @@ impl Message {
                 5 + best_rice(indices).1.div_ceil(8) as usize + values
             }
             Payload::Quantized { grid, coding, bucket, codes, .. } => {
-                let base = if matches!(grid, Grid::Linear { .. }) { 0 } else { 4 };
+                let base = if matches!(grid, Grid::Exponential { .. }) { 4 } else { 0 };
                 let codes = match coding {
                     Coding::Fixed => packed_len(n, grid.bits()),
                     Coding::Elias => {
@@ -165,7 +165,10 @@ impl Message {
             }
             Payload::Sparse { indices, values } => put_sparse(indices, values, out),
             Payload::Quantized { grid, coding, bucket, scales, codes } => {
-                out.bytes(&[grid.levels()]);
+                out.bytes(&[match grid {
+                    Grid::Linear { levels } | Grid::Exponential { levels, .. } => *levels,
+                    Grid::Float { exponent, fraction } => exponent << 4 | fraction,
+                }]);
                 if let Grid::Exponential { base, .. } = grid {
                     out.bytes(&base.to_le_bytes());
                 }
@@ -285,6 +288,7 @@ fn kind_byte(payload: &Payload) -> u8 {
         Payload::Half { kind: HalfKind::F16, .. } => 15,
         Payload::Levels { .. } => 16,
         Payload::Lossless { .. } => 17,
+        Payload::Quantized { grid: Grid::Float { .. }, .. } => 18,
     }
 }
 

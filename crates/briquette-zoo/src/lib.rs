@@ -16,9 +16,9 @@
 //! |---|---|
 //! | [strategies](sync) | BMUF, CoCoD-SGD, delayed averaging, DeMo, DES-LOC, EASGD, eager DiLoCo, LSGD, minibatches of rounds, NoLoCo, overlap local SGD, Parle, SGP, SlowMo, SPARTA, SparseLoCo, streaming DiLoCo, two levels |
 //! | [reducers](reduce) | Artemis, DCT of blocks, Hadamard rotation, MCM, multi-step, SketchedSGD, smoothness-aware, sparse all-reduce, ternary all-reduce, two-way |
-//! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, lossless, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
+//! | [compressors](compress) | adaptive random, biased random, bins, exponential dithering, 4-bit floats, lossless, min-max, 1-bit, chunk-wise top-k, Redsync, rounding to powers, SIDCo |
 //! | [aggregators](aggregate) | CGE, geometric median, Krum, LICM, median, trimmed mean |
-//! | [feedbacks](wrapper) | 1-bit Adam, DIANA, Dion, EF21, momentum per rank; attacks |
+//! | [feedbacks](wrapper) | 1-bit Adam, DIANA, Dion, EF21, EF21-SGDM, momentum per rank; attacks |
 //! | [controllers](control) | Accordion, AdaQS, DQ-SGD, GraVAC, L-GreCo |
 //! | [server policies](server) | asynchronous Local SGD and LSGD, backup workers, picky, QSVRG, synthesis |
 
@@ -82,6 +82,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_compressor::<compress::one_bit::OneBit>()?
         .with_compressor::<compress::bins::Bins>()?
         .with_compressor::<compress::lossless::Lossless>()?
+        .with_compressor::<compress::float4::Float4>()?
         .with_strategy::<sync::streaming_diloco::StreamingDiLoCoConfig>()?
         .with_strategy::<sync::eager_diloco::EagerDiLoCo>()?
         .with_strategy::<sync::sparse_loco::SparseLoCo>()?
@@ -119,6 +120,7 @@ fn list() -> Result<Catalogue, ConfigError> {
         .with_aggregator::<aggregate::licm::Licm>()?
         .with_feedback::<wrapper::shifted::Diana>()?
         .with_feedback::<wrapper::shifted::Ef21>()?
+        .with_feedback::<wrapper::ef21_sgdm::Ef21Sgdm>()?
         .with_feedback::<wrapper::rank_momentum::RankMomentumConfig>()?
         .with_feedback::<wrapper::one_bit_adam::OneBitAdamConfig>()?
         .with_feedback::<wrapper::dion::DionConfig>()?

@@ -114,7 +114,12 @@ pub struct Quantizer<L> {
 
 impl<L: Level> Quantizer<L> {
     /// Fills the message: the `scale` of every bucket, and codes, which are rounded at random if there is a key.
+    ///
+    /// # Panics
+    /// If the grid is one of floats, and codes are not of fixed width.
     pub fn quantize(&self, x: &[f32], scale: impl Fn(&[f32]) -> f32 + Sync, key: Option<Key>, out: &mut Message) {
+        let is_fixed = self.coding == Coding::Fixed;
+        assert!(is_fixed || !matches!(self.grid, Grid::Float { .. }), "codes of floats have a fixed width");
         let bits = self.grid.bits();
         let (scales, codes) = out.quantized(x.len(), (self.grid, self.coding), self.bucket);
         let (scales, codes) =

@@ -55,7 +55,7 @@ impl Message {
                     Grid::Exponential { base: 2.0, .. } => {
                         packed(codes, table, start, (out, put, Signed { bits, share: Power { levels } }));
                     }
-                    Grid::Exponential { .. } => {
+                    Grid::Exponential { .. } | Grid::Float { .. } => {
                         packed(codes, table, start, (out, put, Signed { bits, share: grid.shares() }));
                     }
                 }

@@ -58,6 +58,14 @@ pub enum Grid {
         /// Number of levels besides zero, `s`.
         levels: u8,
     },
+    /// `f(ℓ)/f(s)`, with the numbers `f` of a small floating-point format: at level 0 zero, then subnormal and normal numbers, all finite.
+    /// Codes have a fixed width.
+    Float {
+        /// Bits of the exponent `e`, at least 1.
+        exponent: u8,
+        /// Bits of the fraction `m`; at most 7 together with those of the exponent.
+        fraction: u8,
+    },
 }
 
 /// Encoding of a quantized message's codes.
@@ -80,6 +88,7 @@ impl Grid {
     pub fn levels(self) -> u8 {
         match self {
             Grid::Linear { levels } | Grid::Exponential { levels, .. } => levels,
+            Grid::Float { exponent, fraction } => (1 << (exponent + fraction)) - 1,
         }
     }
 
@@ -101,6 +110,15 @@ impl Grid {
                     shares[level] = share as f32;
                     share /= f64::from(base);
                 }
+            }
+            Grid::Float { fraction, .. } => {
+                // In units in which subnormal numbers are even.
+                let number = |level: usize| {
+                    let (exponent, one) = (level >> fraction, 1 << fraction);
+                    let significand = if exponent > 0 { one + level % one } else { 2 * level };
+                    significand as f32 * power_of_two(exponent as i8)
+                };
+                (1..=levels).for_each(|level| shares[level] = number(level) / number(levels));
             }
         }
         shares

@@ -87,7 +87,7 @@ impl Message {
             3 => self.read_sparse(reader, n, ValueKind::F32),
             4 => self.read_sparse(reader, n, ValueKind::F16),
             5 => self.read_sparse(reader, n, ValueKind::Q8),
-            6 => self.read_quantized(reader, n, false, Coding::Fixed),
+            6 | 11 | 18 => self.read_quantized(reader, n, kind, Coding::Fixed),
             7 => {
                 let bucket = reader.bucket()?;
                 let (scales, signs) = self.sign(n, bucket);
@@ -108,9 +108,7 @@ impl Message {
                 check_ranges(ranges, |[low, high]| low <= high)?;
                 reader.codes(["codes", "code"], n, (HEADER + 4 + 8 * ranges.len(), codes), |[_]: [u8; 1]| true)
             }
-            11 => self.read_quantized(reader, n, true, Coding::Fixed),
-            12 => self.read_quantized(reader, n, false, Coding::Elias),
-            13 => self.read_quantized(reader, n, true, Coding::Elias),
+            12 | 13 => self.read_quantized(reader, n, kind, Coding::Elias),
             14 => self.read_coded(reader, n),
             15 => {
                 let (exponents, codes) = self.half(n, HalfKind::F16);
@@ -155,23 +153,8 @@ impl Message {
         Ok(())
     }
 
-    fn read_quantized(
-        &mut self,
-        reader: &mut Reader<'_>,
-        n: usize,
-        exponential: bool,
-        coding: Coding,
-    ) -> Result<(), WireError> {
-        let levels = reader.u8("levels")?;
-        check("levels", levels, (1..=Grid::MAX_LEVELS).contains(&levels))?;
-        let grid = if exponential {
-            let bits = reader.u32("base")?;
-            let base = f32::from_bits(bits);
-            check("base", bits, Grid::BASES.contains(&base))?;
-            Grid::Exponential { base, levels }
-        } else {
-            Grid::Linear { levels }
-        };
+    fn read_quantized(&mut self, reader: &mut Reader<'_>, n: usize, kind: u8, coding: Coding) -> Result<(), WireError> {
+        let grid = read_grid(reader, kind)?;
         let bucket = reader.bucket()?;
         let (scales, codes) = self.quantized(n, (grid, coding), bucket);
         reader.scales(bucket_count(n, bucket), scales.empty())?;
@@ -229,6 +212,24 @@ impl Message {
         reader.keeps = false;
         values.read_body(reader, kind, k)
     }
+}
+
+fn read_grid(reader: &mut Reader<'_>, kind: u8) -> Result<Grid, WireError> {
+    if kind == 18 {
+        let format = reader.u8("format")?;
+        let (exponent, fraction) = (format >> 4, format & 0xf);
+        check("format", format, exponent > 0 && exponent + fraction <= 7)?;
+        return Ok(Grid::Float { exponent, fraction });
+    }
+    let levels = reader.u8("levels")?;
+    check("levels", levels, (1..=Grid::MAX_LEVELS).contains(&levels))?;
+    if !matches!(kind, 11 | 13) {
+        return Ok(Grid::Linear { levels });
+    }
+    let bits = reader.u32("base")?;
+    let base = f32::from_bits(bits);
+    check("base", bits, Grid::BASES.contains(&base))?;
+    Ok(Grid::Exponential { base, levels })
 }
 
 fn is_finite_f16(bytes: [u8; 2]) -> bool {

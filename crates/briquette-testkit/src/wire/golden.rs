@@ -39,6 +39,8 @@ pub const GOLDEN: &[Golden] = &[
     ("minmax:2", &[0.0, 1.0, 2.0], "0a 03000000 02000000 00000000 0000803f 00000040 00000040 00 ff 00"),
     // Base 2, scale 8: 8 is level 3 and 4 level 2, in 3 bits: 3 and 4 + 2 = 0b110_011.
     ("dither:2:3:512:max", &[8.0, -4.0], "0b 02000000 03 00000040 00020000 00000041 33"),
+    // E3M0 of scale 16: 16 is code 7, -0.25 code 1 with a sign, 8 + 1.
+    ("float4:e3m0:3", &[16.0, -0.25, 0.0], "0b 03000000 07 00000040 03000000 00008041 97 00"),
     // Levels 3, -1, 0: omega(4) = 10 100 0 and +, omega(2) = 10 0 and -, omega(1) = 0: 1010 0001 0010, lowest bit first.
     ("qsgd:3:512:max:elias", &[3.0, -1.0, 0.0], "0c 03000000 03 00020000 00004040 85 04"),
     // The dithered one in Elias codes: omega(4) and +, omega(3) = 11 0 and -: 101 0000 1101, lowest bit first.
@@ -47,8 +49,8 @@ pub const GOLDEN: &[Golden] = &[
     ("topk:0.5+natural", &[0.0, -2.0], "0e 02000000 01000000 00 01000000 02 08 80 01"),
     // The largest is 2^-19, below 2^-17: exponent -19 - 14 = -33 = 0xdf. 2^-20·2^33 = 2^13 = 0x7000, and -2^14 = 0xf400.
     ("f16", &[1.0 / 1_048_576.0, -1.0 / 524_288.0], "0f 02000000 df 0070 00f4"),
-    // Bins of -5, -3, 3 and 5: codes 3, 2, 1, 0.
-    ("bins", &[5.0, 3.0, -3.0, -5.0], "10 04000000 02 04000000 0000a0c0 000040c0 00004040 0000a040 1b"),
+    // The deviation is the root of 17: edges of the bins at 0 and ±3.09, a value in each: 3, 2, 1, 0.
+    ("bins:2", &[5.0, 3.0, -3.0, -5.0], "10 04000000 02 04000000 0000a0c0 000040c0 00004040 0000a040 1b"),
     // Too few values for a table: the high halves.
     ("lossless", &[1.0, -2.0], "11 02000000 02 803f 00c0"),
     // Exponents 126 to 128 have codes of 2, 1 and 2 bits: 10, 0, 11. Six values in each stream; 24 signs and fractions.
@@ -59,6 +61,8 @@ pub const GOLDEN: &[Golden] = &[
     ),
     // The number after 1.
     ("lossless", &[1.000_000_1], "11 01000000 00 0100803f"),
+    // E2M1, scales 6 and 1: 6 is code 7, -4 code 6 with a sign, 8 + 6; 1 is code 7, -½ code 5 (3 of 6) with a sign, 8 + 5.
+    ("float4:e2m1:2", &[6.0, -4.0, 1.0, -0.5], "12 04000000 21 02000000 0000c040 0000803f e7d7"),
 ];
 
 /// Returns kind, length and payload of a frame written in hexadecimal.

@@ -11,6 +11,7 @@
 //! | [`Rounding`](rounding::Rounding) | nearest: contractive, δ = 4b/(b+1)²; random: unbiased, ω = (b+1/b+2)/4 − 1 | 4 | nearest |
 //! | [`Bins`](bins::Bins) | contractive, δ = Σ nⱼmⱼ²/‖x‖₂² | 32/bits | yes |
 //! | [`Lossless`](lossless::Lossless) | exact, δ = 1 and ω = 0 | 32/(24 + entropy of exponents) ≈ 1.2; 3 for values of bfloat16 | no |
+//! | [`Float4`](float4::Float4) | nearest: contractive, δ = 8/9 in small buckets; random: unbiased, ω ≈ 1/8 | 32/(4 + 32/bucket) | nearest |
 //! | [`OneBit`](one_bit::OneBit) | contractive, δ = Σ n±·m±²/‖x‖₂² | 32 | yes |
 
 pub mod adaptive_random;
@@ -19,6 +20,7 @@ pub mod bins;
 pub mod chunk_top_k;
 mod exponential;
 pub mod exponential_dithering;
+pub mod float4;
 pub mod lossless;
 pub mod one_bit;
 pub mod redsync;
@@ -43,6 +45,9 @@ mod tests {
             "chunk-topk:8x:16+natural",
             "chunk-topk:64x+bins:3",
             "bins:2:64,sigmas=3",
+            "float4:e2m1",
+            "float4:e3m0:64:random",
+            "topk:20x+float4:e2m1:32",
             "sidco:20x",
             "biased-random:8x",
             "adaptive-random",

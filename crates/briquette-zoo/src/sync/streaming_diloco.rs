@@ -28,6 +28,7 @@
 //! | `P = 1`, `τ = 0`, `α = 0` | DiLoCo, if ranks have equally many samples |
 //! | `τ = 0`, `α = 0` | DiLoCo for each fragment |
 //! | one rank, `ρ = 1`, `μ = 0`, `τ = 0` | its inner optimizer alone |
+//! | `reducer=gather:float4:e3m0 feedback=none` | the paper's outer gradients, in [4-bit floats](crate::compress::float4) |
 //!
 //! **On the wire.** Every `H` steps the reducer's messages for each fragment; in the background if `τ` is above 0.
 //!
@@ -42,15 +43,17 @@
 //! default the paper's 0.5, or 0 without overlap; `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
 //!
 //! **Deviations.** A fragment consists of slots; the paper's consists of transformer layers, strided likewise. Outer gradients
-//! are sent by any reducer; the paper uses 4-bit floats. An anchor is the result of the outer step before mixing, as in
+//! are sent by any reducer; the paper uses 4-bit floats, which are `gather:float4:e3m0` here. An anchor is the result of the outer step before mixing, as in
 //! torchft. Controllers are rejected: the previous exchange that one would read belongs to another fragment.
 //!
 //! **Reference.** A. Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025 (arXiv
 //! 2501.18512).
 //!
 //! ```
-//! use briquette_core::{Key, Layout};
+//! use briquette_core::{CompressionRatio, Key, Layout};
 //! use briquette_core::comm::Local;
+//! use briquette_core::compress::Compressor;
+//! use briquette_core::config::Config;
 //! use briquette_core::reduce::{dense::Dense, AgreedStep};
 //! use briquette_core::state::Stateful;
 //! use briquette_core::sync::{Context, SyncStrategy};
@@ -73,6 +76,11 @@
 //! }
 //! // By turns, half of the way: b from 0 to 8, a from 0 to 16, b from 4 to 20.
 //! assert_eq!(seen, [[8.0, 4.0], [8.0, 12.0], [16.0, 12.0]]);
+//! // With outer gradients in 4-bit floats, as in the paper:
+//! briquette_zoo::install();
+//! let config: Config = "strategy=streaming-diloco:100,overlap=5 reducer=gather:float4:e3m0 feedback=none".parse()?;
+//! let compressor = config.exchange.reducer.get().compressor().expect("a gather has one");
+//! assert_eq!(compressor.build().nominal(), CompressionRatio::of_bits(4)); // 8x fewer bytes
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -2,6 +2,7 @@
 
 pub mod byzantine;
 pub mod dion;
+pub mod ef21_sgdm;
 pub mod one_bit_adam;
 pub mod rank_momentum;
 pub mod shifted;

@@ -73,6 +73,8 @@ pub struct RankMomentumConfig {
 pub struct RankMomentum<R> {
     inner: R,
     momentum: f32,
+    /// Weight of a gradient: `1 − momentum`.
+    fresh: f32,
     velocity: Staged<Vec<f32>>,
 }
 
@@ -83,7 +85,12 @@ impl<R: Reducer> RankMomentum<R> {
     /// [`ConfigError`] if `momentum` is outside [0, 1).
     pub fn new(inner: R, settings: RankMomentumConfig) -> Result<Self, ConfigError> {
         settings.check()?;
-        Ok(RankMomentum { inner, momentum: settings.momentum, velocity: Staged::default() })
+        Ok(RankMomentum { momentum: settings.momentum, ..RankMomentum::averaging(inner, 1.0 - settings.momentum) })
+    }
+
+    /// Creates a wrapper in whose running mean a gradient has the weight `fresh`.
+    pub(crate) fn averaging(inner: R, fresh: f32) -> Self {
+        RankMomentum { inner, momentum: 1.0 - fresh, fresh, velocity: Staged::default() }
     }
 }
 
@@ -97,9 +104,9 @@ stateful! {
 impl<R: Reducer> Reducer for RankMomentum<R> {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         self.velocity.fit(round.input.len())?;
-        let (momentum, (before, next)) = (self.momentum, self.velocity.both());
+        let (momentum, fresh, (before, next)) = (self.momentum, self.fresh, self.velocity.both());
         for ((next, before), input) in next.iter_mut().zip(before).zip(round.input) {
-            *next = momentum * before + (1.0 - momentum) * input;
+            *next = momentum * before + fresh * input;
         }
         let Round { key, slots, agreed_step, average, sent, .. } = round;
         clear_absent(next, slots);

@@ -128,6 +128,9 @@ fn every_shape_adds_what_the_naive_decoder_says() {
         "dither:3:9",
         "round",
         "round:3",
+        "float4:e3m0:9",
+        "float4:e2m1",
+        "float4:e2m1:9:random",
     ];
     let long: Vec<f32> = (0..2 * SEGMENT + 77).map(|i| (i as f32 * 0.37).sin() * ((i % 11) as f32 - 5.0)).collect();
     for name in names.into_iter().chain(levels) {

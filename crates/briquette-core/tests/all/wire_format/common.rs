@@ -10,9 +10,16 @@ use briquette_core::{Key, Message};
 use briquette_testkit::wire::claims::frame_of;
 use briquette_testkit::wire::golden::content;
 use briquette_zoo::compress::{
-    adaptive_random::AdaptiveRandom, biased_random::BiasedRandom, bins::Bins,
-    exponential_dithering::ExponentialDithering, lossless::Lossless, one_bit::OneBit, redsync::Redsync,
-    rounding::Rounding, sidco::Sidco,
+    adaptive_random::AdaptiveRandom,
+    biased_random::BiasedRandom,
+    bins::Bins,
+    exponential_dithering::ExponentialDithering,
+    float4::{Float4, Format},
+    lossless::Lossless,
+    one_bit::OneBit,
+    redsync::Redsync,
+    rounding::Rounding,
+    sidco::Sidco,
 };
 use proptest::prelude::*;
 
@@ -46,6 +53,8 @@ pub(crate) fn compressors() -> Vec<(&'static str, Box<dyn Compressor>)> {
         ("one-bit", Box::new(OneBit::bucketed(9).unwrap())),
         ("bins", Box::new(Bins::new(3).unwrap().bucketed(20).unwrap())),
         ("lossless", Box::new(Lossless)),
+        ("e3m0", Box::new(Float4::new(Format::E3M0).bucketed(20).unwrap())),
+        ("e2m1", Box::new(Float4::new(Format::E2M1))),
         ("plain-sign", Box::new(PlainSign::default())),
         ("top-k natural", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), Natural))),
         ("top-k minmax", Box::new(Coded::new(TopK::fraction(0.3).unwrap(), MinMax::new()))),

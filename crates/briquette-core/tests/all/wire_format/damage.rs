@@ -19,7 +19,7 @@ fn wrong_frames_are_refused_with_the_field_named() {
     bad[9] ^= 1;
     assert!(matches!(decode(&bad), Err(WireError::Checksum { .. })));
     for (content, what, value) in [
-        ("11 00000000", "kind", 17),
+        ("13 00000000", "kind", 19),
         ("00 01000000 0000807f", "value that must be finite", 0x7f80_0000),
         ("01 01000000 007c", "value", 0x7c00),
         ("02 01000000 c0ff", "value", 0xffc0),
@@ -63,6 +63,14 @@ fn wrong_frames_are_refused_with_the_field_named() {
         ("10 01000000 02 00000000 00", "bucket size", 0),
         ("10 01000000 02 01000000 0000803f 0000803f 0000807f 0000803f 00", "value that must be finite", 0x7f80_0000),
         ("10 01000000 02 01000000 0000803f 0000803f 0000803f 0000803f 04", "padding", 1),
+        // No bit of an exponent; eight bits besides the sign.
+        ("12 01000000 03 01000000 0000803f 00", "format", 0x03),
+        ("12 01000000 44 01000000 0000803f 00", "format", 0x44),
+        ("12 01000000 80 01000000 0000803f 00", "format", 0x80),
+        ("12 01000000 21 00000000 0000803f 00", "bucket size", 0),
+        ("12 01000000 21 01000000 000080bf 00", "scale", 0xbf80_0000),
+        ("12 01000000 21 01000000 0000807f 00", "value that must be finite", 0x7f80_0000),
+        ("12 01000000 21 01000000 0000803f 10", "padding", 1),
     ] {
         assert_eq!(decode(&frame(content)), field(what, value), "{content}");
     }
@@ -84,6 +92,7 @@ fn counts_beyond_the_frame_are_refused() {
         "0a ffffffff ffffffff 0000803f 0000803f 00",
         "0b ffffffff 7f 00000040 ffffffff 0000803f ff",
         "0c ffffffff 7f ffffffff 0000803f ff",
+        "12 ffffffff 21 ffffffff 0000803f ff",
         "0e ffffffff 01000000 00 ffffffff 01",
         "0e ffffffff ffffffff 00 01000000 ff 07 ffffffff 0000803f",
     ] {

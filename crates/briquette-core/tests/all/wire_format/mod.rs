@@ -38,7 +38,7 @@ fn golden_bytes_of_every_kind() {
         decoded.decode_into(&mut values).unwrap();
         assert!(text.starts_with("09") || text.starts_with("07") || values == *x, "{text}: {values:?}");
     }
-    assert!(kinds.into_iter().eq(0..=17));
+    assert!(kinds.into_iter().eq(0..=18));
 }
 
 #[test]
@@ -90,6 +90,8 @@ fn lengths_follow_the_documented_formulas() {
             "terngrad" => 21 + n.div_ceil(4),
             "one-bit" => 16 + 8 * n.div_ceil(9) + n.div_ceil(8),
             "bins" => 17 + 32 * n.div_ceil(20) + (3 * n).div_ceil(8),
+            "e3m0" => 21 + 4 * n.div_ceil(20) + n.div_ceil(2),
+            "e2m1" => 17 + 4 * n.div_ceil(256) + n.div_ceil(2),
             "top-k natural" => sparse + 5 + k + k.div_ceil(8),
             "top-k minmax" => sparse + 5 + 4 + 8 * k.div_ceil(256) + k,
             "sign" | "plain-sign" => 16 + 4 + n.div_ceil(8),

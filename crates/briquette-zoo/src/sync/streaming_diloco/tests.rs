@@ -183,6 +183,20 @@ fn the_loss_is_near_dilocos() {
     assert!(at_length.iter().all(|loss| *loss < 1.1 * at_length[0]), "{found}");
 }
 
+/// Claim: outer gradients in 4-bit floats, without a residual, end at the loss of exact ones.
+#[test]
+fn outer_gradients_in_4_bit_floats_end_at_the_loss_of_exact_ones() {
+    crate::install();
+    let ends = ["dense", "gather:float4:e3m0", "gather:float4:e2m1"].map(|reducer| {
+        let exchange =
+            Exchange { reducer: reducer.parse().unwrap(), feedback: Feedback::none(), ..Exchange::default() };
+        let build = || settings(20, 4, 4).build(&exchange, &layout(10, 4), 4).unwrap();
+        loss(&mean(&train(4, build, &[3.0; 40], (Sgd { steps: 2400, ..SGD }, &noisy))))
+    });
+    println!("{ends:?}");
+    assert!(ends.iter().all(|loss| *loss < 1.1 * ends[0]), "{ends:?}");
+}
+
 #[test]
 fn a_rule_is_of_the_fragments_that_have_its_slots() {
     let built = |slots: &str| {
