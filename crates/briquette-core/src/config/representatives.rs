@@ -11,7 +11,7 @@ use crate::compress::{
 };
 use crate::control::{cost_aware::CostAwareConfig, schedule::ScheduleConfig};
 use crate::reduce::{
-    gather::GatherConfig, hierarchical::HierarchicalConfig, power_sgd::PowerSgdConfig, ring::RingConfig,
+    gather::GatherConfig, hierarchical::HierarchicalConfig, ladder::Rungs, power_sgd::PowerSgdConfig, ring::RingConfig,
     shared_random_k::SharedRandomKConfig,
 };
 use crate::wrapper::momentum_correction::MomentumCorrectionConfig;
@@ -110,7 +110,8 @@ pub fn exchanges() -> Vec<Exchange> {
     }
     // Alternating rings, messages and dense exchanges, with one residual.
     for feedback in [Feedback::none(), Feedback::error(), momentum.clone()] {
-        for controller in [representative::<CostAwareConfig>(), CostAwareConfig { int4: true, ..representative() }] {
+        for rungs in [Rungs::Usual, Rungs::Int4, Rungs::Lossless] {
+            let controller = CostAwareConfig { rungs, ..representative() };
             let reducer = controller.reducer().expect("a controller of ladders");
             add(Exchange { reducer, feedback: feedback.clone(), controller: controller.into(), ..Exchange::default() });
         }

@@ -19,7 +19,7 @@
 //! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
 //! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; `int4`, which adds 7x, a ring in 4 bits, to the ratios; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
+//! **Knobs.** `max`, the highest ratio; `rungs`, of which `int4` adds a ring in 4 bits and `lossless` has a lossless ring alone; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
 //! on measured times, so a run can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.
@@ -41,7 +41,7 @@ use super::{
 };
 use crate::CompressionRatio;
 use crate::error::ConfigError;
-use crate::reduce::ladder::LadderConfig;
+use crate::reduce::ladder::{LadderConfig, Rungs};
 use crate::seam::Controller;
 use crate::settings::{ControllerSettings, Described, Feedback, InnerOptimizer, ReducerConfig};
 
@@ -65,8 +65,9 @@ pub struct Auto {
     /// Seconds that these steps may take. Time that is left goes into less compression.
     #[setting(range = "(0, inf)")]
     pub deadline: Option<f64>,
-    /// Adds 7x, a ring in 4 bits, to the ratios: in a large world its bytes are few where messages of 10x are many.
-    pub int4: bool,
+    /// The ratios, and the rings of the ladder.
+    #[setting(syntax = "usual|int4|lossless")]
+    pub rungs: Rungs,
 }
 
 /// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
@@ -78,10 +79,10 @@ impl ControllerSettings for Auto {
             matches!(feedback.get().optimizer(), Some(InnerOptimizer::Sgd | InnerOptimizer::HeavyBall { .. }));
         let is_residual_of_velocity = is_of_sgd && feedback.get().requirement().keeps_residual();
         let most = DELAYS[usize::from(is_residual_of_velocity)];
-        let delay = DelayLimitConfig { max: self.max, most, int4: self.int4, ..DelayLimitConfig::default() };
+        let delay = DelayLimitConfig { max: self.max, most, rungs: self.rungs, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
-        let Auto { max, steps, budget, deadline, int4 } = *self;
-        let settings = CostAwareConfig { max, steps, budget, deadline, int4, ..CostAwareConfig::default() };
+        let Auto { max, steps, budget, deadline, rungs } = *self;
+        let settings = CostAwareConfig { max, steps, budget, deadline, rungs, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
 
@@ -90,7 +91,7 @@ impl ControllerSettings for Auto {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
+        Some(LadderConfig { rungs: self.rungs, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

@@ -43,9 +43,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cost_aware::rungs;
 use crate::error::ConfigError;
-use crate::reduce::ladder::LadderConfig;
+use crate::reduce::ladder::{LadderConfig, Rungs};
 use crate::seam::{Agreed, AgreedStep, Controller, Decision, Ratios};
 use crate::settings::{ControllerSettings, Described, Feedback, ReducerConfig};
 use crate::{CompressionRatio, stateful};
@@ -71,8 +70,9 @@ pub struct DelayLimitConfig {
     /// Number of steps in which a ratio settles, and of the following steps whose delay counts; at least 1.
     #[setting(default = 10, range = "[1, inf)")]
     pub window: u64,
-    /// Adds 7x, a ring in 4 bits, to the ratios.
-    pub int4: bool,
+    /// The ratios, and the rings of the ladder.
+    #[setting(syntax = "usual|int4|lossless")]
+    pub rungs: Rungs,
 }
 
 /// Number of steps in a row at another ratio that do not count.
@@ -109,7 +109,7 @@ impl DelayLimitConfig {
     /// [`ConfigError::Range`] for settings out of range.
     pub fn controller(&self) -> Result<DelayLimit, ConfigError> {
         self.check()?;
-        let rungs = rungs(self.max, self.int4);
+        let rungs = self.rungs.ratios(self.max);
         let limit = rungs.iter().rev().find(|rung| **rung <= self.start).copied().unwrap_or(rungs[0]);
         let (steps, aside, closed, failures, delays, too_high, why) = Default::default();
         let (settings, sent, now) = (*self, limit, limit);
@@ -200,7 +200,7 @@ impl ControllerSettings for DelayLimitConfig {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
+        Some(LadderConfig { rungs: self.rungs, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

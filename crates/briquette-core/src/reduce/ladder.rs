@@ -3,8 +3,8 @@
 //! **Why.** On fast networks ratios below about `W` are best. At such ratios, gathered sparse messages are no smaller than dense ones; a ring
 //! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the rungs is used: choose that one directly.
 //!
-//! **Method.** A ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, with `int4` one below 9x by a ring of
-//! int4 sums, and any other by [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
+//! **Method.** With [`Rungs::Usual`], a ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
+//! [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Rungs::Int4`] adds a ring of int4 sums below 9x, and [`Rungs::Lossless`] has a lossless ring alone. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
 //! All rungs share one residual, so the rung may change at any step.
 //!
 //! | ratio | sent | bytes into each of `W` ranks, `d` values |
@@ -13,6 +13,7 @@
 //! | 2x | bf16 sums | `2·(W−1)/W · 2d` |
 //! | 4x | int8 sums | `2·(W−1)/W · 1.016d` |
 //! | 7x, with `int4` | int4 sums | `2·(W−1)/W · 0.547d` |
+//! | 1.2x, with `lossless` | f32 sums in a lossless code | about `2·(W−1)/W · 3.4d` for gradients |
 //! | above | messages | `(W−1)` messages |
 //!
 //! **State.** The compressor's. A ring keeps its contribution, one vector, if a wrapper subtracts it from a residual.
@@ -20,7 +21,7 @@
 //! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy in 16 and 8 bits. In 4 bits it was about 2⁻⁵·⁵ of a
 //! gradient's (`benches/results/hadamard.csv`).
 //!
-//! **Knobs.** `compressor`; `int4`, default off: adds the ring in 4 bits.
+//! **Knobs.** `compressor`; `rungs`: `usual` (default), `int4` or `lossless`.
 //!
 //! **Source.** This project. The rungs are those of [`ring`](super::ring) and [`gather`](super::gather).
 //!
@@ -49,12 +50,45 @@ use crate::seam::{
 use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::{CompressionRatio, Layout, Session, stateful};
 
-/// Ratios below which each ring is used, in order. The last one is optional.
-const RINGS: [(f64, Wire); 3] = [(3.0, Wire::Bf16), (6.0, Wire::Int8), (9.0, Wire::Int4)];
+/// Rings of a ladder, and the ratios from which a controller chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Rungs {
+    /// Rings in 16 and 8 bits, then the compressor.
+    #[default]
+    Usual,
+    /// These, and a ring in 4 bits at 7x. In a large world it sends few bytes where messages of 10x are many.
+    Int4,
+    /// A lossless ring at 1.2x, and nothing that loses a bit.
+    Lossless,
+}
+
+impl Rungs {
+    /// Returns the ratios below which each ring is used, in order.
+    fn rings(self) -> &'static [(f64, Wire)] {
+        const RINGS: [(f64, Wire); 3] = [(3.0, Wire::Bf16), (6.0, Wire::Int8), (9.0, Wire::Int4)];
+        match self {
+            Rungs::Usual => &RINGS[..2],
+            Rungs::Int4 => &RINGS,
+            Rungs::Lossless => &[(f64::INFINITY, Wire::Lossless)],
+        }
+    }
+
+    /// Returns the ratios up to the highest, `max`.
+    pub(crate) fn ratios(self, max: CompressionRatio) -> Vec<CompressionRatio> {
+        const USUAL: [f64; 11] = [1.0, 2.0, 4.0, INT4, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+        const INT4: f64 = 7.0;
+        let max = if self == Rungs::Lossless { CompressionRatio::constant(1.2) } else { max };
+        let rungs = USUAL.into_iter().filter(|rung| self == Rungs::Int4 || *rung != INT4);
+        rungs.map(CompressionRatio::constant).filter(|rung| *rung < max).chain([max]).collect()
+    }
+}
 
 /// Rings and a sparse reducer; see the [module](self).
 #[derive(Debug)]
 pub struct Ladder<R> {
+    rungs: Rungs,
     rings: Vec<Ring>,
     sparse: R,
     /// The ring in use; `None` for the sparse reducer.
@@ -64,15 +98,15 @@ pub struct Ladder<R> {
 }
 
 impl<R: Reducer> Ladder<R> {
-    /// Creates a ladder that uses `sparse` for the high ratios: from 6x, or with a ring in 4 bits from 9x.
-    pub fn new(sparse: R, int4: bool) -> Self {
-        let rings = RINGS.into_iter().filter(|(_, wire)| int4 || *wire != Wire::Int4);
-        Ladder { rings: rings.map(|(_, wire)| Ring::new(wire)).collect(), sparse, ring: None, sent: Vec::new() }
+    /// Creates a ladder that uses `sparse` for the high ratios.
+    pub fn new(sparse: R, rungs: Rungs) -> Self {
+        let rings = rungs.rings().iter().map(|(_, wire)| Ring::new(*wire)).collect();
+        Ladder { rungs, rings, sparse, ring: None, sent: Vec::new() }
     }
 
     /// Returns the ring for a ratio.
     fn ring(&self, ratio: CompressionRatio) -> Option<usize> {
-        RINGS[..self.rings.len()].iter().position(|(below, _)| ratio.get() < *below)
+        self.rungs.rings().iter().position(|(below, _)| ratio.get() < *below)
     }
 }
 
@@ -183,11 +217,12 @@ impl<R: Reducer> Knob for Ladder<R> {
     check = Self::check_compressor
 )]
 pub struct LadderConfig {
-    /// The compressor for ratios of 6x and more, or of 9x and more with `int4`. Without a controller, its own ratio is used.
+    /// The compressor for ratios beyond those of the rings. Without a controller, its own ratio is used.
     #[setting(default = "topk:20x:q8")]
     pub compressor: CompressorConfig,
-    /// Adds a ring of 4-bit sums for ratios from 6x to 9x.
-    pub int4: bool,
+    /// The rings.
+    #[setting(syntax = "usual|int4|lossless")]
+    pub rungs: Rungs,
 }
 
 impl LadderConfig {
@@ -211,7 +246,7 @@ impl LadderConfig {
 
 impl ReducerSettings for LadderConfig {
     fn build(&self, exchange: &Exchange, layout: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?, self.int4)))
+        Ok(Box::new(Ladder::new(self.sparse().build(exchange, layout)?, self.rungs)))
     }
 
     fn accepts_any_ratio(&self) -> bool {

@@ -6,7 +6,7 @@ use super::CostAware;
 use crate::CompressionRatio;
 use crate::control::schedule::Schedule;
 use crate::error::ConfigError;
-use crate::reduce::ladder::LadderConfig;
+use crate::reduce::ladder::{LadderConfig, Rungs};
 use crate::seam::Controller;
 use crate::settings::{ControllerConfig, ControllerSettings, Described, Feedback, ReducerConfig};
 
@@ -43,8 +43,9 @@ pub struct CostAwareConfig {
     /// Seconds that these steps may take.
     #[setting(range = "(0, inf)")]
     pub deadline: Option<f64>,
-    /// Adds 7x, a ring in 4 bits, to the ratios.
-    pub int4: bool,
+    /// The ratios, and the rings of the ladder.
+    #[setting(syntax = "usual|int4|lossless")]
+    pub rungs: Rungs,
     /// The controller that sets a limit below `max`; [`NoController`](crate::control::no_controller::NoController) for no limit.
     #[setting(default = "none", syntax = "(CONTROLLER)")]
     pub limit: ControllerConfig,
@@ -62,7 +63,7 @@ impl ControllerSettings for CostAwareConfig {
     }
 
     fn reducer(&self) -> Option<ReducerConfig> {
-        Some(LadderConfig { int4: self.int4, ..LadderConfig::default() }.into())
+        Some(LadderConfig { rungs: self.rungs, ..LadderConfig::default() }.into())
     }
 
     fn ratios(&self) -> [CompressionRatio; 2] {

@@ -32,7 +32,7 @@
 //!
 //! | symbol | here |
 //! |---|---|
-//! | rungs | 1x, 2x, 4x, with `int4` 7x, 10x, 20x, 50x, 100x, … up to `max`, and `max` |
+//! | rungs | 1x, 2x, 4x, 10x, 20x, 50x, 100x, … up to `max`, and `max`; others by [`Rungs`](crate::reduce::ladder::Rungs) |
 //! | the knee | [`CostAwareConfig::tolerance`] |
 //!
 //! **Budgets.** `budget` (bytes, all ranks together) and `deadline` (seconds) are spread evenly over the steps that are left of `steps`:
@@ -96,16 +96,6 @@ use crate::settings::Described;
 use budget::Budget;
 use costs::Costs;
 
-/// Rungs of which those below the highest ratio are tried.
-const RUNGS: [f64; 11] = [1.0, 2.0, 4.0, INT4, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
-/// The rung of the ring in 4 bits, which must be asked for.
-const INT4: f64 = 7.0;
-/// Returns the rungs up to the highest ratio `max`.
-pub(super) fn rungs(max: CompressionRatio, int4: bool) -> Vec<CompressionRatio> {
-    let rungs = RUNGS.into_iter().filter(|rung| int4 || *rung != INT4).map(CompressionRatio::constant);
-    rungs.filter(|rung| *rung < max).chain([max]).collect()
-}
-
 /// Maximum share of the time spent on looks.
 const LOOKING: f64 = 0.01;
 /// Factor by which an exchange time must differ from its prediction to count as a change.
@@ -155,7 +145,7 @@ impl<K: Controller> CostAware<K> {
                 "use a limit for the whole vector",
             ));
         }
-        let rungs = rungs(settings.max, settings.int4);
+        let rungs = settings.rungs.ratios(settings.max);
         let costs = Costs::new(&rungs, world);
         let to_time = (0..rungs.len()).collect();
         let (chosen, until_look) = (rungs.len() - 1, settings.look);

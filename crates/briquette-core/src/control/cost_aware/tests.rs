@@ -3,12 +3,17 @@ mod links;
 
 use super::*;
 use crate::control::schedule::Schedule;
+use crate::reduce::ladder::Rungs;
 use crate::seam::LastExchange;
 use crate::state::{State, Stateful};
 use crate::{Layout, Traffic};
 
 fn ratio(ratio: f64) -> CompressionRatio {
     CompressionRatio::new(ratio).unwrap()
+}
+
+fn rungs(max: f64, rungs: Rungs) -> impl Iterator<Item = f64> {
+    rungs.ratios(ratio(max)).into_iter().map(CompressionRatio::get)
 }
 
 /// A model of `values` on four ranks: rings down to 4x, above that all-gathers of 8-bit values and their positions.
@@ -39,7 +44,7 @@ impl Machine {
     }
 
     fn best(&self) -> f64 {
-        RUNGS.iter().filter(|rung| **rung <= 100.0).map(|rung| self.step(*rung)).fold(f64::INFINITY, f64::min)
+        rungs(100.0, Rungs::Usual).map(|rung| self.step(rung)).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -84,8 +89,9 @@ fn golden_two_rungs_are_timed_and_the_knee_is_sent() {
     let (sent, _) = run(&mut controller(100.0), 24, |_| MACHINE);
     assert_eq!((&sent[..4], &sent[4..]), (&[100.0, 100.0, 50.0, 50.0][..], &[50.0; 20][..]));
     let fastest = MACHINE.best();
-    let knee = RUNGS.into_iter().find(|rung| MACHINE.step(*rung) <= 1.03 * fastest).unwrap();
-    assert_eq!(knee, 50.0, "{:?}", RUNGS.map(|rung| MACHINE.step(rung)));
+    let all = || rungs(1000.0, Rungs::Usual);
+    let knee = all().find(|rung| MACHINE.step(*rung) <= 1.03 * fastest).unwrap();
+    assert_eq!(knee, 50.0, "{:?}", all().map(|rung| MACHINE.step(rung)).collect::<Vec<_>>());
 }
 
 /// At 10x an exchange takes 1.4 s, next to 50 ms of compute time. Half of what is predicted at 4x, 2.4 times as much, is longer. At 100x, half
@@ -119,10 +125,9 @@ fn a_second_point_below_the_first_does_not_change_the_first() {
 }
 
 /// Returns the lowest ratio within the tolerance of the fastest, by definition.
-fn knee(machine: Machine, max: f64, int4: bool) -> f64 {
-    let rungs = || RUNGS.into_iter().filter(move |rung| *rung <= max && (int4 || *rung != 7.0));
-    let fastest = rungs().map(|rung| machine.step(rung)).fold(f64::INFINITY, f64::min);
-    rungs().find(|rung| machine.step(*rung) <= 1.03 * fastest).unwrap()
+fn knee(machine: Machine, max: f64, with: Rungs) -> f64 {
+    let fastest = rungs(max, with).map(|rung| machine.step(rung)).fold(f64::INFINITY, f64::min);
+    rungs(max, with).find(|rung| machine.step(*rung) <= 1.03 * fastest).unwrap()
 }
 
 /// Links from 1 Mbit/s to 10 Gbit/s.
@@ -133,12 +138,12 @@ fn links() -> impl Iterator<Item = Machine> {
 #[test]
 fn the_first_choice_has_the_whole_tolerance() {
     let mut knees = std::collections::BTreeSet::new();
-    for (link, max, int4) in links().flat_map(|link| [(link, 100.0, false), (link, 1000.0, false), (link, 100.0, true)])
-    {
-        let settings = CostAwareConfig { max: ratio(max), int4, ..CostAwareConfig::default() };
+    let settings = [(100.0, Rungs::Usual), (1000.0, Rungs::Usual), (100.0, Rungs::Int4)];
+    for (link, (max, rungs)) in links().flat_map(|link| settings.map(|settings| (link, settings))) {
+        let settings = CostAwareConfig { max: ratio(max), rungs, ..CostAwareConfig::default() };
         let mut controller = CostAware::new(settings, Schedule::constant(ratio(max)), 4).unwrap();
         let (sent, _) = run(&mut controller, 24, |_| link);
-        assert_eq!(sent[20..], [knee(link, max, int4); 4], "{link:?}, at most {max}x: {sent:?}");
+        assert_eq!(sent[20..], [knee(link, max, rungs); 4], "{link:?}, at most {max}x: {sent:?}");
         knees.insert(sent[20] as u64);
     }
     assert!(knees.len() >= 8 && knees.contains(&7), "{knees:?}");

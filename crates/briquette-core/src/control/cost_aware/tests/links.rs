@@ -9,9 +9,9 @@ fn the_first_choice_after_a_link_has_changed_has_the_whole_tolerance() {
     for before in links() {
         let after = Machine { bits_a_second: 4.0 * before.bits_a_second, ..before };
         let (sent, _) = run(&mut controller(100.0), 110, |step| if step < 40 { before } else { after });
-        let [was, is] = [before, after].map(|link| link.last(knee(before, 100.0, false)).exchange_seconds);
-        if was > 1.25 * is && was - is > 0.03 * after.step(knee(before, 100.0, false)) {
-            let held = sent[80..].iter().filter(|rung| **rung == knee(after, 100.0, false)).count();
+        let [was, is] = [before, after].map(|link| link.last(knee(before, 100.0, Rungs::Usual)).exchange_seconds);
+        if was > 1.25 * is && was - is > 0.03 * after.step(knee(before, 100.0, Rungs::Usual)) {
+            let held = sent[80..].iter().filter(|rung| **rung == knee(after, 100.0, Rungs::Usual)).count();
             // The other steps are looks at the next lower rung.
             assert!(held >= 26, "{after:?}: {sent:?}");
             felt += 1;
