@@ -235,21 +235,24 @@ impl Stateful for Ring {}
 
 impl Reducer for Ring {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-        if self.wire == Wire::Lossless {
-            return reduce_exact(round, comm);
-        }
-        let Round { slots, input, average, sent, .. } = round;
+        let Round { key, slots, input, average, sent, .. } = round;
         let (rank, world) = (comm.rank(), comm.world());
-        let key = self.stochastic.then(|| round.key.purpose("ring").rank(rank));
-        let onward = BTreeMap::new();
-        let mut vectors = Vectors { wire: self.wire, key, onward, input, average: &mut *average, sent };
-        let exchanged = Exchanged::count(comm, Selection::All, |comm| {
-            let reduced = match world == 1 || input.len() <= SMALL_ALL_REDUCE {
-                true => self.gather(vectors, comm),
-                false => comm.all_reduce_by(input.len(), &mut vectors),
-            };
-            Ok(reduced?)
-        })?;
+        let exchanged = if self.wire == Wire::Lossless {
+            average.copy_from_slice(input);
+            sent.into_iter().for_each(|sent| sent.copy_from_slice(input));
+            Exchanged::count(comm, Selection::All, |comm| exact::all_reduce(average, comm))?
+        } else {
+            let key = self.stochastic.then(|| key.purpose("ring").rank(rank));
+            let onward = BTreeMap::new();
+            let mut vectors = Vectors { wire: self.wire, key, onward, input, average: &mut *average, sent };
+            Exchanged::count(comm, Selection::All, |comm| {
+                let reduced = match world == 1 || input.len() <= SMALL_ALL_REDUCE {
+                    true => self.gather(vectors, comm),
+                    false => comm.all_reduce_by(input.len(), &mut vectors),
+                };
+                Ok(reduced?)
+            })?
+        };
         let weight = 1.0 / world as f32;
         if weight != 1.0 {
             average.iter_mut().for_each(|v| *v *= weight);
@@ -273,22 +276,6 @@ impl Reducer for Ring {
         report.ratio = Some(CompressionRatio::of_bits(self.wire.bits()));
         report.carrier = Some(self.wire.carrier());
     }
-}
-
-/// The exact mean, as of the dense all-reduce.
-fn reduce_exact(round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-    let Round { slots, input, average, sent, .. } = round;
-    average.copy_from_slice(input);
-    let exchanged = Exchanged::count(comm, Selection::All, |comm| exact::all_reduce(average, comm))?;
-    let weight = 1.0 / comm.world() as f32;
-    if weight != 1.0 {
-        average.iter_mut().for_each(|v| *v *= weight);
-    }
-    check_average(average, slots)?;
-    if let Some(sent) = sent {
-        sent.copy_from_slice(input);
-    }
-    Ok(exchanged)
 }
 
 /// Settings of [`Ring`].

@@ -21,7 +21,7 @@
 //!
 //! *Random bits.* As in [`Qsgd`](briquette_core::compress::qsgd::Qsgd), and only for random rounding.
 //!
-//! **On the wire.** `21 + 4·⌈d/bucket⌉ + ⌈d/2⌉` bytes with E3M0 (kind 11: powers of two are an exponential grid), `17 + …` with E2M1 (kind 17).
+//! **On the wire.** `21 + 4·⌈d/bucket⌉ + ⌈d/2⌉` bytes with E3M0 (kind 11: powers of two are an exponential grid), `17 + …` with E2M1 (kind 18).
 //!
 //! **Properties.** With `h = f(1)/2f(7)`, which is 1/128 for E3M0 and 1/24 for E2M1, an error is at most the larger of `|x|/3` and `h·s`, at most
 //! `|x|`, and 0 for the largest magnitude. In a bucket of `n` values with energy `E`, the squared error is therefore at most

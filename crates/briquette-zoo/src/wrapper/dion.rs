@@ -157,7 +157,7 @@ impl FeedbackSettings for DionConfig {
         true
     }
 
-    /// Whether the optimizer has a momentum cannot be told where it optimizes matrices and vectors differently.
+    /// Returns none: an optimizer that steps differently with matrices and vectors does not show its momentum.
     fn optimizer(&self) -> Option<InnerOptimizer> {
         None
     }
