@@ -46,7 +46,7 @@
 //! use briquette_zoo::sync::demo::DeMoConfig;
 //! briquette_zoo::install();
 //! let exchange = DeMoConfig::default().exchange()?;
-//! assert_eq!(exchange.reducer.to_string(), "dct:64,inner=(gather:chunk-topk:32x:64)");
+//! assert_eq!(exchange.reducer.to_string(), "dct:64,inner=gather:chunk-topk:32x:64");
 //! assert_eq!(exchange.feedback.to_string(), "error:0.999");
 //! # Ok::<(), briquette_core::error::ConfigError>(())
 //! ```
