@@ -202,8 +202,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn of(state: &State) -> Memory {
         let vector = |name: &str| state.f32s(name, None).unwrap_or_default().to_vec();
-        // Stored by the layer around the reducer, or by the reducer in the only bucket.
-        let own = |name| [vector(name), vector(&format!("bucket-0/{name}"))].concat();
+        // Stored by the layer around the reducer, by one inside a momentum, or by the reducer in the only bucket.
+        let own = |name| [vector(name), vector(&format!("inner/{name}")), vector(&format!("bucket-0/{name}"))].concat();
         Memory {
             residual: vector("residual"),
             velocity: vector("velocity"),

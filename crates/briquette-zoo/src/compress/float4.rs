@@ -150,8 +150,9 @@ impl Level for Nearest {
     #[inline(always)]
     fn level(&self, share: f32) -> (u32, u32) {
         let a = share * self.top;
-        let passed =
-            |code: usize| u32::from(if code % 2 == 0 { a > self.middles[code] } else { a >= self.middles[code] });
+        let passed = |code: usize| {
+            u32::from(if code.is_multiple_of(2) { a > self.middles[code] } else { a >= self.middles[code] })
+        };
         ((0..7).map(passed).sum(), 0)
     }
 }
