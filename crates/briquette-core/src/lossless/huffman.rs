@@ -10,7 +10,7 @@ pub(super) const TABLE: usize = 1 << LONGEST;
 /// Returns the length of each symbol's code, 0 for a symbol that does not occur. A single symbol has one bit; other codes are complete.
 pub(super) fn lengths(counts: &[u32; 256]) -> [u8; 256] {
     let mut lengths = [0; 256];
-    let mut leaves: Vec<(u32, u8)> = (0..).zip(counts).filter(|(_, n)| **n > 0).map(|(s, n)| (*n, s)).collect();
+    let mut leaves: Vec<(u32, u8)> = (0..=255).zip(counts).filter(|(_, n)| **n > 0).map(|(s, n)| (*n, s)).collect();
     leaves.sort_unstable();
     let mut depths = depths(leaves.iter().map(|(count, _)| *count).collect());
     limit(&mut depths);
