@@ -1,14 +1,14 @@
 //! Size and speed of the lossless code, from values to a frame and back, next to `memcpy`: `cargo bench -p briquette-core --bench lossless -- FILE...`
-//! writes rows of `lossless.csv`. Files are raw little-endian `f32`.
+//! writes rows of `lossless.csv`, in CPU seconds of the thread. Files are raw little-endian `f32`.
 
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Instant;
 
 use briquette_core::{Key, Message};
+use nix::time::{ClockId, clock_gettime};
 
-/// Values of a drawn vector, 2 MiB: a run is shorter than a time slice.
-const VALUES: usize = 1 << 19;
+/// Values of a drawn vector.
+const VALUES: usize = 1 << 20;
 /// Timed runs; the medians count.
 const RUNS: usize = 101;
 
@@ -36,6 +36,12 @@ fn main() {
     }
 }
 
+/// CPU time, not affected by other programs that take turns on the core.
+fn seconds_of_thread() -> f64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the clock of a thread");
+    time.tv_sec() as f64 + 1e-9 * time.tv_nsec() as f64
+}
+
 /// Values of a normal distribution (G. E. P. Box, M. E. Muller, 1958).
 fn normal() -> Vec<f32> {
     let key = Key::new(1);
@@ -61,28 +67,33 @@ fn short(values: &[f32]) -> Vec<f32> {
 fn report(source: &str, x: &[f32]) {
     let (mut message, mut read, mut frame, mut out) =
         (Message::default(), Message::default(), Vec::new(), vec![0.0; x.len()]);
-    let mut copy = vec![0.0; x.len()];
+    let mut sum = vec![0.0; x.len()];
+    let (mut copy, mut spare, mut bytes) = (vec![0.0; x.len()], Vec::new(), 0);
     let mut seconds = [(); 3].map(|()| Vec::new());
     for _ in 0..=RUNS {
-        let begin = Instant::now();
+        let begin = seconds_of_thread();
         copy.copy_from_slice(black_box(x));
         black_box(&mut copy);
-        let copied = Instant::now();
+        let copied = seconds_of_thread();
         message.write_lossless(black_box(x)).expect("finite values");
+        let sent = message.to_frame(&mut spare).expect("a short message");
+        let encoded = seconds_of_thread();
         frame.clear();
-        message.encode_into(&mut frame);
-        let encoded = Instant::now();
-        read.decode_from(black_box(&frame)).expect("a frame of this library");
-        read.decode_into(&mut out).expect("the same length");
-        let times = [encoded - copied, encoded.elapsed(), copied - begin];
-        seconds.iter_mut().zip(times).for_each(|(all, one)| all.push(one.as_secs_f64()));
+        frame.extend_from_slice(black_box(sent));
+        bytes = frame.len();
+        let received = seconds_of_thread();
+        read.read_frame(&mut frame).expect("a frame of this library");
+        read.add_to(1.0, &mut sum).expect("the same length");
+        let times = [encoded - copied, seconds_of_thread() - received, copied - begin];
+        seconds.iter_mut().zip(times).for_each(|(all, one)| all.push(one));
     }
+    read.decode_into(&mut out).expect("the same length");
     assert!(x.iter().zip(&out).all(|(x, out)| x == out), "{source}: other values");
     let speeds = seconds.map(|mut seconds| {
         seconds.sort_by(f64::total_cmp);
         4e-9 * x.len() as f64 / seconds[RUNS / 2]
     });
-    let ratio = 4.0 * x.len() as f64 / frame.len() as f64;
+    let ratio = 4.0 * x.len() as f64 / bytes as f64;
     let [encode, decode, copy] = speeds;
     println!("{source},{},{ratio:.3},{:.3},{encode:.2},{decode:.2},{copy:.2}", x.len(), ratio / 2.0);
 }

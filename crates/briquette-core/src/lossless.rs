@@ -18,6 +18,8 @@ use zeros::{compact, expand, omit};
 pub(crate) const BLOCK: usize = 1 << 14;
 /// Bit streams of a block.
 const STREAMS: usize = 4;
+/// Maximum number of bytes of the streams of a block: 11 bits for each value.
+const STREAM_BYTES: usize = BLOCK / 8 * 11 + STREAMS;
 /// Symbols that the decoder takes from a stream before it reads the stream again: 5 codes of 11 bits, from any bit of a byte, are within 64 bits.
 const TURN: usize = 5;
 
@@ -48,31 +50,92 @@ struct Scratch {
     /// Values that are stored.
     stored: [f32; BLOCK],
     table: [u16; TABLE],
+    /// Streams, and bytes behind them: a word is read at any bit.
+    streams: [u8; STREAM_BYTES + 8],
 }
 
 impl Scratch {
     fn new() -> Self {
-        Scratch { symbols: [0; BLOCK], kept: [0; BLOCK], stored: [0.0; BLOCK], table: [0; TABLE] }
+        Scratch {
+            symbols: [0; BLOCK],
+            kept: [0; BLOCK],
+            stored: [0.0; BLOCK],
+            table: [0; TABLE],
+            streams: [0; STREAM_BYTES + 8],
+        }
     }
 }
 
 /// Appends the code of the values.
 pub(crate) fn encode(values: &[f32], out: &mut Vec<u8>) {
-    let mut scratch = Scratch::new();
-    values.chunks(BLOCK).for_each(|block| encode_block(block, &mut scratch, out));
+    let start = out.len();
+    out.resize(start + room(values.len()), 0);
+    let written = encode_into(values, &mut out[start..], |_, _| ());
+    out.truncate(start + written);
+}
+
+/// Returns the bytes that [`encode_into`] needs: streams are written a word at a time.
+pub(crate) fn room(values: usize) -> usize {
+    most_bytes(values) + size_of::<u64>()
+}
+
+/// Writes the code of the values, returns its size, and calls `each` with every block and its bytes, which are in the cache.
+pub(crate) fn encode_into(values: &[f32], out: &mut [u8], mut each: impl FnMut(&[f32], &[u8])) -> usize {
+    let (mut scratch, mut at) = (Scratch::new(), 0);
+    for block in values.chunks(BLOCK) {
+        let size = encode_block(block, &mut scratch, &mut out[at..]);
+        each(block, &out[at..at + size]);
+        at += size;
+    }
+    at
 }
 
 /// Decodes a code that fills `bytes` exactly. Values may be of any bits, also not finite.
 ///
 /// # Errors
 /// [`WireError`] names the invalid part; `out` is then incomplete.
-pub(crate) fn decode(mut bytes: &[u8], out: &mut [f32]) -> Result<(), WireError> {
-    let mut scratch = Scratch::new();
-    out.chunks_mut(BLOCK).try_for_each(|block| decode_block(&mut bytes, &mut scratch, block))?;
-    if bytes.is_empty() { Ok(()) } else { Err(WireError::Trailing { extra: bytes.len() }) }
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), WireError> {
+    let mut blocks = out.chunks_mut(BLOCK);
+    let mut decoder = Decoder::new(bytes);
+    blocks.try_for_each(|block| decoder.block(block))?;
+    decoder.end()
 }
 
-fn encode_block(values: &[f32], scratch: &mut Scratch, out: &mut Vec<u8>) {
+/// Decodes a code block by block.
+pub(crate) struct Decoder<'a> {
+    bytes: &'a [u8],
+    scratch: Scratch,
+}
+
+impl<'a> Decoder<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Decoder { bytes, scratch: Scratch::new() }
+    }
+
+    /// Returns the number of bytes that are not decoded yet.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Decodes the next block, of [`BLOCK`] values but for the last.
+    ///
+    /// # Errors
+    /// As for [`decode`].
+    pub(crate) fn block(&mut self, out: &mut [f32]) -> Result<(), WireError> {
+        decode_block(&mut self.bytes, &mut self.scratch, out)
+    }
+
+    /// Checks that no bytes are left.
+    ///
+    /// # Errors
+    /// [`WireError::Trailing`] if there are.
+    pub(crate) fn end(&self) -> Result<(), WireError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(WireError::Trailing { extra: self.bytes.len() }) }
+    }
+}
+
+/// Writes the code of a block, and returns its size.
+fn encode_block(values: &[f32], scratch: &mut Scratch, out: &mut [u8]) -> usize {
     let symbols = &mut scratch.symbols[..values.len()];
     let short = if exponents(values, symbols) & 0xffff == 0 { SHORT } else { 0 };
     let mut counts = histogram(symbols);
@@ -88,39 +151,44 @@ fn encode_block(values: &[f32], scratch: &mut Scratch, out: &mut Vec<u8>) {
     let (first, last) = (used(&lengths).next().unwrap_or(0), used(&lengths).next_back().unwrap_or(0));
     let bits: usize = counts.iter().zip(&lengths).map(|(count, length)| *count as usize * usize::from(*length)).sum();
     let raw_bytes = if short == 0 { 3 } else { 1 } * stored.len();
-    let coded = 2 + (last - first) / 2 + 1 + 2 * STREAMS + STREAMS + bits / 8 + raw_bytes;
-    if coded >= if short == 0 { 4 } else { 2 } * values.len() {
+    let coded = 3 + (last - first) / 2 + 1 + 2 * STREAMS + STREAMS + bits / 8 + raw_bytes;
+    if coded > if short == 0 { 4 } else { 2 } * values.len() {
         return put_plain(values, short, out);
     }
-    out.extend_from_slice(&[flags, first as u8, (last - first) as u8]);
-    out.extend(lengths[first..=last].chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4));
-    put_streams(symbols, &codes(&lengths), out);
-    let start = out.len();
-    out.resize(start + raw_bytes, 0);
-    let (high, low) = out[start..].split_at_mut(stored.len());
+    let (head, out) = out.split_at_mut(3 + (last - first) / 2 + 1);
+    head[..3].copy_from_slice(&[flags, first as u8, (last - first) as u8]);
+    let pairs = lengths[first..=last].chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4);
+    head[3..].iter_mut().zip(pairs).for_each(|(byte, pair)| *byte = pair);
+    let streams = put_streams(symbols, &codes(&lengths), out);
+    let (high, low) = out[streams..streams + raw_bytes].split_at_mut(stored.len());
     put_high(stored, high);
     put_low(stored, low.as_chunks_mut().0);
+    head.len() + streams + raw_bytes
 }
 
 /// Writes a block whose exponents are not coded.
-fn put_plain(values: &[f32], short: u8, out: &mut Vec<u8>) {
-    out.push(short);
+fn put_plain(values: &[f32], short: u8, out: &mut [u8]) -> usize {
+    out[0] = short;
     match short {
-        0 => values.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes())),
-        _ => values.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()[2..])),
+        0 => out[1..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, v)| *out = v.to_le_bytes()),
+        _ => {
+            let out = out[1..].as_chunks_mut().0.iter_mut();
+            out.zip(values).for_each(|(out, v)| *out = ((v.to_bits() >> 16) as u16).to_le_bytes());
+        }
     }
+    1 + if short == 0 { 4 } else { 2 } * values.len()
 }
 
-/// Appends the sizes of the streams, and the streams.
-fn put_streams(symbols: &[u8], codes: &[(u16, u8); 256], out: &mut Vec<u8>) {
-    let (sizes, table) = (out.len(), codes.map(|(code, length)| u32::from(code) << 8 | u32::from(length)));
-    out.extend_from_slice(&[0; 2 * STREAMS]);
+/// Writes the sizes of the streams, and the streams, and returns the number of bytes.
+fn put_streams(symbols: &[u8], codes: &[(u16, u8); 256], out: &mut [u8]) -> usize {
+    let table = codes.map(|(code, length)| u32::from(code) << 8 | u32::from(length));
+    let mut at = 2 * STREAMS;
     for stream in 0..STREAMS {
-        let start = out.len();
-        put_stream(&symbols[part(stream, symbols.len())], &table, out);
-        let size = (out.len() - start) as u16;
-        out[sizes + 2 * stream..][..2].copy_from_slice(&size.to_le_bytes());
+        let size = put_stream(&symbols[part(stream, symbols.len())], &table, &mut out[at..]);
+        out[2 * stream..][..2].copy_from_slice(&(size as u16).to_le_bytes());
+        at += size;
     }
+    at
 }
 
 /// Returns the symbols of a stream: a quarter of the block, the last one shorter.
@@ -155,12 +223,10 @@ fn histogram(symbols: &[u8]) -> [u32; 256] {
     std::array::from_fn(|symbol| counts.iter().map(|counts: &[u32; 256]| counts[symbol]).sum())
 }
 
+/// Writes a stream and up to 7 bytes more, and returns its size.
 #[multiversion(targets("x86_64+avx2+bmi1+bmi2"))]
-fn put_stream(symbols: &[u8], table: &[u32; 256], out: &mut Vec<u8>) {
-    let start = out.len();
-    // 11 bits for each symbol, and room for the last word.
-    out.resize(start + symbols.len() * 11 / 8 + 16, 0);
-    let (mut bits, mut filled, mut at) = (0_u64, 0, start);
+fn put_stream(symbols: &[u8], table: &[u32; 256], out: &mut [u8]) -> usize {
+    let (mut bits, mut filled, mut at) = (0_u64, 0, 0);
     let (chunks, rest) = symbols.as_chunks::<4>();
     for chunk in chunks {
         // Joined in pairs: fewer steps wait for the one before.
@@ -179,7 +245,7 @@ fn put_stream(symbols: &[u8], table: &[u32; 256], out: &mut Vec<u8>) {
         filled += code & 31;
     }
     out[at..at + 8].copy_from_slice(&bits.to_le_bytes());
-    out.truncate(at + (filled as usize).div_ceil(8));
+    at + (filled as usize).div_ceil(8)
 }
 
 /// Signs and the high 7 bits of fractions.
@@ -228,7 +294,7 @@ fn decode_block(bytes: &mut &[u8], scratch: &mut Scratch, out: &mut [f32]) -> Re
     let (streams, sizes) = open_streams(bytes)?;
     match single {
         Some(symbol) => read_zeros(streams, sizes, (symbol, symbols))?,
-        None => read_streams(streams, sizes, (&scratch.table, symbols))?,
+        None => read_streams(streams, sizes, &mut scratch.streams, (&scratch.table, symbols))?,
     }
     let kept = if flags & ZEROS == 0 { out.len() } else { compact(symbols, &mut scratch.kept) };
     let high = take(bytes, "high bits of a block", kept)?;
@@ -282,19 +348,19 @@ fn read_zeros(streams: &[u8], sizes: [usize; STREAMS], (symbol, symbols): (u8, &
 fn read_streams(
     streams: &[u8],
     sizes: [usize; STREAMS],
+    padded: &mut [u8; STREAM_BYTES + 8],
     (table, symbols): (&[u16; TABLE], &mut [u8]),
 ) -> Result<(), WireError> {
-    // 11 bits for each value at most, and zeros behind: a word is read at any bit.
-    let mut padded = [0; BLOCK / 8 * 11 + STREAMS + 8];
-    let most = padded.len() - 8;
-    check("bytes of streams", streams.len(), streams.len() <= most)?;
+    check("bytes of streams", streams.len(), streams.len() <= STREAM_BYTES)?;
     padded[..streams.len()].copy_from_slice(streams);
+    // What a wrong code reads behind the streams is the same on every rank.
+    padded[streams.len()..][..8].fill(0);
     let mut start = 0;
     let starts = sizes.map(|size| {
         start += size;
         8 * (start - size)
     });
-    let ends = decode_streams(&padded, starts, (table, symbols));
+    let ends = decode_streams(&padded[..streams.len() + 8], starts, (table, symbols));
     for ((end, start), size) in ends.into_iter().zip(starts).zip(sizes) {
         check("bytes of a stream", size, (end - start).div_ceil(8) == size)?;
         let padding = if end % 8 == 0 { 0 } else { padded[end / 8] >> (end % 8) };

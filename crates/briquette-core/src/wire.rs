@@ -94,8 +94,8 @@ impl Message {
         out.extend_from_slice(&checksum.finalize().to_le_bytes());
     }
 
-    /// Returns a frame of this message alone: its length in 4 bytes, and the wire form. If the codes (of 16 bits, and
-    /// of 8 bits for the affine payload) already lie in a frame, the frame is borrowed from the message. Otherwise it
+    /// Returns a frame of this message alone: its length in 4 bytes, and the wire form. If the codes (of 16 bits, of
+    /// 8 bits for the affine payload, or lossless) already lie in a frame, the frame is borrowed from the message. Otherwise it
     /// is written to `spare`.
     ///
     /// ```
@@ -113,7 +113,7 @@ impl Message {
     /// # Errors
     /// [`WireError::Field`] for a message of 4 GiB or more.
     pub fn to_frame<'a>(&'a mut self, spare: &'a mut Vec<u8>) -> Result<&'a [u8], WireError> {
-        if matches!(self.payload, Payload::Half { .. } | Payload::Affine { .. }) {
+        if matches!(self.payload, Payload::Half { .. } | Payload::Affine { .. } | Payload::Lossless { .. }) {
             return length(self.encoded_len()).map(|_| self.lend());
         }
         spare.clear();
@@ -152,6 +152,7 @@ impl Message {
                 let ranges = ranges.as_flattened().iter();
                 ends.as_chunks_mut().0.iter_mut().zip(ranges).for_each(|(end, v)| *end = v.to_le_bytes());
             }),
+            Payload::Lossless { coded, .. } => coded.frame(|fields| fields.copy_from_slice(&header)),
             _ => unreachable!("its codes stand in no frame"),
         }
     }

@@ -27,6 +27,13 @@ impl Codes {
         &mut self.frame[self.place.clone()]
     }
 
+    /// Replaces the codes by the first bytes of `room`, after `fields` bytes of the message: as many as `write` returns.
+    pub(crate) fn write(&mut self, fields: usize, room: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        let written = write(self.sized(fields, room));
+        self.place.end = self.place.start + written;
+        self.frame.truncate(self.place.end + CHECKSUM);
+    }
+
     /// Sets the checksum of the written codes.
     pub(crate) fn summed(&mut self, checksum: Option<Hasher>) {
         self.checksum = checksum;

@@ -20,7 +20,7 @@ pub(crate) enum Payload {
     /// A power of two per value: the exponent field of an `f32`, and the signs bit-packed.
     Natural { exponents: Vec<u8>, signs: Vec<u8> },
     /// All values, exact, and their lossless code.
-    Lossless { values: Vec<f32>, coded: Vec<u8> },
+    Lossless { values: Vec<f32>, coded: Codes },
     /// 8 bits per value, between the smallest and the largest value of a block of `block` values.
     Affine { block: u32, ranges: Vec<[f32; 2]>, codes: Codes },
 }
@@ -242,10 +242,14 @@ impl Message {
         storage!(self, len, Payload::Dense(values), Payload::Dense(Vec::new()), (), values)
     }
 
-    /// Returns values and their code.
-    pub(crate) fn lossless(&mut self, len: usize) -> (Storage<'_, f32>, Storage<'_, u8>) {
-        let fresh = Payload::Lossless { values: Vec::new(), coded: Vec::new() };
-        storage!(self, len, Payload::Lossless { values, coded }, fresh, (), values, coded)
+    /// Returns the values and their code.
+    pub(crate) fn lossless(&mut self, len: usize) -> (Storage<'_, f32>, &mut Codes) {
+        self.start(len);
+        if !matches!(self.payload, Payload::Lossless { .. }) {
+            self.payload = Payload::Lossless { values: Vec::new(), coded: Codes::default() };
+        }
+        let Payload::Lossless { values, coded } = &mut self.payload else { unreachable!("just made so") };
+        (Storage(values), coded)
     }
 
     /// Returns the exponents, emptied, and the codes.

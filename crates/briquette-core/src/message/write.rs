@@ -1,10 +1,13 @@
 //! Writers of messages for user-defined compressors. They reject values that the wire form cannot represent.
 
+use crc32fast::Hasher;
+
 use super::{Coding, Grid, MAX_LEN, Message, ValueKind, Values, bucket_count};
 use crate::bits::{pack, pack_signs, packed_len};
 use crate::error::WireError;
 use crate::lossless;
 use crate::math::all_finite;
+use crate::wire::HEADER;
 
 /// Writers for user-defined compressors. After an error, the message represents the empty vector.
 ///
@@ -43,12 +46,21 @@ impl Message {
     /// As for [`write_dense`](Message::write_dense).
     pub fn write_lossless(&mut self, values: &[f32]) -> Result<(), WireError> {
         self.written(values.len(), |message| {
-            if !all_finite(values) {
+            let (stored, coded) = message.lossless(values.len());
+            let (stored, mut at) = (stored.sized(values.len()), 0);
+            let (mut checksum, mut is_finite) = (Hasher::new(), true);
+            coded.write(HEADER, lossless::room(values.len()), |out| {
+                lossless::encode_into(values, out, |block, bytes| {
+                    stored[at..at + block.len()].copy_from_slice(block);
+                    at += block.len();
+                    is_finite &= all_finite(block);
+                    checksum.update(bytes);
+                })
+            });
+            coded.summed(Some(checksum));
+            if !is_finite {
                 values.iter().try_for_each(|value| finite(*value).map(drop))?;
             }
-            let (stored, coded) = message.lossless(values.len());
-            stored.empty().extend_from_slice(values);
-            lossless::encode(values, coded.empty());
             Ok(())
         })
     }

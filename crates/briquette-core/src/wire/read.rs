@@ -11,7 +11,7 @@ use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, VERSION, values_l
 use crate::binary16;
 use crate::bits::{elias_decode, pack, packed_len, rice_decode, unpack};
 use crate::error::WireError;
-use crate::lossless;
+use crate::lossless::{self, Decoder};
 use crate::math::all_finite;
 use crate::message::{
     BLOCK, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
@@ -44,8 +44,10 @@ impl Message {
             });
         }
         let kept = self.read(bytes, true).inspect_err(|_| *self = Message::default())?;
-        if let (Some(place), Payload::Half { bits: codes, .. } | Payload::Affine { codes, .. }) =
-            (kept, &mut self.payload)
+        if let (
+            Some(place),
+            Payload::Half { bits: codes, .. } | Payload::Affine { codes, .. } | Payload::Lossless { coded: codes, .. },
+        ) = (kept, &mut self.payload)
         {
             codes.keep(frame, place.start + PREFIX..place.end + PREFIX);
         }
@@ -133,24 +135,21 @@ impl Message {
     }
 
     fn read_lossless(&mut self, reader: &mut Reader<'_>, n: usize) -> Result<(), WireError> {
-        let code = reader.rest();
-        let needed = lossless::least_bytes(n);
-        if needed > code.len() {
-            return Err(WireError::Truncated { what: "codes", needed, left: code.len() });
+        let (needed, left) = (lossless::least_bytes(n), reader.left());
+        if needed > left {
+            return Err(WireError::Truncated { what: "codes", needed, left });
         }
         let (values, coded) = self.lossless(n);
-        let values = values.empty();
-        values.reserve_exact(n);
-        values.resize(n, 0.0);
-        lossless::decode(code, values)?;
-        if !all_finite(values) {
-            let wrong = values.iter().find(|v| !v.is_finite());
-            return check("value that must be finite", wrong.map_or(0, |v| v.to_bits()), false);
+        let mut decoder = Decoder::new(reader.lossless(coded));
+        for block in values.sized(n).chunks_mut(lossless::BLOCK) {
+            decoder.block(block)?;
+            if !all_finite(block) {
+                let wrong = block.iter().find(|v| !v.is_finite());
+                return check("value that must be finite", wrong.map_or(0, |v| v.to_bits()), false);
+            }
+            reader.sum(decoder.left());
         }
-        let coded = coded.empty();
-        coded.reserve_exact(code.len());
-        coded.extend_from_slice(code);
-        Ok(())
+        decoder.end()
     }
 
     fn read_quantized(&mut self, reader: &mut Reader<'_>, n: usize, kind: u8, coding: Coding) -> Result<(), WireError> {

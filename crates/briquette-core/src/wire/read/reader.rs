@@ -9,7 +9,7 @@ use crate::binary16;
 use crate::bits::{MAX_RICE, packed_len, padding};
 use crate::error::WireError;
 use crate::message::Codes;
-use crate::wire::PIECE;
+use crate::wire::{HEADER, PIECE};
 
 /// A frame, the position up to which it was read, and the running checksum of the bytes before `summed`.
 pub(super) struct Reader<'a> {
@@ -114,6 +114,24 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the lossless code at the end of the message, and leaves or copies it.
+    pub(super) fn lossless(&mut self, codes: &mut Codes) -> &'a [u8] {
+        let start = self.at;
+        let code = self.rest();
+        self.kept = self.keeps.then_some(start..self.at);
+        if !self.keeps {
+            codes.sized(HEADER, code.len()).copy_from_slice(code);
+        }
+        code
+    }
+
+    /// Adds to the checksum all but the last `left` bytes.
+    pub(super) fn sum(&mut self, left: usize) {
+        let end = self.content.len() - left;
+        self.checksum.update(&self.content[self.summed..end]);
+        self.summed = end;
     }
 
     pub(super) fn bytes(
