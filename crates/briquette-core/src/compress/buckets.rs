@@ -2,9 +2,8 @@
 
 use crate::bits::{pack_signs, packed_len};
 use crate::math::{norm1, total};
-use crate::message::{bucket_count, for_buckets};
+use crate::message::{HEADER, bucket_count, for_buckets};
 use crate::parallel::{self, Part, SEGMENT};
-use crate::wire::HEADER;
 use crate::{BLOCK, Message};
 
 /// The values that one call encodes, beginning at value `start` of the vector, and the table from bucket `first` on.

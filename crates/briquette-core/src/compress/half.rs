@@ -33,11 +33,10 @@ use half::{bf16, f16};
 
 use crate::binary16::{self, EXPONENTS, SCALED, power, scale_of};
 use crate::math::norm2;
-use crate::message::HalfKind;
+use crate::message::{HEADER, HalfKind};
 use crate::parallel::{self, Part, SEGMENT};
 use crate::seam::{Compressor, Encoding, ErrorBound};
 use crate::settings::{CompressorSettings, CompressorTraits, Described};
-use crate::wire::HEADER;
 use crate::{CompressionRatio, Key, Message};
 
 /// Values whose codes are added to the checksum while they are in the first-level cache.

@@ -7,14 +7,14 @@ use std::ops::Range;
 use crc32fast::Hasher;
 use reader::Reader;
 
-use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, HEADER, MAGIC, VERSION, values_len};
+use super::{CHECKSUM, F16_EXPONENTS, F16_LIMIT, MAGIC, VERSION, values_len};
 use crate::binary16;
 use crate::bits::{elias_decode, pack, packed_len, rice_decode, unpack};
 use crate::error::WireError;
 use crate::lossless::{self, Decoder};
 use crate::math::all_finite;
 use crate::message::{
-    BLOCK, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
+    BLOCK, Coding, Grid, HEADER, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
 };
 
 impl Message {

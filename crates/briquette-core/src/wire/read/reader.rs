@@ -8,8 +8,8 @@ use super::check;
 use crate::binary16;
 use crate::bits::{MAX_RICE, packed_len, padding};
 use crate::error::WireError;
-use crate::message::Codes;
-use crate::wire::{HEADER, PIECE};
+use crate::message::{Codes, HEADER};
+use crate::wire::PIECE;
 
 /// A frame, the position up to which it was read, and the running checksum of the bytes before `summed`.
 pub(super) struct Reader<'a> {
