@@ -22,8 +22,8 @@ fn main() {
     let rows = layers.iter().enumerate().map(|(i, v)| if i / 64 % 10 != 0 { 0.0 } else { *v });
     report("normal", &normal);
     report("seven scales", &layers);
-    report("seven scales; three of ten values are zero", &scattered.collect::<Vec<f32>>());
-    report("seven scales; nine of ten rows of 64 are zero", &rows.collect::<Vec<f32>>());
+    report("seven scales with three of ten values zero", &scattered.collect::<Vec<f32>>());
+    report("seven scales with nine of ten rows of 64 zero", &rows.collect::<Vec<f32>>());
     report("normal in bf16", &short(&normal));
     report("seven scales in bf16", &short(&layers));
     report("random bits", &(0..VALUES).map(random_bits).collect::<Vec<f32>>());

@@ -1,3 +1,4 @@
+use super::huffman::{TABLE, fill_table};
 use super::*;
 use crate::Key;
 use proptest::prelude::*;
