@@ -281,7 +281,7 @@ fn the_error_grows_with_the_world_and_stays_small() {
 fn gradients(world: usize, len: usize) -> Vec<Vec<f32>> {
     let value = |rank: usize, (i, v): (usize, &f32)| match (i / 100 % 7, i % 3) {
         (0, 0) => {
-            if rank % 2 == 0 {
+            if rank.is_multiple_of(2) {
                 0.0
             } else {
                 -0.0
