@@ -32,7 +32,7 @@
 //!
 //! **Knobs.** The format, default `e3m0`; `bucket` in values, default 256; `nearest` (default) or `random`.
 //!
-//! **Deviations.** The paper does not say how its E3M0 is scaled. OCP MX scales blocks of 32 by a power of two, which takes 8 bits; here the scale is an f32
+//! **Deviations.** Scales of the paper's E3M0 could not be read. OCP MX scales blocks of 32 by a power of two, which takes 8 bits; here the scale is an f32
 //! and the largest magnitude is exact.
 //!
 //! **Reference.** A. Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025 (arXiv 2501.18512),
