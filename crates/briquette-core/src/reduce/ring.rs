@@ -1,7 +1,7 @@
 //! Ring all-reduce with partial sums in 16, 8 or 4 bits, or exact in a lossless code.
 //!
 //! **Why, and when not.** Sends a half, a quarter or a seventh of the dense ring's bytes *at any world size*. In 16 and 8 bits the error is so small that
-//! training needs no error feedback. In 4 bits, use error feedback or `stochastic`. `lossless` has the bits of [`Dense`](crate::reduce::dense::Dense)
+//! training needs no error feedback. In 4 bits, use error feedback or `stochastic`. `lossless` has the bits of [`Dense`]
 //! in about a sixth fewer bytes. The same formats [gathered](crate::reduce::gather::Gather) move `W/2` times as many bytes. Each
 //! rank adds a rounding error, so the error grows with the world. Sparse messages save far more on a slow network.
 //!
