@@ -21,7 +21,7 @@ mod payload;
 mod subtract_sent;
 mod write;
 
-pub(crate) use codes::{Codes, PREFIX};
+pub(crate) use codes::{Codes, HEADER, PREFIX};
 pub use payload::{Coding, Grid};
 pub(crate) use payload::{Payload, Values, bucket_count, for_buckets, power_of_two};
 

@@ -27,14 +27,13 @@ use crc32fast::Hasher;
 
 use crate::bits::{Elias, best_rice, packed_len, rice_encode, unpack};
 use crate::error::WireError;
+pub(crate) use crate::message::HEADER;
 use crate::message::{
     BLOCK, Coding, Grid, HalfKind, Message, PREFIX, Payload, Q8_BLOCK, ValueKind, Values, bucket_count,
 };
 
 const MAGIC: [u8; 2] = *b"BQ";
 const VERSION: u8 = 1;
-/// Bytes of the header: magic, version, kind, length.
-pub(crate) const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
 /// Bytes copied at a time: the checksum then reads them from the first-level cache.
 const PIECE: usize = 1 << 14;

@@ -6,6 +6,8 @@ use crc32fast::Hasher;
 
 /// Bytes in front of a message in a frame: its length.
 pub(crate) const PREFIX: usize = 4;
+/// Bytes of the header of a message: magic, version, kind, length.
+pub(crate) const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
 
 /// Codes with space around them for a frame that holds only their message: a length and the message's fields in front,

@@ -2,12 +2,11 @@
 
 use crc32fast::Hasher;
 
-use super::{Coding, Grid, MAX_LEN, Message, ValueKind, Values, bucket_count};
+use super::{Coding, Grid, HEADER, MAX_LEN, Message, ValueKind, Values, bucket_count};
 use crate::bits::{pack, pack_signs, packed_len};
 use crate::error::WireError;
 use crate::lossless;
 use crate::math::all_finite;
-use crate::wire::HEADER;
 
 /// Writers for user-defined compressors. After an error, the message represents the empty vector.
 ///

@@ -236,7 +236,7 @@ impl Stateful for Ring {}
 impl Reducer for Ring {
     fn reduce(&mut self, round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
         if self.wire == Wire::Lossless {
-            return reduce_exact(round, comm);
+            return exact::reduce(round, comm);
         }
         let Round { slots, input, average, sent, .. } = round;
         let (rank, world) = (comm.rank(), comm.world());
@@ -273,22 +273,6 @@ impl Reducer for Ring {
         report.ratio = Some(CompressionRatio::of_bits(self.wire.bits()));
         report.carrier = Some(self.wire.carrier());
     }
-}
-
-/// The exact mean, as of the dense all-reduce.
-fn reduce_exact(round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
-    let Round { slots, input, average, sent, .. } = round;
-    average.copy_from_slice(input);
-    let exchanged = Exchanged::count(comm, Selection::All, |comm| exact::all_reduce(average, comm))?;
-    let weight = 1.0 / comm.world() as f32;
-    if weight != 1.0 {
-        average.iter_mut().for_each(|v| *v *= weight);
-    }
-    check_average(average, slots)?;
-    if let Some(sent) = sent {
-        sent.copy_from_slice(input);
-    }
-    Ok(exchanged)
 }
 
 /// Settings of [`Ring`].

@@ -6,7 +6,24 @@ use std::ops::Range;
 use crate::comm::{Hop, Hops, SMALL_ALL_REDUCE, expect_size};
 use crate::error::{AggregateError, ReduceError, WireError};
 use crate::lossless;
+use crate::seam::{Exchanged, Round, Selection, check_average};
 use crate::{Frame, Session};
+
+/// The exact mean, as of the dense all-reduce.
+pub(super) fn reduce(round: Round<'_>, comm: &mut Session) -> Result<Exchanged, ReduceError> {
+    let Round { slots, input, average, sent, .. } = round;
+    average.copy_from_slice(input);
+    let exchanged = Exchanged::count(comm, Selection::All, |comm| all_reduce(average, comm))?;
+    let weight = 1.0 / comm.world() as f32;
+    if weight != 1.0 {
+        average.iter_mut().for_each(|v| *v *= weight);
+    }
+    check_average(average, slots)?;
+    if let Some(sent) = sent {
+        sent.copy_from_slice(input);
+    }
+    Ok(exchanged)
+}
 
 /// Returns whether a frame of this many bytes may hold this many values.
 fn fits(values: usize, bytes: usize) -> bool {
@@ -14,7 +31,7 @@ fn fits(values: usize, bytes: usize) -> bool {
 }
 
 /// Sums `average` over all ranks, with the bits of [`all_reduce_sum`](Session::all_reduce_sum).
-pub(super) fn all_reduce(average: &mut [f32], comm: &mut Session) -> Result<(), ReduceError> {
+fn all_reduce(average: &mut [f32], comm: &mut Session) -> Result<(), ReduceError> {
     if comm.world() == 1 {
         return Ok(());
     }
