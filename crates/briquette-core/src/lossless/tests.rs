@@ -128,7 +128,11 @@ fn damage_is_refused_or_gives_other_values() {
             }
         }
         assert_eq!(decoded(&[&bytes[..], &[0]].concat(), x.len()), Err(WireError::Trailing { extra: 1 }));
-        assert!(decoded(&bytes, x.len() - 1).is_err() && decoded(&bytes, x.len() + 1).is_err());
+        // A value more or less: zeros alone take a bit each, and the last byte has room.
+        assert!(
+            x.iter().all(|v| *v == 0.0)
+                || decoded(&bytes, x.len() - 1).is_err() && decoded(&bytes, x.len() + 1).is_err()
+        );
     }
 }
 

@@ -15,7 +15,8 @@ fn evaluated(config: &Config, world: usize, steps: u64, (other, is_known): (bool
         strategy
     };
     let gradient = |rank: usize, step: u64, x: &[f32]| {
-        let last = if other && step + 1 == steps { 1.0 } else { 0.0 };
+        // Large enough to change signs.
+        let last = if other && step + 1 == steps { -100.0 } else { 0.0 };
         noisy(rank, step, x).into_iter().map(|g| g + last).collect()
     };
     let sgd = Sgd { rate: 0.05, momentum: 0.0, steps };

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(decoded(&mut Lossless, &x, Key::new(0)), x);
     }
 
-    /// The entropy of the exponents, in f64, is reached up to a twentieth of a bit.
+    /// The entropy of the exponents, in f64, is reached up to 0.06 bits.
     #[test]
     fn the_size_is_the_entropy_of_the_exponents_and_24_bits() {
         let x = noise("gauss", 1 << 18, 3);
@@ -107,7 +107,7 @@ mod tests {
         x.iter().for_each(|v| counts[(v.to_bits() >> 23 & 0xff) as usize] += 1.0 / x.len() as f64);
         let entropy: f64 = counts.iter().filter(|p| **p > 0.0).map(|p| -p * p.log2()).sum();
         let bits = 8.0 * bytes(&x) as f64 / x.len() as f64 - 24.0;
-        assert!(bits >= entropy && bits < entropy + 0.05, "{bits} {entropy}");
+        assert!(bits >= entropy && bits < entropy + 0.06, "{bits} {entropy}");
     }
 
     /// Claim (ZipNN): a sixth less for f32, a third less for bfloat16.

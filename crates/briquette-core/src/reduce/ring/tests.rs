@@ -313,6 +313,23 @@ fn lossless_has_the_bits_of_dense_in_fewer_bytes() {
     }
 }
 
+/// Sends the same frame instead of sums.
+struct Damaged(Frame);
+
+impl Hops for Damaged {
+    fn bytes(&self, _: usize) -> usize {
+        self.0.len()
+    }
+    fn fits(&self, _: usize, _: usize) -> bool {
+        true
+    }
+    fn send(&mut self, _: Range<usize>, _: Hop, frame: &mut Frame) {
+        frame.clone_from(&self.0);
+    }
+    fn collect(&mut self, _: Range<usize>, _: &[u8]) {}
+    fn deliver(&mut self, _: Range<usize>, _: &[u8]) {}
+}
+
 #[test]
 fn a_frame_that_is_no_lossless_code_is_an_error_that_names_the_rank() {
     for len in [100, 20_000] {
@@ -324,7 +341,7 @@ fn a_frame_that_is_no_lossless_code_is_an_error_that_names_the_rank() {
                 let wrong = vec![0xff; crate::lossless::least_bytes(len) + 40];
                 return match len <= SMALL_ALL_REDUCE {
                     true => comm.all_gather(&wrong, &mut Vec::new()).map_err(ReduceError::from),
-                    false => (0..2).try_for_each(|_| comm.send(0, wrong.clone())).map_err(ReduceError::from),
+                    false => comm.all_reduce_by(len, &mut Damaged(wrong)).map_err(ReduceError::from),
                 };
             }
             let round =

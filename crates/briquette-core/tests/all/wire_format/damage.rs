@@ -20,6 +20,12 @@ fn wrong_frames_are_refused_with_the_field_named() {
     assert!(matches!(decode(&bad), Err(WireError::Checksum { .. })));
     for (content, what, value) in [
         ("13 00000000", "kind", 19),
+        ("11 01000000 04 0000803f", "flags of a block", 4),
+        ("11 01000000 00 0000807f", "value that must be finite", 0x7f80_0000),
+        // Two symbols with codes of one bit and of two.
+        ("11 02000000 03 7f 01 21 0000 0000 0000 0000 00 00", "sum of codes", 1536),
+        // A bit that is set where the block has one symbol.
+        ("11 02000000 03 7f 00 01 0100 0100 0000 0000 01 00 00 00", "code", 1),
         ("00 01000000 0000807f", "value that must be finite", 0x7f80_0000),
         ("01 01000000 007c", "value", 0x7c00),
         ("02 01000000 c0ff", "value", 0xffc0),
