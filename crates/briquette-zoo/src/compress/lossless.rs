@@ -41,7 +41,7 @@
 //! Lossless.compress_into(&x, Key::new(0), &mut message);
 //! message.decode_into(&mut decoded)?;
 //! assert!(x.iter().zip(&decoded).all(|(x, c)| x.to_bits() == c.to_bits()));
-//! assert_eq!(message.encoded_len() * 32 / 4096, 26); // bits a value
+//! assert_eq!(8 * message.encoded_len() / 4096, 26); // bits a value
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -210,7 +210,7 @@ impl<R: Reducer> Reducer for Dct<R> {
 #[described(
     name = "dct",
     help = "cosine transform of blocks of values (64) around another reducer, which selects frequencies (gather:topk:32x)",
-    representatives("dct:16,inner=(gather:chunk-topk:8x:16)", "dct:8,inner=(power-sgd:1)"),
+    representatives("dct:16,inner=(gather:topk:8x)", "dct:8,inner=(power-sgd:1)"),
     combinations(
         "reducer=dct:8,inner=(gather:topk:4x) feedback=error:0.75 controller=none bucket_values=32",
         "reducer=dct:16,inner=(gather:qsgd:4:64:l2) feedback=diana controller=none bucket_values=32",
