@@ -24,10 +24,10 @@ mod optimizer;
 pub use crate::settings::{InnerOptimizer, Sends, StrategyTraits};
 pub use optimizer::{optimizer, reads_optimizer};
 
-use super::{CompressorConfig, Config, Exchange, ServerConfig};
+use super::{CompressorConfig, Config, Exchange, ReducerConfig, ServerConfig};
 use crate::Layout;
 use crate::error::{ConfigError, Conflict, world_of};
-use crate::reduce::{dense::Dense, gather::GatherConfig};
+use crate::reduce::{dense::Dense, gather::GatherConfig, ladder::LadderConfig};
 use crate::seam::{Agrees, Plan};
 use crate::wrapper::{adaptive::Probing, error_feedback::ErrorFeedbackConfig, no_feedback::NoFeedback};
 
@@ -156,6 +156,19 @@ pub(super) fn exchange(exchange: &Exchange, world: Option<usize>, layout: Option
 fn controller(exchange: &Exchange) -> Result<(), Conflict> {
     let (controller, reducer) = (&exchange.controller, &exchange.reducer);
     let (left, right) = (format!("controller {controller}"), format!("reducer {reducer}"));
+    // With other ratios than those of its ladder, a lossless exchange would lose bits.
+    let ladder = |reducer: &ReducerConfig| reducer.downcast_ref().is_some_and(LadderConfig::is_lossless);
+    match (controller.get().reducer().is_some_and(|reducer| ladder(&reducer)), ladder(reducer)) {
+        (true, false) => {
+            let instead = "use reducer ladder:rungs=lossless, or leave the reducer out";
+            return Err(Conflict::new(left, right, "it chooses between dense and a lossless ring", instead));
+        }
+        (false, true) => {
+            let why = "the ladder has a lossless ring alone, and it does not choose that";
+            return Err(Conflict::new(left, right, why, "use controller auto:rungs=lossless"));
+        }
+        _ => {}
+    }
     if controller.is_none() {
         return match exchange.probing == Probing::default() {
             true => Ok(()),

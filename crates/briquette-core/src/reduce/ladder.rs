@@ -226,6 +226,11 @@ pub struct LadderConfig {
 }
 
 impl LadderConfig {
+    /// Returns whether it has a lossless ring alone.
+    pub(crate) fn is_lossless(&self) -> bool {
+        self.rungs == Rungs::Lossless
+    }
+
     fn sparse(&self) -> GatherConfig {
         GatherConfig { compressor: self.compressor.clone(), per_slot: false }
     }

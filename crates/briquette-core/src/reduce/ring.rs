@@ -27,7 +27,7 @@
 //! | `int8` | blocks of 256 values: `127·s/max|s|` to nearest, or `stochastic`: up or down, unbiased; below 4e-37 to 0 |
 //! | `int4` | groups of 32 values in steps of a seventh of their largest magnitude, which is rounded up to one of 255 shares of that of a block of 256 |
 //!
-//! `lossless` sums in the order of the dense all-reduce, which sums short vectors and chunks alike, and sends values in the code of kind 17 of
+//! `lossless` sums in the order of the dense all-reduce, which is the same for short vectors and chunks, and sends values in the code of kind 17 of
 //! `docs/wire.md`. `sent` is `x`.
 //!
 //! *Random bits.* `key.purpose("ring").rank(rank)` at the value's index. A rank rounds each value once, so it uses each

@@ -31,8 +31,7 @@ fn keeps_residual(exchange: &Exchange) -> bool {
 /// Returns the share of a sent value that leaves the residual.
 fn removed(setup: &Setup<Exchange>, i: usize) -> f32 {
     let slot = setup.layout.slots().iter().find(|slot| slot.range().contains(&i)).expect("slots cover the vector");
-    let dion = setup.config.feedback.downcast_ref().filter(|_| slot.matrix().is_some());
-    dion.map_or(1.0, |dion: &DionConfig| 1.0 - dion.momentum)
+    setup.config.feedback.downcast_ref().map_or(1.0, |dion: &DionConfig| dion.removed(slot))
 }
 
 fn check_conservation(setup: &Setup<Exchange>, rank: usize, run: &[Outcome]) {

@@ -2,9 +2,10 @@
 //!
 //! **Why, and when not.** Muon steps with an orthonormalized momentum. With this feedback around [`PowerSgd`], ranks exchange only `r` columns and `r` rows
 //! of that momentum, and a rank keeps what they do not contain. Use it with Muon *without* a momentum (the trainers' `--optimizer muon` then has
-//! none). Not for gradients that are averaged exactly, and not for an optimizer with its own momentum.
+//! none). Not for gradients that are averaged exactly, and not for an optimizer with its own momentum: name the matrices of Muon in `slots` if another
+//! optimizer steps with the rest.
 //!
-//! **Method.** For each slot that is a matrix, with `C` the reducer:
+//! **Method.** For each slot that is a matrix and matches `slots`, with `C` the reducer:
 //!
 //! | paper | here |
 //! |---|---|
@@ -13,20 +14,20 @@
 //! | `M ← B − (1−μ) P Rᵀ` | the new `residual` |
 //! | the step, `P·(columns of R, each of length 1)ᵀ` | the optimizer's orthonormalization of the average |
 //!
-//! Vectors are sent with error feedback, without a momentum.
+//! The other slots are sent with error feedback, without a momentum.
 //!
 //! | setting | equivalent to |
 //! |---|---|
 //! | `momentum` 0 | feedback `error` |
-//! | an exact reducer | SGD's momentum on every matrix: `m ← μm + g` |
+//! | an exact reducer | SGD's momentum on these matrices: `m ← μm + g` |
 //!
 //! **On the wire.** The messages of the reducer: with [`PowerSgd`], all-reduces of `r·(n+m)` values of an `n × m` matrix.
 //!
-//! **Properties.** Conserves: `input + residual_before = (1−μ)·sent + residual_after` on matrices, with a factor of 1 on vectors.
+//! **Properties.** Conserves: `input + residual_before = (1−μ)·sent + residual_after` on these matrices, with a factor of 1 elsewhere.
 //!
 //! **State.** The residual, Dion's momentum buffer `M`: one vector per rank.
 //!
-//! **Knobs.** `momentum` μ in [0, 1), default 0.95.
+//! **Knobs.** `momentum` μ in [0, 1), default 0.95; `slots`, a pattern of paths, default `*`.
 //!
 //! **Deviations.** Paper: columns of `R` are scaled to length 1, which depends on the basis of `P`. Here: the optimizer orthonormalizes the whole average. Burn's Muon
 //! does so by five Newton–Schulz iterations, which leave singular values between about 0.7 and 1.2 and the others at 0, and scales by the size of the matrix. The residual of
@@ -42,7 +43,7 @@
 //! use briquette_core::reduce::{AgreedStep, Reducer, Round, dense::Dense};
 //! use briquette_zoo::wrapper::dion::{Dion, DionConfig};
 //! let mut comm = Local::world(1).remove(0);
-//! let mut reducer = Dion::new(Dense, DionConfig { momentum: 0.5 })?;
+//! let mut reducer = Dion::new(Dense, DionConfig { momentum: 0.5, ..Default::default() })?;
 //! let layout = Layout::new([("matrix", vec![2, 2])]);
 //! let mut averages = vec![];
 //! for input in [4.0, 4.0, -8.0] {
@@ -58,33 +59,47 @@
 use std::ops::Range;
 
 use super::clear_absent;
-use briquette_core::config::{Described, Exchange, FeedbackRequirement, FeedbackSettings, combine::InnerOptimizer};
+use briquette_core::config::{
+    Described, Exchange, FeedbackRequirement, FeedbackSettings, SlotPattern, combine::InnerOptimizer,
+};
 use briquette_core::error::{ConfigError, ReduceError};
 use briquette_core::layout::absent;
 use briquette_core::reduce::{Exchanged, Reducer, Round};
 use briquette_core::report::Report;
 use briquette_core::state::Staged;
 use briquette_core::wrapper::check_finite;
-use briquette_core::{Layout, Session, stateful};
+use briquette_core::{Layout, Session, Slot, stateful};
 
 /// Settings of [`Dion`].
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize, Described)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, Described)]
 #[serde(deny_unknown_fields, default)]
 #[described(
     name = "dion",
-    help = "a momentum (0.95) on each rank keeps what was not sent; for power-sgd and Muon without a momentum"
+    help = "a momentum (0.95) on each rank keeps what was not sent; for power-sgd and Muon without a momentum",
+    representatives("dion", "dion:0.75,slots=*weight")
 )]
 pub struct DionConfig {
     /// The share of what was sent that stays in the residual, in [0, 1).
     #[setting(default = 0.95, range = "[0, 1)", syntax = "MOMENTUM")]
     pub momentum: f32,
+    /// Matrices with a momentum, by their path.
+    #[setting(default = "*", syntax = "PATTERN")]
+    pub slots: SlotPattern,
+}
+
+impl DionConfig {
+    /// Returns the share of a slot's sent values that leaves the residual.
+    pub fn removed(&self, slot: &Slot) -> f32 {
+        let has_momentum = slot.matrix().is_some() && self.slots.matches(slot.path());
+        if has_momentum { 1.0 - self.momentum } else { 1.0 }
+    }
 }
 
 /// Keeps what was not sent, and a share of what was; see the [module](self).
 #[derive(Debug)]
 pub struct Dion<R> {
     inner: R,
-    momentum: f32,
+    settings: DionConfig,
     /// During an exchange, the next value is the fed vector.
     residual: Staged<Vec<f32>>,
     sent: Vec<f32>,
@@ -97,7 +112,7 @@ impl<R: Reducer> Dion<R> {
     /// [`ConfigError`] if `momentum` is outside [0, 1).
     pub fn new(inner: R, settings: DionConfig) -> Result<Self, ConfigError> {
         settings.check()?;
-        Ok(Dion { inner, momentum: settings.momentum, residual: Staged::default(), sent: Vec::new() })
+        Ok(Dion { inner, settings, residual: Staged::default(), sent: Vec::new() })
     }
 }
 
@@ -121,7 +136,7 @@ impl<R: Reducer> Reducer for Dion<R> {
         let part = Round { key, slots, agreed_step, input: next, average, sent: Some(&mut self.sent) };
         let exchanged = self.inner.reduce(part, comm)?;
         for slot in slots {
-            let removed = if slot.matrix().is_some() { 1.0 - self.momentum } else { 1.0 };
+            let removed = self.settings.removed(slot);
             let values = next[slot.range()].iter_mut().zip(&self.sent[slot.range()]);
             values.for_each(|(next, sent)| *next -= removed * sent);
         }
@@ -146,7 +161,7 @@ impl<R: Reducer> Reducer for Dion<R> {
 
 impl FeedbackSettings for DionConfig {
     fn wrap(&self, inner: Box<dyn Reducer>, _: &Exchange, _: &Layout) -> Result<Box<dyn Reducer>, ConfigError> {
-        Ok(Box::new(Dion::new(inner, *self)?))
+        Ok(Box::new(Dion::new(inner, self.clone())?))
     }
 
     fn requirement(&self) -> FeedbackRequirement {
@@ -185,7 +200,7 @@ mod tests {
     #[allow(clippy::type_complexity)]
     fn run<R: Reducer>(steps: u64, momentum: f32, inner: impl Fn() -> R + Sync) -> Vec<(Vec<[Vec<f32>; 2]>, Vec<f32>)> {
         let ranks = Local::run(WORLD, |mut comm| {
-            let mut reducer = Dion::new(inner(), DionConfig { momentum }).unwrap();
+            let mut reducer = Dion::new(inner(), DionConfig { momentum, ..DionConfig::default() }).unwrap();
             let (layout, rank) = (layout(), comm.rank());
             let exchanges = (0..steps).map(|step| {
                 let (mut average, mut sent) = (vec![9.0; 27], vec![9.0; 27]);
@@ -242,8 +257,16 @@ mod tests {
     #[test]
     fn a_momentum_of_one_is_refused() {
         for momentum in [1.0, -0.1, f32::NAN] {
-            let error = Dion::new(Dense, DionConfig { momentum }).unwrap_err().to_string();
+            let error = Dion::new(Dense, DionConfig { momentum, ..DionConfig::default() }).unwrap_err().to_string();
             assert!(error.contains("momentum of dion must be in [0, 1)"), "{error}");
         }
+    }
+
+    #[test]
+    fn matrices_that_the_pattern_does_not_name_have_no_momentum() {
+        let settings = DionConfig { momentum: 0.75, slots: "lstm.*".parse().unwrap() };
+        let layout = Layout::new([("lstm.w", vec![2, 2]), ("lstm.b", vec![2]), ("embedding.w", vec![2, 2])]);
+        let removed: Vec<f32> = layout.slots().iter().map(|slot| settings.removed(slot)).collect();
+        assert_eq!(removed, [0.25, 1.0, 1.0]);
     }
 }

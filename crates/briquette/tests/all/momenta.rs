@@ -9,11 +9,11 @@ use crate::strategies::{run, strategy};
 
 /// If momenta are reset, a period of one step is plain SGD.
 #[test]
-fn momenta_begin_anew_at_the_end_of_a_period() {
+fn momenta_are_reset_at_the_end_of_a_period() {
     briquette::zoo::install();
-    let anew = run("slowmo:period=1,beta=0", sgd_with_momentum, 2, 5);
+    let reset = run("slowmo:period=1,beta=0", sgd_with_momentum, 2, 5);
     let plain = run("slowmo:period=1,beta=0", sgd, 2, 5);
-    assert!(distance(&anew[0], &plain[0]) < 1e-6);
+    assert!(distance(&reset[0], &plain[0]) < 1e-6);
     let kept = run("slowmo:period=1,beta=0,reset=false", sgd_with_momentum, 2, 5);
     assert!(distance(&kept[0], &plain[0]) > 1e-4);
 }
@@ -105,6 +105,6 @@ fn momenta_averaged_at_every_step_are_those_of_averaged_gradients() {
     let averaged = run("local-sgd:1,momenta=average", sgd_with_momentum, 3, 6);
     let minibatch = run("every-step", sgd_with_momentum, 3, 6);
     assert!(distance(&averaged[0], &minibatch[0]) < 1e-6);
-    let anew = run("local-sgd:1,momenta=reset", sgd_with_momentum, 3, 6);
-    assert!(distance(&anew[0], &minibatch[0]) > 1e-4);
+    let reset = run("local-sgd:1,momenta=reset", sgd_with_momentum, 3, 6);
+    assert!(distance(&reset[0], &minibatch[0]) > 1e-4);
 }

@@ -138,3 +138,23 @@ fn strategies_that_exchange_differences_refuse_feedback_in_units_of_a_rate() {
         }
     }
 }
+
+/// With ratios of another ladder, a run that may lose no bit would send bf16 sums or the largest values.
+#[test]
+fn lossless_ratios_belong_to_a_lossless_ladder() {
+    let build = |text: &str| text.parse::<Config>().and_then(|config| config.build(&Layout::flat(10), 4).map(drop));
+    for text in
+        ["reducer=ladder:rungs=lossless controller=auto:rungs=lossless", "reducer=ladder controller=auto:rungs=int4"]
+    {
+        build(text).unwrap();
+    }
+    for (text, instead) in [
+        ("reducer=ladder controller=auto:rungs=lossless", "use reducer ladder:rungs=lossless"),
+        ("reducer=gather:topk:20x controller=cost-aware:rungs=lossless", "use reducer ladder:rungs=lossless"),
+        ("reducer=ladder:rungs=lossless controller=auto", "use controller auto:rungs=lossless"),
+        ("reducer=ladder:rungs=lossless", "use controller auto:rungs=lossless"),
+    ] {
+        let error = build(text).unwrap_err().to_string();
+        assert!(error.contains(instead), "{text}: {error}");
+    }
+}
