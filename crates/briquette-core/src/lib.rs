@@ -1,8 +1,8 @@
 //! Gradient compression, reducers, controllers and synchronization strategies for data-parallel training.
 //!
 //! Every rank has a gradient, and all ranks need the mean. This crate averages flat `f32` vectors over the ranks: every
-//! rank obtains the same result. It sends fewer bytes than the vectors have, and keeps the part that was not sent (the
-//! *residual*) for the next step. It depends on no framework, no sockets, no clock and no globals. The `briquette`
+//! rank obtains the same result. It sends fewer bytes than the vectors contain, and keeps the part that was not sent (the
+//! *residual*) for the next step. It depends on no framework, no sockets and no clock. The `briquette`
 //! crate integrates it with Burn.
 //!
 //! ```text
@@ -51,7 +51,8 @@
 //! 8. The reported traffic equals the transport's count.
 //! 9. Equal observations lead to equal decisions.
 //! 10. A non-finite value is rejected on every rank.
-//! 11. A lost rank leaves the survivors with one of two histories, in which all or only they take the step; residuals keep their weight.
+//! 11. After the loss of a rank, the survivors have one of two histories: either all ranks took the step, or only the survivors did. Residuals
+//!     keep their weight.
 //!
 //! # A complete exchange
 //!

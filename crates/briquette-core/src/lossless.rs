@@ -1,8 +1,8 @@
-//! Lossless code of `f32` values: Huffman codes of the exponents, all other bits as they are. `docs/wire.md`, kind 17, is its specification.
+//! Lossless code of `f32` values: Huffman codes of the exponents, with all other bits unchanged. `docs/wire.md`, kind 17, is its specification.
 //!
-//! Values are coded in blocks of [`BLOCK`], each with its own table. The exponents of a block are coded in four bit streams, which the decoder reads
-//! in turns: the look-ups of one stream do not wait for those of another. If the low 16 bits of all values of a block are zero (bfloat16), they are
-//! omitted. Zeros of a block with many of them take the bits of their symbol only.
+//! Values are coded in blocks of [`BLOCK`] values, each with its own code table. The exponents of a block are coded in four bit streams, which the
+//! decoder reads in turns: the look-ups of one stream do not wait for those of another. If the low 16 bits of all values of a block are zero (bfloat16),
+//! they are omitted. In a block with many zeros, a zero takes only the bits of its symbol.
 
 use multiversion::multiversion;
 

@@ -10,8 +10,8 @@
 //! end_step
 //! ```
 //!
-//! *Weigh* scales a gradient by its rank's share of the samples; a parameter exchange without a gradient exchange has the
-//! [factor](Context::weight) in its context. *Hold* discards the state that the strategy has staged for slots (parameter
+//! *Weigh* scales a gradient by its rank's share of the samples. If a step exchanges parameters and no gradient, the context has the
+//! [factor](Context::weight) instead. *Hold* discards the state that the strategy has staged for slots (parameter
 //! tensors) for which no rank has a gradient at this step. A parameter exchange uses the header of the step's gradient exchange, and has its
 //! own only if there was none.
 //!
@@ -19,7 +19,8 @@
 //!
 //! A gradient exchange that runs [during the backward pass](LentStrategy::exchange) has a second header at its end, before the commit.
 //!
-//! After an error, the strategy has discarded its staged state, unless a vote has failed: then the state stays staged until [`Driver::resolve`]. Parameters are unchanged; a gradient may already be multiplied by its weight.
+//! After an error, the strategy has discarded its staged state. After a failed vote, however, the state stays staged until
+//! [`Driver::resolve`]. Parameters are unchanged; a gradient may already be multiplied by its weight.
 //! If only some ranks detect the error, the driver aborts the session, so that no rank blocks.
 //!
 //! ```

@@ -39,8 +39,8 @@
 //! - [`ServerTraining`]: asynchronous training; rank 0 is the server and the other ranks are workers.
 //! - [`Compressed`]: compression with error feedback in a single process, to measure its effect on accuracy.
 //! - [`Checkpoint`], [`WorldChange`], [`SaveReport`]: saving (also [in the
-//!   background](DistributedOptimizer::with_background_saving)) and resuming: bit-identical with as many ranks, under `auto` only on a deterministic
-//!   clock.
+//!   background](DistributedOptimizer::with_background_saving)) and resuming. A resumed run is bit-identical if it has the same number of ranks;
+//!   with `auto`, only on a deterministic clock.
 //! - [`Backend`]: the backend and device of a model, chosen by name at run time; ranks of one world [may use different
 //!   backends](Synchronizer::with_rebroadcast).
 //! - [`strategy`]: user-defined algorithms.
@@ -49,8 +49,9 @@
 //!   controller.
 //! - `ShardedDataLoaderBuilder` (feature `data`): a data loader for one rank's share of the data.
 //! - [`prelude`]: the imports of most programs.
-//! - [`run`]: starts ranks; [`run_elastic`]: ranks of an elastic world, which continues when one is lost; [`Run`]: with timeouts and ports. To start them yourself, use [`Local`](briquette_core::comm::Local) for threads or `tcp` (feature
-//!   `tcp`) for processes. Add a [`WallClock`] if seconds are needed, because core reads no clock.
+//! - [`run`]: starts ranks; [`run_elastic`]: starts the ranks of an elastic world, which continues when a rank is lost; [`Run`]: the same with
+//!   timeouts and ports. To start ranks yourself, use [`Local`](briquette_core::comm::Local) for threads or `tcp` (feature
+//!   `tcp`) for processes. Add a [`WallClock`] if seconds are needed, because `briquette_core` reads no clock.
 //!
 //! # Choosing a configuration
 //!
@@ -61,8 +62,8 @@
 //! | SGD with momentum and a slow network | [`DistributedConfig::top_k_momentum`], the inner optimizer without momentum, [`with_local_weight_decay`](DistributedOptimizer::with_local_weight_decay) |
 //! | Adam, or any other optimizer, and a slow network | [`DistributedConfig::top_k_q8`]: top-k with error feedback |
 //! | top-k at an unknown compression ratio | the controller `gravac` of `zoo`, [`record_loss`](DistributedOptimizer::record_loss) |
-//! | many ranks | `power-sgd` or `shared-random-k`: the bytes per rank do not grow with the world |
-//! | a very slow network | `DistributedConfig::local_sgd` averages parameters every `H` steps, `diloco` takes an outer step every 100; call [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
+//! | many ranks | `power-sgd` or `shared-random-k`: the bytes per rank do not grow with the number of ranks |
+//! | a very slow network | `DistributedConfig::local_sgd` averages parameters every `H` steps, `diloco` takes an outer step every 100 (fewer in short runs); call [`average_parameters`](DistributedOptimizer::average_parameters) before evaluating |
 //! | uneven batches | [`record_samples`](DistributedOptimizer::record_samples) on every rank, 0 on a rank whose data has ended |
 //! | ranks of different speed | [`ServerTraining`]: a server and workers that do not wait for each other |
 //! | Burn's `SupervisedTraining` | `DataParallel` |
@@ -80,7 +81,7 @@
 //! | `train` | `DataParallel` for Burn's `SupervisedTraining`; includes `data` |
 //! | `overlap-backward` | exchanges during the backward pass; without it they start after the pass, with a warning |
 //! | `rayon` | `Pool`, and the setting `threads` |
-//! | `zoo` | `zoo`: further algorithms of the literature; texts may name them after `zoo::install()` |
+//! | `zoo` | `zoo`: further algorithms from the literature; configuration texts can name them after `zoo::install()` |
 //! | `metrics` | `StepReport::record_metrics`, for the `metrics` facade |
 //! | `wgpu`, `vulkan`, `metal`, `cuda`, `tch`, `ndarray` | other backends; `fusion` and `autotune` for GPUs |
 //! | `testing` | the laws as functions, for tests of your own algorithms |

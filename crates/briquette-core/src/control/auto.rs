@@ -2,25 +2,27 @@
 //!
 //! **Why.** The best ratio depends on the link, the machine, the model and the phase of training. This controller needs no setting,
 //! and [`Config::auto`](crate::config::Config::auto) uses it. **Why not.** It spends steps (at most five at the start) on timing
-//! other ratios. If ratio and network are known and do not change, a constant [`Schedule`](crate::control::schedule::Schedule)
-//! saves them.
+//! other ratios. If the network and its best ratio are known and do not change, a constant
+//! [`Schedule`](crate::control::schedule::Schedule) avoids these steps.
 //!
 //! **Method.** Three nested controllers:
 //!
 //! 1. [`CostAware`] chooses the lowest ratio whose predicted step time is within 3 % of the fastest.
 //! 2. [`LossGuard`] limits this ratio for a while when the loss falls behind its trend.
-//! 3. [`DelayLimit`](crate::control::delay_limit::DelayLimit) also limits it: to 10x at first. The limit is raised while the staleness of the residual
-//!    stays low, and lowered, also below 10x, when the staleness is too high.
+//! 3. [`DelayLimit`](crate::control::delay_limit::DelayLimit) also limits it, at first to 10x. It raises the limit while the staleness of the
+//!    residual stays low, and lowers it, even below 10x, when the staleness is too high.
 //!
-//! The limit on the staleness depends on the feedback. It applies to the *effective delay*: the norm of the residual divided by that of a step's gradient, in steps. Under [error
-//! feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
+//! The limit on the staleness depends on the feedback. It applies to the *effective delay*: the norm of the residual divided by the norm of a
+//! step's gradient, in steps. Under [error feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12
+//! cost 0.4 points of accuracy, and 0.36 cost 1.1.
 //! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10
 //! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one
 //! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
 //! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; `rungs`, of which `int4` adds a ring in 4 bits and `lossless` has a lossless ring alone; a `budget` of bytes and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend
-//! on measured times, so a run can be replayed only with a clock that replays them.
+//! **Knobs.** `max`, the highest ratio; `rungs`, where `int4` adds a 4-bit ring and `lossless` leaves only a lossless ring; a `budget` of bytes
+//! and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run
+//! can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.
 //!

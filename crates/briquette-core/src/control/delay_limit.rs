@@ -1,10 +1,10 @@
 //! Delay limit: raises the compression ratio while the effective delay of the residual stays within a limit.
 //!
-//! **Why.** If a residual is kept, the gain does not measure the accuracy that compression costs, because all of a gradient arrives, only
-//! later. The *effective delay* `‖residual‖ / ‖gradient‖` ([`ResidualEnergy::delay`](crate::report::ResidualEnergy::delay)) measures this staleness in
+//! **Why.** If a residual is kept, the gain does not measure the accuracy that compression costs, because all of a gradient arrives in the
+//! end. The *effective delay* `‖residual‖ / ‖gradient‖` ([`ResidualEnergy::delay`](crate::report::ResidualEnergy::delay)) measures this staleness in
 //! steps. Measured in the first third of a run, it ranks settings by their loss of accuracy (`docs/evidence/signals.md`). **Why not.** Without
-//! a residual there is no delay, and the ratio stays at its start. The controller does not observe times: as the limit of
-//! [`CostAware`](crate::control::cost_aware::CostAware) it excludes the ratios that lose accuracy.
+//! a residual there is no delay, and the ratio stays at its start. The controller does not observe times. As the limit of
+//! [`CostAware`](crate::control::cost_aware::CostAware), it only excludes the ratios that lose accuracy.
 //!
 //! **Method.** During the first `window` steps at a ratio, the residual grows to its steady size. The median delay of the next
 //! `window` steps is the measurement. The delay is assumed to be proportional to the ratio. The rungs are 1x, 2x, 4x, 10x, 20x, 50x,
@@ -14,9 +14,9 @@
 //!   high may be tried again after 80 steps. This number doubles with each failure.
 //! - If the expected delay of the next higher ratio is within `most`, this ratio is next.
 //!
-//! If an outer controller sends another ratio than this one decided ([`Controller::overruled`]), the step counts for the ratio that was
-//! sent. A higher one becomes the limit if its delay is within `most`, and is otherwise no failure of the limit. Up to five such steps in a
-//! row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends them to time a rung.
+//! If an outer controller chooses another ratio than this controller decided ([`Controller::overruled`]), the step counts for the ratio that was
+//! sent. A higher ratio becomes the limit if its delay is within `most`; otherwise it does not count as a failure of the limit. Up to five such
+//! steps in a row do not count for any ratio, because [`CostAware`](crate::control::cost_aware::CostAware) sends them to time a rung.
 //!
 //! **Knobs.** [`DelayLimitConfig`]. **Invalid measurements.** A step without a delay (nothing entered the residual, or sums are not finite) is not
 //! counted.

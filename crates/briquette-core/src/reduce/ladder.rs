@@ -1,10 +1,12 @@
-//! Ladder: a reducer with all rungs between dense and very sparse, for a controller to choose from.
+//! Ladder: a reducer whose encoding (*rung*) follows the compression ratio that a controller sets, from nearly dense to very sparse.
 //!
-//! **Why.** On fast networks ratios below about `W` are best. At such ratios, gathered sparse messages are no smaller than dense ones; a ring
-//! of 16- or 8-bit values is. With this reducer a controller sets a ratio, and nothing else. **Why not.** Without a controller only one of the rungs is used: choose that one directly.
+//! **Why.** On fast networks, low ratios are best. Below about half the number of ranks `W`, gathered sparse messages take more bytes than the
+//! dense ring, but the messages of a ring of 16- or 8-bit values are. With this reducer, a controller sets only a ratio. **Why not.** Without a
+//! controller, only one of the rungs is used: choose that one directly.
 //!
 //! **Method.** With [`Rungs::Usual`], a ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by
-//! [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Rungs::Int4`] adds a ring of int4 sums below 9x, and [`Rungs::Lossless`] has a lossless ring alone. [`Adaptive`](crate::wrapper::adaptive::Adaptive) sends 1x by its own dense ring.
+//! [`Gather`](crate::reduce::gather::Gather) with the compressor. [`Rungs::Int4`] adds a ring of int4 sums below 9x, and [`Rungs::Lossless`] has
+//! only a lossless ring. At 1x, [`Adaptive`](crate::wrapper::adaptive::Adaptive) uses its own dense ring instead.
 //! All rungs share one residual, so the rung may change at any step.
 //!
 //! | ratio | sent | bytes into each of `W` ranks, `d` values |
@@ -18,8 +20,8 @@
 //!
 //! **State.** The compressor's. A ring keeps its contribution, one vector, if a wrapper subtracts it from a residual.
 //!
-//! **Probing.** The gain of a ring is assumed to be 1: its error is less than 2⁻¹³ of the energy in 16 and 8 bits. In 4 bits it was about 2⁻⁵·⁵ of a
-//! gradient's (`benches/results/hadamard.csv`).
+//! **Probing.** The gain of a ring (the share of the energy that is sent) is assumed to be 1. With 16 and 8 bits, the error is less than 2⁻¹³ of the
+//! energy. With 4 bits, it was about 2⁻⁵·⁵ of the energy of a gradient (`benches/results/hadamard.csv`).
 //!
 //! **Knobs.** `compressor`; `rungs`: `usual` (default), `int4` or `lossless`.
 //!

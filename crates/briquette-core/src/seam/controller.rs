@@ -132,8 +132,8 @@ pub trait Controller: Stateful + Send {
         false
     }
 
-    /// Receives `ratios`, which an outer controller sends instead of this controller's last decision. An outer controller
-    /// never raises a ratio.
+    /// Receives `ratios`, which an outer controller sends instead of this controller's last decision. The outer controller
+    /// may lower a ratio to limit it, or raise it because its own costs or its budget require that.
     fn overruled(&mut self, _ratios: Ratios<'_>) {}
 
     /// Describes the current state, for people. The text is computed on request, and no decision depends on it. Returns `None` if the

@@ -1,4 +1,4 @@
-//! Reducer: turns the vectors of the ranks into an agreed average.
+//! Reducer: computes the average of the ranks' vectors.
 
 use super::{Arriving, Knob, SentInput};
 use std::ops::Range;

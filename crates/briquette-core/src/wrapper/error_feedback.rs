@@ -20,23 +20,23 @@
 //! same, bit for bit if `γ` is a power of two. At a step with `γ = 0` nothing would be applied, so the residual is unchanged and excluded
 //! from the exchange.
 //!
-//! With a decay `β` below 1, the residual decays: a value that has waited for `n` exchanges counts `βⁿ` times. Stale progress of long local periods
-//! then does not reverse later progress.
+//! With a decay `β` below 1, the residual decays: a value that has waited for `n` exchanges is weighted by `βⁿ`. Stale progress of long local
+//! periods then does not reverse later progress.
 //!
-//! **Properties.** Outside, conserves: `input + β·residual_before = sent + residual_after`, bit for bit if the sent values are the vector's
-//! own (top-k with f32 values). With a dense exchange the residual is exactly 0.
+//! **Properties.** Outside the learning rate, conserves: `input + β·residual_before = sent + residual_after`, bit for bit if the sent
+//! values are the vector's own (top-k with f32 values). With a dense exchange the residual is exactly 0.
 //!
 //! A slot for which no rank has a gradient is [held](crate::seam::Reducer::hold): its residual stays bit-identical.
 //!
-//! **Knobs.** `decay` β in (0, 1], default 1. Outside only.
+//! **Knobs.** `decay` β in (0, 1], default 1. The setting `error` keeps the residual outside the learning rate.
 //!
-//! **State.** The residual: one vector per rank. During an exchange, the fed vector, and `sent` if the inner reducer cannot subtract its
-//! messages from the fed vector.
+//! **State.** The residual: one vector per rank. During an exchange, also the vector `p`, and `sent` if the inner reducer cannot subtract its
+//! messages from `p`.
 //!
 //! **Deviations.** The learning rate is outside the residual unless requested, as in GraVAC. If parameter groups have different rates, the
 //! inside form uses the base rate. The identity `Σ γΔ + e = Σ γg` holds for plain SGD only. An inner momentum continues to multiply `e/γ`
 //! by later rates, which has a large effect after a very small rate (a restart). Adam's step is not a multiple of the gradient at all. A
-//! controller inside may [discard the residual](crate::seam::Controller::discards_residual); at that step nothing is conserved.
+//! controller inside the wrapper may [discard the residual](crate::seam::Controller::discards_residual); at that step nothing is conserved.
 //!
 //! **Reference.** S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, *Error Feedback Fixes SignSGD and other Gradient
 //! Compression Schemes*, ICML 2019 (arXiv 1901.09847), algorithm 2. A. Sarfi et al., *Communication Efficient LLM Pre-training with SparseLoCo*, 2025

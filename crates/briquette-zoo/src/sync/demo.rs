@@ -1,12 +1,13 @@
-//! DeMo: the largest frequencies of a momentum that each rank keeps for itself, and steps by the sign of their average.
+//! DeMo: steps by the sign of the average over ranks of the largest frequency components of each rank's momentum.
 //!
-//! **Why, and when not.** Each rank has a momentum of its own and sends its largest components at every step; the others stay and add up. There is
-//! no further optimizer state. With the defaults a message is 27 times smaller than the gradient, with `bits=2` about 120 times. Every value whose
-//! block has a coefficient moves by the learning rate at every step, so the rate must be searched, and must fall to reach a small loss. Where
-//! neighboring values are independent, the transform gains no energy (see [`dct`](crate::reduce::dct)): compare with `block=0`, where only the
-//! selected values move. For fewer messages than one at each step, take `sparse-loco`.
+//! **Why, and when not.** Each rank has its own momentum and sends the largest components of it at every step. The other components stay in the
+//! momentum and accumulate. There is no further optimizer state. With the defaults a message is 27 times smaller than the gradient, with
+//! `bits=2` about 120 times. Every value whose block has a coefficient moves by the learning rate at every step, so the rate must be tuned, and must
+//! decay to reach a small loss. Where neighboring values are independent, the transform gains no energy (see
+//! [`dct`](crate::reduce::dct)): compare with `block=0`, where only the selected values move. For fewer messages than one at each step, take `sparse-loco`.
 //!
-//! **Method.** With `D` the DCT of blocks, and `C` the largest coefficients of each block, every rank, then all:
+//! **Method.** With `D` the DCT of blocks, and `C` the largest coefficients of each block, each rank computes the first line, then
+//! all ranks together the second:
 //!
 //! ```text
 //! δᵢ ← β·δᵢ + gᵢ        qᵢ = C(D·δᵢ)        δᵢ ← δᵢ − Dᵀ·qᵢ
@@ -28,17 +29,17 @@
 //!
 //! **On the wire.** At every step, to each other rank, a message of about `d/c · (log₂ c + 1.4 + v)` bits, where `v` is `bits`, or 32 if that is absent.
 //!
-//! **Properties.** Replicas are equal. A value whose average is exactly 0 does not move: one of a block without a coefficient.
+//! **Properties.** Replicas are equal. A value whose average is exactly 0 does not move, such as a value of a block without a coefficient.
 //!
 //! **State.** Each rank's δ, the residual of the error feedback.
 //!
 //! **Knobs.** `ratio` `c` at least 1, default 32; `block` 0 (no transform, chunks of 4096) or 2 to 256 and at least `c`, default 64; `decay` β in
-//! (0, 1], default 0.999; `bits` of a coefficient, 1 to 4, default 32-bit floats. The learning rate of plain SGD is γ: try a hundredth of that for
-//! averages.
+//! (0, 1], default 0.999; `bits` of a coefficient, 1 to 4, default 32-bit floats. The learning rate of the optimizer, plain SGD, is γ:
+//! try a hundredth of the rate for averaged gradients.
 //!
 //! **Deviations.** Blocks are consecutive values instead of tiles. Coefficients are selected from chunks of the vector that ignore slots: after a
-//! slot whose length is no multiple of `block`, a chunk has coefficients of two blocks. The momentum holds gradients, the paper's holds gradients
-//! times their learning rate; both give the same steps while the rate is constant. Weight decay is the optimizer's.
+//! slot whose length is no multiple of `block`, a chunk has coefficients of two blocks. Here the momentum holds gradients; in the paper, it holds
+//! gradients times their learning rate. Both give the same steps while the rate is constant. The optimizer applies weight decay.
 //!
 //! **Reference.** B. Peng, J. Quesnelle, D. P. Kingma, *DeMo: Decoupled Momentum Optimization*, 2024 (arXiv 2411.19870), algorithm 1.
 //!

@@ -1,9 +1,9 @@
-//! Dion's momentum: error feedback on a momentum of each rank, for low-rank messages and an optimizer that orthonormalizes.
+//! Dion's momentum: error feedback on each rank's own momentum, for low-rank messages and an optimizer that orthonormalizes.
 //!
 //! **Why, and when not.** Muon steps with an orthonormalized momentum. With this feedback around [`PowerSgd`], ranks exchange only `r` columns and `r` rows
 //! of that momentum, and a rank keeps what they do not contain. Use it with Muon *without* a momentum (the trainers' `--optimizer muon` then has
-//! none). Not for gradients that are averaged exactly, and not for an optimizer with its own momentum: name the matrices of Muon in `slots` if another
-//! optimizer steps with the rest.
+//! none). Do not use it for gradients that are averaged exactly, or with an optimizer that has its own momentum. If another optimizer steps with some of
+//! the matrices, name those of Muon in `slots`.
 //!
 //! **Method.** For each slot that is a matrix and matches `slots`, with `C` the reducer:
 //!
@@ -23,15 +23,15 @@
 //!
 //! **On the wire.** The messages of the reducer: with [`PowerSgd`], all-reduces of `r·(n+m)` values of an `n × m` matrix.
 //!
-//! **Properties.** Conserves: `input + residual_before = (1−μ)·sent + residual_after` on these matrices, with a factor of 1 elsewhere.
+//! **Properties.** Conserves: `input + residual_before = (1−μ)·sent + residual_after` on these matrices, and with `sent` instead of `(1−μ)·sent` elsewhere.
 //!
 //! **State.** The residual, Dion's momentum buffer `M`: one vector per rank.
 //!
 //! **Knobs.** `momentum` μ in [0, 1), default 0.95; `slots`, a pattern of paths, default `*`.
 //!
 //! **Deviations.** Paper: columns of `R` are scaled to length 1, which depends on the basis of `P`. Here: the optimizer orthonormalizes the whole average. Burn's Muon
-//! does so by five Newton–Schulz iterations, which leave singular values between about 0.7 and 1.2 and the others at 0, and scales by the size of the matrix. The residual of
-//! a rank subtracts this rank's own projection, as [`PowerSgd`] reports it; the mean over ranks is the same.
+//! does so by five Newton–Schulz iterations, which bring the nonzero singular values to between about 0.7 and 1.2, and scales by the size of the matrix. A
+//! rank subtracts its own projection from its residual, as [`PowerSgd`] reports it; the mean over ranks is the same.
 //!
 //! **Reference.** K. Ahn, B. Xu, N. Abreu, J. Langford, *Dion: Distributed Orthonormalized Updates*, 2025 (arXiv 2504.05295), algorithm 1.
 //!
