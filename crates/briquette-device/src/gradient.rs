@@ -137,8 +137,15 @@ impl DeviceVector for Gradient {
         Ok(())
     }
 
-    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
-        self.queue_energies(&self.values, slots).read(&self.run).map_err(self.failed("summing a gradient"))
+    fn energies(&mut self, range: Range<usize>, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+        let part = self.run.part(&self.values, range);
+        self.queue_energies(&part, slots).read(&self.run).map_err(self.failed("summing a gradient"))
+    }
+
+    fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
+        let Some(encoding) = compressor.encoding().filter(|_| compressor.selects()) else { return Ok(None) };
+        let part = self.run.part(&self.values, range);
+        self.kept_of(encoding, &part, key).map_err(self.failed("measuring a gain"))
     }
 
     fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {

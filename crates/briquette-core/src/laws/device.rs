@@ -115,10 +115,22 @@ impl DeviceVector for HostDevice {
         Ok(())
     }
 
-    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+    fn energies(&mut self, range: Range<usize>, slots: &[Slot]) -> OnDevice<Vec<f64>> {
         self.run("energies")?;
         self.bus().down += 8 * slots.len();
-        Ok(slots.iter().map(|slot| norm2(&self.values[slot.range()])).collect())
+        let values = &self.values[range];
+        Ok(slots.iter().map(|slot| norm2(&values[slot.range()])).collect())
+    }
+
+    fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
+        self.run("kept_energy")?;
+        if self.kernels == Kernels::None {
+            return Ok(None);
+        }
+        let mut message = Message::default();
+        compressor.compress_into(&self.values[range.clone()], key, &mut message);
+        self.bus().down += message.encoded_len();
+        Ok(message.sparse_indices().is_some().then(|| message.kept_energy(&self.values[range])))
     }
 
     fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {

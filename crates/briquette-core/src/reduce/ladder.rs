@@ -47,7 +47,8 @@ use crate::error::{ConfigError, ReduceError};
 use crate::math::{SentStatistics, keep_unsent, norm2};
 use crate::report::Report;
 use crate::seam::{
-    Arriving, CompleteVector, Energies, ErrorBound, Exchanged, Knob, Probe, Ratios, Reducer, Round, SentInput,
+    Arriving, CompleteVector, DevicePart, Energies, ErrorBound, Exchanged, Knob, OnDevice, Probe, Ratios, Reducer,
+    Round, SentInput,
 };
 use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::{CompressionRatio, Layout, Session, stateful};
@@ -104,6 +105,11 @@ impl<R: Reducer> Ladder<R> {
     pub fn new(sparse: R, rungs: Rungs) -> Self {
         let rings = rungs.rings().iter().map(|(_, wire)| Ring::new(*wire)).collect();
         Ladder { rungs, rings, sparse, ring: None, sent: Vec::new() }
+    }
+
+    /// Returns the number of probed ratios that rings send.
+    fn in_rings(&self, ratios: &[CompressionRatio]) -> usize {
+        ratios.iter().take_while(|ratio| self.ring(**ratio).is_some()).count()
     }
 
     /// Returns the ring for a ratio.
@@ -192,21 +198,42 @@ impl<R: Reducer> Knob for Ladder<R> {
     }
 
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        let in_rings = probe.ratios.iter().take_while(|ratio| self.ring(**ratio).is_some()).count();
-        out.clear(probe.ratios.len());
-        let (mut sparse, ratios) = (Energies::new(), &probe.ratios[in_rings..]);
+        let (in_rings, mut sparse) = (self.in_rings(probe.ratios), Energies::new());
+        let ratios = &probe.ratios[in_rings..];
         sparse.clear(ratios.len());
         match self.sparse.knob().filter(|_| !ratios.is_empty()) {
             Some(knob) => knob.probe(&Probe { ratios, ..*probe }, &mut sparse),
             None => sparse.push(norm2(probe.input)),
         }
-        for row in 0..sparse.rows() {
-            out.push(sparse.norm2(row));
-            let place = out.rows() - 1;
-            let kept = out.kept_mut(place);
-            kept[..in_rings].fill(sparse.norm2(row));
-            kept[in_rings..].copy_from_slice(sparse.kept(row));
+        with_rings(in_rings, &sparse, probe.ratios.len(), out);
+    }
+
+    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let (in_rings, mut sparse) = (self.in_rings(probe.ratios), Energies::new());
+        let ratios = &probe.ratios[in_rings..];
+        sparse.clear(ratios.len());
+        match self.sparse.knob().filter(|_| !ratios.is_empty()) {
+            Some(knob) => {
+                if !knob.probe_on_device(&Probe { ratios, ..*probe }, device, &mut sparse)? {
+                    return Ok(false);
+                }
+            }
+            None => sparse.push(device.norm2()?),
         }
+        with_rings(in_rings, &sparse, probe.ratios.len(), out);
+        Ok(true)
+    }
+}
+
+/// Writes the energies of all ratios: those of rings, which keep everything, before those of the messages in `sparse`.
+fn with_rings(in_rings: usize, sparse: &Energies, ratios: usize, out: &mut Energies) {
+    out.clear(ratios);
+    for row in 0..sparse.rows() {
+        out.push(sparse.norm2(row));
+        let place = out.rows() - 1;
+        let kept = out.kept_mut(place);
+        kept[..in_rings].fill(sparse.norm2(row));
+        kept[in_rings..].copy_from_slice(sparse.kept(row));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Knob of a reducer: the compression ratio that a [controller](crate::seam::Controller) sets, for the whole vector or per slot. A knob
 //! can also measure the energy (squared norm) that other ratios would keep.
 
+use super::{DevicePart, OnDevice};
 use crate::{CompressionRatio, Key, Slot};
 
 /// Nominal compression ratios of one exchange.
@@ -29,7 +30,7 @@ impl Ratios<'_> {
 /// Input of a probe: a vector and the ratios to try on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
-    /// This rank's vector.
+    /// This rank's vector; empty if it is on a device.
     pub input: &'a [f32],
     /// The tensors inside `input`.
     pub slots: &'a [Slot],
@@ -147,4 +148,14 @@ pub trait Knob {
     /// Writes the energy of a vector and the energy that each ratio would keep. Each ratio's message is derived from the previous
     /// ratio's message if the compressor can do so ([`refine_into`](crate::seam::Compressor::refine_into)).
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies);
+
+    /// As [`probe`](Knob::probe), for a vector on a device: writes the same numbers, and returns true. No message is cached. Returns false if they
+    /// must be measured on the host, as the default does.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::error::DeviceError) if the device fails.
+    fn probe_on_device(&mut self, probe: &Probe<'_>, device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let _ = (probe, device, out);
+        Ok(false)
+    }
 }

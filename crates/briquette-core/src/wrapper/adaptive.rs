@@ -41,7 +41,7 @@ use crate::seam::{
 };
 pub use crate::settings::Probing;
 use crate::state::{State, Stateful};
-use crate::{CompressionRatio, Session, Slot};
+use crate::{CompressionRatio, Session};
 
 /// Quantities that a controller requested, for comparison.
 #[derive(Debug, Default, PartialEq)]
@@ -145,20 +145,17 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         self.own.clear();
         if asked.numbers(round.slots.len()) > 0 {
-            // A gain is measured by compressing, on the host.
-            match values.device().filter(|device| device.is_whole() && needs.gains.is_empty()) {
-                Some(device) => {
-                    let own = measure_on_device(needs, round.slots, device);
-                    self.own = own.map_err(|source| ReduceError::Device { rank, source })?;
-                }
-                None => self.measure_whole(round, values.wait(0..round.average.len(), comm), rank),
+            let on_device = values.device().filter(DevicePart::is_whole);
+            let is_measured = on_device.map_or(Ok(false), |device| self.measure_on_device(round, device, rank));
+            if !is_measured.map_err(|source| ReduceError::Device { rank, source })? {
+                self.measure_on_host(round, values.wait(0..round.average.len(), comm), rank);
             }
         }
         self.asked = Some(asked);
         Ok(())
     }
 
-    fn measure_whole(&mut self, round: &Round<'_>, input: &[f32], rank: usize) {
+    fn measure_on_host(&mut self, round: &Round<'_>, input: &[f32], rank: usize) {
         let (needs, energies) = (self.controller.needs(), &mut self.energies);
         let Round { slots, key, .. } = round;
         energies.clear(needs.gains.len());
@@ -173,6 +170,29 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         self.own.clone_from(energies.numbers());
         self.own.extend(needs.moments.then(|| total(input)));
+    }
+
+    /// As [`measure_on_host`](Self::measure_on_host), for a vector on a device. Returns false if gains must be measured on the host.
+    fn measure_on_device(&mut self, round: &Round<'_>, mut device: DevicePart<'_>, rank: usize) -> OnDevice<bool> {
+        let (needs, energies) = (self.controller.needs(), &mut self.energies);
+        let Round { slots, key, .. } = round;
+        energies.clear(needs.gains.len());
+        match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
+            Some(knob) => {
+                let (ratios, per_slot) = (needs.gains, needs.slots);
+                let probe = Probe { input: &[], slots, key: *key, rank, ratios, per_slot };
+                if !knob.probe_on_device(&probe, device.reborrow(), energies)? {
+                    return Ok(false);
+                }
+            }
+            None if needs.slots => device.energies(slots)?.into_iter().for_each(|energy| energies.push(energy)),
+            None => energies.push(device.norm2()?),
+        }
+        self.own.clone_from(energies.numbers());
+        if needs.moments {
+            self.own.push(device.total()?);
+        }
+        Ok(true)
     }
 
     /// Agrees on the controller's inputs: writes `energies` and `whole`, and returns the moments.
@@ -254,15 +274,6 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         Ok(Exchanged { traffic: comm.traffic() - before, ..exchanged })
     }
-}
-
-/// Measures norms and moments of a vector on its device, as [`Adaptive::measure_whole`] does on the host.
-fn measure_on_device(needs: Needs<'_>, slots: &[Slot], mut device: DevicePart<'_>) -> OnDevice<Vec<f64>> {
-    let mut own = if needs.slots { device.energies(slots)? } else { vec![device.norm2()?] };
-    if needs.moments {
-        own.push(device.total()?);
-    }
-    Ok(own)
 }
 
 /// By hand, because a controller is not staged: `discard` restores the state from before the step.

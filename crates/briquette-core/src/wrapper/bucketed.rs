@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::error::ReduceError;
 use crate::report::{Measured, Report};
 use crate::seam::{
-    Arriving, DevicePart, Energies, Exchanged, Knob, Probe, Ratios, Reducer, Round, Selections, SentInput,
+    Arriving, DevicePart, Energies, Exchanged, Knob, OnDevice, Probe, Ratios, Reducer, Round, Selections, SentInput,
 };
 use crate::trace::phase;
 use crate::{CompressionRatio, Layout, Session, Slot, Traffic, layout, stateful};
@@ -244,6 +244,20 @@ impl<R: Reducer> Knob for Bucketed<R> {
             reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
             out.append(&self.scratch, probe.per_slot);
         }
+    }
+
+    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        out.clear(probe.ratios.len());
+        for Bucket { index, range, slots, reducer, .. } in &mut self.buckets {
+            let part = Probe { slots, key: probe.key.bucket(*index), ..*probe };
+            let values = device.reborrow().part(range.clone());
+            let Some(knob) = reducer.knob() else { return Ok(false) };
+            if !knob.probe_on_device(&part, values, &mut self.scratch)? {
+                return Ok(false);
+            }
+            out.append(&self.scratch, probe.per_slot);
+        }
+        Ok(true)
     }
 }
 

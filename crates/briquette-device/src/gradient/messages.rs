@@ -1,7 +1,7 @@
 //! Messages of a gradient: the encoder of each encoding, and statistics of a sparse message.
 
 use briquette_core::compress::{Encoding, random_k::RandomK, top_k::TopK};
-use briquette_core::{CompressionRatio, Key, Message, Slot};
+use briquette_core::{CompressionRatio, Key, Layout, Message, Slot};
 
 use super::Gradient;
 use crate::Encoded;
@@ -58,6 +58,16 @@ impl Gradient {
             }
             _ => encoded.read(&self.run, out),
         }
+    }
+
+    /// Returns the energy that a sparse message keeps, or `None` if there is no such message.
+    pub(super) fn kept_of(&self, encoding: Encoding, x: &Vector, key: Key) -> Result<Option<f64>, DeviceError> {
+        let Some(encoded) = self.queue(encoding, x, key)? else { return Ok(None) };
+        let mut message = Message::default();
+        self.read(encoding, encoded, key, &mut message)?;
+        let Some(indices) = message.sparse_indices() else { return Ok(None) };
+        let whole = Layout::flat(x.len());
+        Ok(self.sparse_statistics(x, &message, indices, whole.slots())?.first().map(|(energy, _)| *energy))
     }
 
     /// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does.

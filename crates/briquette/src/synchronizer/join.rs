@@ -198,10 +198,18 @@ impl Synchronizer {
         inventory: &Inventory,
         strategy: &mut dyn SyncStrategy,
     ) -> Result<M, Error> {
+        // Members that hand their state over keep their values, and their strategy's state.
+        let keeps = self.hands_over() && !self.is_new_member();
+        if keeps && self.rank() > 0 {
+            return Ok(module);
+        }
         for part in [Part::Trainable, Part::Frozen, Part::Buffers] {
             let mut values = Vec::new();
             flat::read_values(&module, part, &mut values)?;
             self.broadcast(&mut values)?;
+            if keeps {
+                continue;
+            }
             if part == Part::Trainable {
                 strategy.begin(&values);
             }

@@ -2,7 +2,7 @@
 
 use super::{Gather, Grain, Place};
 use crate::math::norm2;
-use crate::seam::{Aggregator, Compressor, Energies, Knob, Probe, Ratios};
+use crate::seam::{Aggregator, Compressor, DevicePart, Encoding, Energies, Knob, OnDevice, Probe, Ratios};
 use crate::{CompressionRatio, Key, Message};
 
 /// Messages made while probing, kept for the next exchange.
@@ -105,5 +105,33 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
         self.staged.ratios.clear();
         self.staged.ratios.extend_from_slice(ratios);
         tune(&mut self.compressor, Some(sent));
+    }
+
+    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let Probe { slots, ratios, .. } = *probe;
+        // Random coordinates are refined to others of the same distribution on the host.
+        if !self.compressor.selects() || matches!(self.compressor.encoding(), None | Some(Encoding::RandomK { .. })) {
+            return Ok(false);
+        }
+        let (sent, len) = (self.compressor.nominal(), device.len());
+        let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
+        out.clear(ratios.len());
+        match probe.per_slot {
+            false => out.push(device.norm2()?),
+            true => device.energies(slots)?.into_iter().for_each(|energy| out.push(energy)),
+        }
+        let mut is_measured = true;
+        for (index, &ratio) in ratios.iter().enumerate() {
+            tune(&mut self.compressor, Some(ratio));
+            for part in 0..self.grain.parts(slots) {
+                let mut values = device.reborrow().part(place.range(part, len));
+                match values.kept_energy(&mut self.compressor, place.key.bucket(part))? {
+                    Some(kept) => out.kept_mut(if probe.per_slot { part } else { 0 })[index] += kept,
+                    None => is_measured = false,
+                }
+            }
+        }
+        tune(&mut self.compressor, Some(sent));
+        Ok(is_measured)
     }
 }

@@ -79,15 +79,23 @@ impl DevicePart<'_> {
         self.or_fail(subtracted)
     }
 
-    /// As [`DeviceVector::energies`], for the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::energies`], for this part.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
-        self.input.vector.energies(slots)
+        self.input.vector.energies(self.range.clone(), slots)
     }
 
-    /// Returns `‖vector‖²` of the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::kept_energy`], for this part.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn kept_energy(&mut self, compressor: &mut dyn Compressor, key: Key) -> OnDevice<Option<f64>> {
+        self.input.vector.kept_energy(compressor, self.range.clone(), key)
+    }
+
+    /// Returns `‖x‖²` of this part.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).

@@ -39,11 +39,18 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn scale(&mut self, weight: f32) -> OnDevice<()>;
 
-    /// Returns `‖vector‖²` of each slot.
+    /// Returns `‖x‖²` of each slot of these values; `slots` tile the range.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>>;
+    fn energies(&mut self, range: Range<usize>, slots: &[Slot]) -> OnDevice<Vec<f64>>;
+
+    /// Returns the [energy](Message::kept_energy) of these values that a sparse message of `compressor` keeps. The message is not kept. Returns
+    /// `None` if the device has no kernel for `compressor`, or the message is not sparse.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>>;
 
     /// Adds the residual, if there is one, to the vector, and sets [absent](Slot::is_absent) slots to 0. Returns `‖sum‖²` and `‖vector‖²` of each
     /// slot; a sum with a value that is not finite is not finite.
