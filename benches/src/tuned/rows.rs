@@ -16,8 +16,6 @@ const ADAM: &[f64] = &[0.004];
 const ADAMS: &[f64] = &[0.002, 0.004];
 /// First rates of the search for Adam with local steps.
 const LOCAL_ADAM: &[f64] = &[0.004, 0.008];
-/// First rates of the search for steps by signs on the model that Adam trains.
-const SIGN_SGD: &[f64] = &[0.0005, 0.001];
 /// First rates of the search for Adam with a root of higher order.
 const PADAMS: &[f64] = &[0.1, 0.2];
 
@@ -62,12 +60,6 @@ pub(super) const BILSTM: &[Row] = &[
     row("SparseLoCo, H = 50, 16x", "--strategy sparse-loco:50,ratio=16", LOCAL_ADAM),
     row("SparseLoCo, H = 30, 64x", "--strategy sparse-loco:30", LOCAL_ADAM),
     row("SparseLoCo, H = 50, 64x", "--strategy sparse-loco:50", &[0.032]),
-    row("eager DiLoCo, H = 50", "--strategy eager-diloco:50", LOCAL_ADAM),
-    row("NoLoCo, H = 50", "--strategy no-loco:50", LOCAL_ADAM),
-    row("Local Adam with averages of both moments, H = 50", "--strategy local-sgd:50,momenta=average", ADAM),
-    row("DES-LOC, H = 50", "--strategy des-loc:50", ADAM),
-    row("DeMo, 32x", "--optimizer sgd --momentum 0 --strategy demo", SIGN_SGD),
-    row("DeMo without a transform, 32x", "--optimizer sgd --momentum 0 --strategy demo:block=0", SIGN_SGD),
     row(
         "1-bit Adam, 90 steps of warm-up",
         "--optimizer one-bit-adam --reducer two-way:sign,down=sign --feedback one-bit-adam:90",

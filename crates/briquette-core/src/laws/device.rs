@@ -43,6 +43,8 @@ struct Bus {
     left: Option<usize>,
     /// Set if only one operation fails.
     is_once: bool,
+    /// Called at the start of each operation, with its name.
+    watch: Option<fn(&str)>,
 }
 
 /// Values on this device.
@@ -70,6 +72,11 @@ impl HostDevice {
         (self.bus().left, self.bus().is_once) = (Some(operations), true);
     }
 
+    /// Sets a function that is called at the start of each operation, with its name.
+    pub fn watch(&mut self, watch: fn(&str)) {
+        self.bus().watch = Some(watch);
+    }
+
     /// Returns the bytes from the device to the host.
     pub fn down(&self) -> usize {
         self.bus().down
@@ -91,6 +98,7 @@ impl HostDevice {
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
         let mut bus = self.bus();
+        bus.watch.into_iter().for_each(|watch| watch(operation));
         let fails = bus.left == Some(0);
         bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
         if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }

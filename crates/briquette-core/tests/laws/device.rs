@@ -286,8 +286,18 @@ fn only_messages_cross_the_bus() {
         ("reducer=gather:topk:2x feedback=momentum controller=schedule:1x", Kernels::All, 1.0..1.01, 1.0..1.01),
         ("reducer=gather:qsgd:4 feedback=none controller=adaqs", Kernels::All, 0.06..0.3, 0.06..0.3),
         // Gains of two ratios are measured from messages.
-        ("reducer=gather:topk:100x feedback=error controller=gravac:20x,max=100x,epsilon=0.01", Kernels::All, 0.02..0.2, 0.01..0.1),
-        ("reducer=ladder:topk:100x feedback=error controller=gravac:20x,max=100x,epsilon=0.01", Kernels::All, 0.02..0.2, 0.01..0.1),
+        (
+            "reducer=gather:topk:100x feedback=error controller=gravac:20x,max=100x,epsilon=0.01",
+            Kernels::All,
+            0.02..0.2,
+            0.01..0.1,
+        ),
+        (
+            "reducer=ladder:topk:100x feedback=error controller=gravac:20x,max=100x,epsilon=0.01",
+            Kernels::All,
+            0.02..0.2,
+            0.01..0.1,
+        ),
         // 18 % of the values are in vectors, which PowerSGD sends dense.
         ("reducer=power-sgd:2 feedback=error", Kernels::All, 0.2..0.26, 0.2..0.29),
         ("reducer=power-sgd:2 feedback=none", Kernels::All, 0.2..0.26, 0.2..0.29),
