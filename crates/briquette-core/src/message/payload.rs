@@ -45,6 +45,7 @@ pub(crate) enum Values {
 
 /// Levels of a quantizer, as shares of the bucket's scale. Level 0 is zero, the highest is the scale itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum Grid {
     /// `ℓ/s`.
     Linear {
