@@ -132,7 +132,7 @@ impl DeviceVector for HostDevice {
 
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
         self.run("kept_energy")?;
-        if self.kernels == Kernels::None {
+        if self.kernels == Kernels::None || compressor.encoding().is_none() || !compressor.selects() {
             return Ok(None);
         }
         let mut message = Message::default();

@@ -1,7 +1,7 @@
 //! Ladder: a reducer whose encoding (*rung*) follows the compression ratio that a controller sets, from nearly dense to very sparse.
 //!
 //! **Why.** On fast networks, low ratios are best. Below about half the number of ranks `W`, gathered sparse messages take more bytes than the
-//! dense ring, but the messages of a ring of 16- or 8-bit values are. With this reducer, a controller sets only a ratio. **Why not.** Without a
+//! dense ring, and a ring of 16- or 8-bit values takes fewer. With this reducer, a controller sets only a ratio. **Why not.** Without a
 //! controller, only one of the rungs is used: choose that one directly.
 //!
 //! **Method.** With [`Rungs::Usual`], a ratio below 3x is sent by a [`Ring`] of bf16 sums, one below 6x by a ring of int8 sums, and any other by

@@ -11,7 +11,7 @@
 //! | error feedback | the reducer inside [subtracts its contribution](crate::seam::Reducer::can_subtract_sent), and the residual is outside the learning rate |
 //! | momentum correction, inner momentum | the reducer inside subtracts its contribution |
 //! | norms, sums and energies of slots for a controller | always |
-//! | gains of compression ratios for a controller | the device has a kernel for the sparsifier, which is not random-k |
+//! | gains of compression ratios for a controller | the device has a kernel for the sparsifier (random-k is excluded), and the messages hold at most half of the values |
 //! | PowerSGD | the device has kernels for its products; the host orthonormalizes the factors |
 //! | slots with separate reducers (rules, `dense_below`) | always: each group is packed into a separate device vector, to which this table applies |
 //! | everything else | never: the values are copied |

@@ -149,8 +149,8 @@ pub trait Knob {
     /// ratio's message if the compressor can do so ([`refine_into`](crate::seam::Compressor::refine_into)).
     fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies);
 
-    /// As [`probe`](Knob::probe), for a vector on a device: writes the same numbers, and returns true. No message is cached. Returns false if they
-    /// must be measured on the host, as the default does.
+    /// As [`probe`](Knob::probe), for a vector on a device: writes the same numbers, and returns true. No message is cached. Returns false,
+    /// with anything in `out`, if the host must measure them. The default returns false.
     ///
     /// # Errors
     /// [`DeviceError`](crate::error::DeviceError) if the device fails.

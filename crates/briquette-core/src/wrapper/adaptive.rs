@@ -8,6 +8,7 @@
 //! **Cost.** A *gain*, the share of the vector's energy (squared norm) that a ratio keeps, is measured by compressing. Top-k, threshold top-k,
 //! Redsync and random-k derive each message from the previous one, in a pass over its values, so the vector itself is compressed once. Compressors
 //! without [`refine_into`](crate::seam::Compressor::refine_into) compress it once per probe.
+//! On a device, each ratio is encoded from the vector, and the chosen message is encoded again.
 //! [`SharedRandomK`](crate::reduce::shared_random_k::SharedRandomK) makes no message: its probes sum the values that would be selected. Norms and
 //! moments take one pass over the vector each.
 //!

@@ -270,6 +270,7 @@ mod tests {
     /// A clock that the operations of a device advance: encoding takes two seconds, averaging three, and copying a vector to the host seven.
     struct OfDevice;
 
+    /// Of this clock's only test.
     static NOW: AtomicU64 = AtomicU64::new(0);
 
     impl Clock for OfDevice {
@@ -282,7 +283,7 @@ mod tests {
     fn the_seconds_of_a_device_are_those_of_encoding_and_decoding() {
         let mut comm = Local::builder(1).clock(Arc::new(OfDevice)).build().remove(0);
         let (layout, agreed_step) = (Layout::flat(4), AgreedStep::default());
-        // A device without kernels is asked first, and then copies.
+        // Without kernels, the device declines to encode, and the vector is copied.
         for (kernels, compress, encode) in [(Kernels::All, 5.0, 2.0), (Kernels::None, 12.0, 9.0)] {
             let mut metered = Metered::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)).with_outer_feedback(true);
             let mut vector = HostDevice::new(vec![1.0, 2.0, 3.0, 4.0], kernels);

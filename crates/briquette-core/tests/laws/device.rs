@@ -141,6 +141,7 @@ fn a_lost_device_is_named_and_leaves_no_trace() {
         "reducer=gather:topk:4x feedback=error",
         "reducer=gather:topk:4x feedback=momentum",
         "reducer=gather:topk:4x feedback=inner-momentum",
+        "reducer=gather:topk:4x feedback=error controller=gravac:4x,max=16x",
         "reducer=power-sgd:1 feedback=error",
         "reducer=gather:minmax feedback=none",
         "reducer=dense",

@@ -66,6 +66,13 @@ impl Gradient {
         let mut message = Message::default();
         self.read(encoding, encoded, key, &mut message)?;
         let Some(indices) = message.sparse_indices() else { return Ok(None) };
+        match message.sparse_f32() {
+            // Values as they are in the vector: c·(2x − c) is c².
+            Some((_, kept)) if !matches!(encoding, Encoding::RandomK { .. }) => {
+                return Ok(Some(kept.iter().fold(0.0, |energy, c| energy + f64::from(*c) * f64::from(*c))));
+            }
+            _ => {}
+        }
         let whole = Layout::flat(x.len());
         Ok(self.sparse_statistics(x, &message, indices, whole.slots())?.first().map(|(energy, _)| *energy))
     }

@@ -13,7 +13,7 @@ use briquette_device::{Gradient, Run};
 use super::devices::runs;
 
 /// Exchanges whose messages or factors a device computes.
-const EXCHANGES: [&str; 32] = [
+const EXCHANGES: [&str; 35] = [
     "reducer=gather:topk:8x feedback=error",
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
@@ -40,8 +40,11 @@ const EXCHANGES: [&str; 32] = [
     "reducer=power-sgd:1 feedback=none",
     "reducer=power-sgd:1 feedback=momentum",
     "reducer=gather:qsgd:4:100 feedback=none controller=adaqs",
-    "reducer=gather:topk:8x feedback=error controller=gravac:2x,max=16x",
-    "reducer=gather:topk:8x:q8 feedback=momentum controller=gravac:2x,max=16x",
+    "reducer=gather:topk:8x feedback=error controller=gravac:4x,max=16x",
+    "reducer=gather:topk:8x:q8 feedback=momentum controller=gravac:4x,max=16x",
+    "reducer=gather:topk:8x feedback=error controller=gravac:4x,max=16x bucket_values=32",
+    "reducer=gather:threshold-topk:8x feedback=error controller=gravac:4x,max=16x",
+    "reducer=ladder:topk:8x:f16 feedback=error controller=gravac:4x,max=16x",
     "reducer=gather:topk:8x,per-slot=true feedback=error controller=l-greco:8x dense_below=0",
     // Slots that are sent dense, next to slots with messages.
     "reducer=gather:topk:8x,per-slot=true dense_below=20 feedback=error",
@@ -157,7 +160,7 @@ fn only_messages_cross_the_bus() {
             ("reducer=gather:topk:100x feedback=momentum:0.9,clip=3", 0.05, 0.05),
             ("reducer=gather:topk:100x feedback=inner-momentum", 0.05, 0.05),
             ("reducer=gather:qsgd:4 feedback=none controller=dqsgd:3", 0.2, 0.2),
-            // Two messages more, from which gains are measured.
+            // Two more messages, to measure gains.
             ("reducer=gather:topk:100x feedback=error controller=gravac:20x,max=100x,epsilon=0.01", 0.3, 0.2),
             // 6 % of the values are in slots below 1024 values, which are sent dense.
             ("reducer=gather:topk:100x,per-slot=true feedback=error", 0.12, 0.12),

@@ -86,8 +86,10 @@ fn trains(policy: &ServerConfig, len: usize, updates: u64) {
     for (rank, run) in runs.iter().enumerate() {
         let (counts, x) = run.as_ref().unwrap_or_else(|error| panic!("{policy}, rank {rank}: {error}"));
         assert_eq!(*counts, [updates / 2, updates], "{policy}, rank {rank}");
-        // A policy with outer momentum may overshoot, by how much depends on the order of arrival.
-        assert!(*x == runs[0].as_ref().unwrap().1 && x[0].is_finite() && x[0] != 10.0, "{policy}, rank {rank}: {x:?}");
+        // A policy with outer momentum may overshoot, by an amount that depends on the order of arrival.
+        let is_trained =
+            if policy.name().contains("diloco") { x[0].abs() < 100.0 && x[0] != 10.0 } else { x[0] < 10.0 };
+        assert!(*x == runs[0].as_ref().unwrap().1 && is_trained, "{policy}, rank {rank}: {x:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use briquette_core::{Key, Layout, Message};
 
 use super::asked::asked;
 
-/// Maximum memory that decoding requests, as a multiple of the bytes of the frame: more if it may have a lossless code.
+/// Maximum memory that decoding requests, as a multiple of the bytes of the frame. The limit is higher for kinds that may contain a lossless code.
 fn memory(frame: &[u8]) -> u64 {
     if matches!(frame.get(3), Some(14 | 17)) { 33 } else { 20 }
 }

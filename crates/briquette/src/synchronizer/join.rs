@@ -220,7 +220,7 @@ impl Synchronizer {
             return Ok(module);
         }
         self.with_receivers(|comm| comm.broadcast(0, &mut bytes))?;
-        Ok(flat::discrete::write(module, &bytes))
+        Ok(if keeps { module } else { flat::discrete::write(module, &bytes) })
     }
 
     /// Replaces the values by rank 0's.

@@ -107,31 +107,44 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
         tune(&mut self.compressor, Some(sent));
     }
 
-    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
-        let Probe { slots, ratios, .. } = *probe;
-        // Random coordinates are refined to others of the same distribution on the host.
-        if !self.compressor.selects() || matches!(self.compressor.encoding(), None | Some(Encoding::RandomK { .. })) {
+    fn probe_on_device(&mut self, probe: &Probe<'_>, device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
+        // A kept value is read with its position: above half of all values, a copy of the vector is smaller.
+        let read: f64 = probe.ratios.iter().map(|ratio| 2.0 / ratio.get()).sum();
+        if !self.compressor.selects() || read > 1.0 {
             return Ok(false);
         }
-        let (sent, len) = (self.compressor.nominal(), device.len());
+        let sent = self.compressor.nominal();
+        let is_measured = self.kept_on_device(probe, device, out);
+        tune(&mut self.compressor, Some(sent));
+        is_measured
+    }
+}
+
+impl<C: Compressor, A: Aggregator> Gather<C, A> {
+    /// Writes what each ratio keeps of a vector on a device. Returns false at the first ratio for which the device has no kernel.
+    fn kept_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let Probe { slots, ratios, .. } = *probe;
         let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
+        let len = device.len();
         out.clear(ratios.len());
         match probe.per_slot {
             false => out.push(device.norm2()?),
             true => device.energies(slots)?.into_iter().for_each(|energy| out.push(energy)),
         }
-        let mut is_measured = true;
         for (index, &ratio) in ratios.iter().enumerate() {
             tune(&mut self.compressor, Some(ratio));
+            // On the host, random-k refines a message to other coordinates, so that the numbers would differ.
+            if matches!(self.compressor.encoding(), None | Some(Encoding::RandomK { .. })) {
+                return Ok(false);
+            }
             for part in 0..self.grain.parts(slots) {
                 let mut values = device.reborrow().part(place.range(part, len));
-                match values.kept_energy(&mut self.compressor, place.key.bucket(part))? {
-                    Some(kept) => out.kept_mut(if probe.per_slot { part } else { 0 })[index] += kept,
-                    None => is_measured = false,
-                }
+                let kept = values.kept_energy(&mut self.compressor, place.key.bucket(part))?;
+                let Some(kept) = kept else { return Ok(false) };
+                out.kept_mut(if probe.per_slot { part } else { 0 })[index] += kept;
             }
         }
-        tune(&mut self.compressor, Some(sent));
-        Ok(is_measured)
+        Ok(true)
     }
 }

@@ -39,13 +39,13 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn scale(&mut self, weight: f32) -> OnDevice<()>;
 
-    /// Returns `‖x‖²` of each slot of these values; `slots` tile the range.
+    /// Returns `‖x‖²` of each slot of these values. `slots` are relative to the start of the range, and cover it.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
     fn energies(&mut self, range: Range<usize>, slots: &[Slot]) -> OnDevice<Vec<f64>>;
 
-    /// Returns the [energy](Message::kept_energy) of these values that a sparse message of `compressor` keeps. The message is not kept. Returns
+    /// Returns the [energy](Message::kept_energy) of these values that a sparse message of `compressor` keeps, and discards the message. Returns
     /// `None` if the device has no kernel for `compressor`, or the message is not sparse.
     ///
     /// # Errors

@@ -10,7 +10,6 @@ use burn::module::Module;
 use super::{EXCHANGES, Occasion, STEP, STRATEGY, Synchronizer};
 use crate::checkpoint::state;
 use crate::error::Error;
-use crate::flat::{self, Part};
 
 impl Synchronizer {
     /// Forms the next world with candidates, if ranks have agreed so; returns whether there are new members, to whom the state is then
@@ -23,15 +22,13 @@ impl Synchronizer {
     }
 
     /// Runs `join` in a world with new members, who receive the strategy's replicated state and the step from rank 0. `is_new` is set on
-    /// new members. The others keep their own state, and their buffers.
+    /// new members. The others keep their own state.
     pub(crate) fn hand_over<M: Module>(
         &mut self,
         is_new: bool,
         module: &M,
         join: impl FnOnce(&mut Synchronizer, M) -> Result<M, Error>,
     ) -> Result<M, Error> {
-        // Clones share running statistics, which joining writes.
-        let buffers = if is_new { None } else { Some(flat::read_bytes(module, Part::Buffers)?) };
         let mut own = State::default();
         own.put_part(STRATEGY, self.driver.strategy());
         // New members do not know the step yet.
@@ -45,8 +42,9 @@ impl Synchronizer {
             joined.map_err(|error| if is_new { self.give_up_entering(error) } else { self.without_new(error) });
         self.computing();
         self.last_end = self.comm.now();
-        let Some(buffers) = buffers else { return joined };
-        let _ = flat::write_bytes(module.clone(), Part::Buffers, &buffers);
+        if is_new {
+            return joined;
+        }
         let loaded = self.load_strategy(module, &own).and(self.keep_buffers(module));
         joined.and_then(|module| loaded.map(|()| module))
     }
