@@ -1,6 +1,7 @@
 //! Host twin of a device: vectors in host memory that are used only through the operations of a device.
 
 use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -44,7 +45,16 @@ struct Bus {
     /// Set if only one operation fails.
     is_once: bool,
     /// Called at the start of each operation, with its name.
-    watch: Option<fn(&str)>,
+    watch: Option<Watch>,
+}
+
+/// Function that is called with the name of an operation.
+struct Watch(Box<dyn Fn(&str) + Send>);
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 /// Values on this device.
@@ -73,8 +83,8 @@ impl HostDevice {
     }
 
     /// Sets a function that is called at the start of each operation, with its name.
-    pub fn watch(&mut self, watch: fn(&str)) {
-        self.bus().watch = Some(watch);
+    pub fn watch(&mut self, watch: impl Fn(&str) + Send + 'static) {
+        self.bus().watch = Some(Watch(Box::new(watch)));
     }
 
     /// Returns the bytes from the device to the host.
@@ -98,7 +108,7 @@ impl HostDevice {
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
         let mut bus = self.bus();
-        bus.watch.into_iter().for_each(|watch| watch(operation));
+        bus.watch.iter().for_each(|Watch(watch)| watch(operation));
         let fails = bus.left == Some(0);
         bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
         if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }

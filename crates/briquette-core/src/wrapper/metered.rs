@@ -267,34 +267,25 @@ mod tests {
         assert_eq!(report.seconds, Some(ExchangeSeconds { compress: 5.0, encode: 2.0, ..ExchangeSeconds::default() }));
     }
 
-    /// A clock that the operations of a device advance: encoding takes two seconds, averaging three, and copying a vector to the host seven.
-    struct OfDevice;
-
-    /// Of this clock's only test.
-    static NOW: AtomicU64 = AtomicU64::new(0);
-
-    impl Clock for OfDevice {
-        fn seconds(&self) -> f64 {
-            NOW.load(Ordering::Relaxed) as f64
-        }
-    }
-
+    /// Encoding takes two seconds, averaging three, and copying a vector to the host seven.
     #[test]
     fn the_seconds_of_a_device_are_those_of_encoding_and_decoding() {
-        let mut comm = Local::builder(1).clock(Arc::new(OfDevice)).build().remove(0);
+        let hand = Arc::new(Hand(AtomicU64::new(0)));
+        let mut comm = Local::builder(1).clock(Arc::clone(&hand) as _).build().remove(0);
         let (layout, agreed_step) = (Layout::flat(4), AgreedStep::default());
         // Without kernels, the device declines to encode, and the vector is copied.
         for (kernels, compress, encode) in [(Kernels::All, 5.0, 2.0), (Kernels::None, 12.0, 9.0)] {
             let mut metered = Metered::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)).with_outer_feedback(true);
             let mut vector = HostDevice::new(vec![1.0, 2.0, 3.0, 4.0], kernels);
-            vector.watch(|operation| {
+            let hand = Arc::clone(&hand);
+            vector.watch(move |operation| {
                 let seconds = match operation {
                     "encode" => 2,
                     "average" => 3,
                     "fetch" => 7,
                     _ => 0,
                 };
-                NOW.fetch_add(seconds, Ordering::Relaxed);
+                hand.0.fetch_add(seconds, Ordering::Relaxed);
             });
             let (key, slots, mut average) = (Key::new(0), layout.slots(), [0.0; 4]);
             let round = Round { key, slots, agreed_step: &agreed_step, input: &[], average: &mut average, sent: None };
