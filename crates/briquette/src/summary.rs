@@ -32,11 +32,16 @@ pub struct RunSummary {
     pub bytes_dense: u64,
     /// Seconds of all steps: the slowest rank's compute time, plus this rank's compression and exchange.
     pub seconds: f64,
+    /// The part of these seconds in compression and exchange, without what overlapped with computing.
+    pub overhead_seconds: f64,
     /// Seconds that dense steps would have taken, if known.
     pub seconds_dense: Option<f64>,
     /// The feedback that was chosen for the optimizer, with the reason, if the configuration left it open.
     pub feedback: Option<String>,
 }
+
+/// Name of steps that send nothing.
+const NOTHING: &str = "nothing";
 
 /// Accumulates a [`RunSummary`].
 #[derive(Debug, Default)]
@@ -68,7 +73,7 @@ impl Tally {
             (_, Some(carrier)) => carrier.to_owned(),
             (Some(1.0), None) => "dense".to_owned(),
             (Some(ratio), None) => times(ratio),
-            (None, None) if report.traffic.sent == 0 => "nothing".to_owned(),
+            (None, None) if report.traffic.sent == 0 => NOTHING.to_owned(),
             (None, None) => "uncompressed".to_owned(),
         };
         *self.sent_as.entry(((ratio.unwrap_or(0.0) * 1e3) as u64, name)).or_default() += 1;
@@ -110,6 +115,7 @@ impl Tally {
             bytes_sent: self.bytes_sent,
             bytes_dense: self.bytes_dense,
             seconds,
+            overhead_seconds: self.overhead,
             seconds_dense: dense.map(|dense| self.compute + dense * self.steps as f64),
             feedback,
         }
@@ -122,6 +128,24 @@ fn times(ratio: f64) -> String {
 }
 
 impl RunSummary {
+    /// Returns advice if every step exchanged and exchanges took more than half of the time: to compress, or to exchange after several local steps.
+    /// `None` otherwise, and without a clock.
+    pub fn advice(&self) -> Option<String> {
+        let has_local_steps = self.sent_as.iter().any(|(name, _)| name == NOTHING);
+        let is_slow = 2.0 * self.overhead_seconds > self.seconds;
+        if has_local_steps || !is_slow || self.bytes_dense == 0 {
+            return None;
+        }
+        let instead = match 2 * self.bytes_sent > self.bytes_dense {
+            true => "compress them with auto, the default",
+            false => {
+                "exchange after several local steps: the strategy sparse-loco or diloco, with its own learning rate"
+            }
+        };
+        let share = 100.0 * self.overhead_seconds / self.seconds;
+        Some(format!("exchanges took {share:.0} % of the time; to save more, {instead}"))
+    }
+
     fn shares(&self) -> String {
         let mut counts: Vec<u64> = self.sent_as.iter().map(|(_, count)| *count).collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -265,6 +289,26 @@ mod tests {
         let alone = StepReport { dense_traffic: Traffic::default(), ..step(1.0, 0, 0.0) };
         assert!(line([alone], None).contains("a world of one sends nothing"));
         assert_eq!(line([], None), "auto: no step yet");
+    }
+
+    /// Steps with 100 ms of compute time, and with exchanges of 90 and 300 ms.
+    #[test]
+    fn slow_exchanges_are_advised_on() {
+        let advice = |steps: &[StepReport]| {
+            let mut tally = Tally::default();
+            steps.iter().for_each(|step| tally.add(step));
+            tally.summary("auto".into(), None).advice()
+        };
+        assert_eq!(advice(&[step(10.0, 100, 0.09)]), None);
+        let sparse = advice(&[step(10.0, 100, 0.3)]).unwrap();
+        assert!(sparse.starts_with("exchanges took 75 % of the time") && sparse.contains("sparse-loco"), "{sparse}");
+        assert!(advice(&[step(1.0, 1000, 0.3)]).unwrap().ends_with("compress them with auto, the default"));
+        let mut local = step(1.0, 0, 0.0);
+        local.exchange.ratio = None;
+        assert_eq!(advice(&[step(1.0, 1000, 0.9), local]), None, "one step in two exchanges");
+        let alone = StepReport { dense_traffic: Traffic::default(), ..step(1.0, 0, 0.3) };
+        assert_eq!(advice(&[alone]), None);
+        assert_eq!(advice(&[]), None);
     }
 
     #[test]
