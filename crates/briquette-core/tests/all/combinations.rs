@@ -59,33 +59,50 @@ fn sentences(conflict: &Conflict) -> String {
     format!("{}. {}.", capitalized(&why), capitalized(&conflict.instead))
 }
 
-/// A table with a row for each reducer and a column for each of the other parts, and the reasons of its numbers.
+/// A table with a row for each reducer and a column for each of the other parts, and the reasons of its numbers. Reducers with
+/// equal rows share a row, parts with equal columns a column.
 fn table(title: &str, columns: &[(String, Parts)]) -> String {
-    let (mut reasons, mut page) = (Vec::<String>::new(), format!("\n## {title}\n\n| reducer |"));
-    columns.iter().for_each(|(name, _)| page.push_str(&format!(" {name} |")));
-    page.push_str(&format!("\n|---|{}\n", "---|".repeat(columns.len())));
-    for (name, reducer) in reducer_rows() {
-        write!(page, "| {name} |").expect("a string");
-        for (_, parts) in columns {
-            let (config, _) = parts.clone().with_reducer(reducer.clone()).choose();
-            let cell = match check(&config, &Run::default().with_world(WORLD)) {
-                Ok(()) => "yes".to_owned(),
-                Err(conflict) => {
-                    let reason = sentences(&conflict);
-                    let number = reasons.iter().position(|other| *other == reason).unwrap_or_else(|| {
-                        reasons.push(reason);
-                        reasons.len() - 1
-                    });
-                    (number + 1).to_string()
-                }
-            };
-            write!(page, " {cell} |").expect("a string");
-        }
-        page.push('\n');
+    let (rows, mut reasons) = (reducer_rows(), Vec::<String>::new());
+    let mut cell = |parts: &Parts, reducer: &ReducerConfig| {
+        let (config, _) = parts.clone().with_reducer(reducer.clone()).choose();
+        let Err(conflict) = check(&config, &Run::default().with_world(WORLD)) else { return "yes".to_owned() };
+        let reason = sentences(&conflict);
+        let number = reasons.iter().position(|other| *other == reason).unwrap_or_else(|| {
+            reasons.push(reason);
+            reasons.len() - 1
+        });
+        (number + 1).to_string()
+    };
+    let columns = columns
+        .iter()
+        .map(|(name, parts)| (name.clone(), rows.iter().map(|(_, reducer)| cell(parts, reducer)).collect::<Vec<_>>()));
+    let columns = merged(columns.collect());
+    let rows = rows
+        .into_iter()
+        .enumerate()
+        .map(|(row, (name, _))| (name, columns.iter().map(|(_, cells)| cells[row].clone()).collect::<Vec<_>>()));
+
+    let names = columns.iter().map(|(names, _)| names.clone()).collect::<Vec<_>>();
+    let mut page =
+        format!("\n## {title}\n\n| reducer | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for (names, cells) in merged(rows.collect()) {
+        writeln!(page, "| {names} | {} |", cells.join(" | ")).expect("a string");
     }
     page.push('\n');
     reasons.iter().zip(1..).for_each(|(reason, number)| page.push_str(&format!("{number}. {reason}\n")));
     page
+}
+
+/// Joins the names of equal lines, in the order of their first names.
+fn merged(lines: Vec<(String, Vec<String>)>) -> Vec<(String, Vec<String>)> {
+    let mut merged = Vec::<(String, Vec<String>)>::new();
+    for (name, cells) in lines {
+        match merged.iter_mut().find(|(_, other)| *other == cells) {
+            Some((names, _)) => *names += &format!(", {name}"),
+            None => merged.push((name, cells)),
+        }
+    }
+    merged
 }
 
 fn strategies() -> Vec<(String, Parts)> {

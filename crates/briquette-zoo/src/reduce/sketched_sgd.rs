@@ -5,9 +5,9 @@
 //! second, short all-reduce makes their values exact. Bytes do not grow with the world. The vector needs heavy coordinates; a flat vector
 //! has none to find.
 //!
-//! *When it can pay.* The sketch costs several times `k` values, and every coordinate is hashed `rows` times twice. With the defaults it
-//! sends half of dense's bytes, about 4.3 per value. [`Gather`](briquette_core::reduce::gather::Gather) of the same top-k sends about 0.05 per value for each other
-//! rank, so it sends more only in a world of about 90 ranks or more (about a dozen with `rows=3,width=2,candidates=2`). In memory an
+//! *When it can pay.* The sketch costs several times `k` values, and every coordinate is hashed `rows` times twice. At 100x it
+//! sends half of dense's bytes, about 4.3 per value (at 1000x a tenth of that). [`Gather`](briquette_core::reduce::gather::Gather) of the same top-k sends about 0.05
+//! per value for each other rank, so it sends more only in a world of about 90 ranks or more (about a dozen with `rows=3,width=2,candidates=2`). In memory an
 //! exchange takes tens of times as long as dense, most of it random access to the table. Below that many ranks, or on links of several
 //! Gbit/s, it gains nothing.
 //!
