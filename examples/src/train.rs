@@ -26,7 +26,7 @@ use briquette::optim::{
 };
 use briquette::sim::{Compute, SessionExt, Simulated};
 use briquette::zoo::wrapper::dion::DionConfig;
-use briquette::{Pool, WallClock, WorldChange};
+use briquette::{Pool, RunSummary, WallClock, WorldChange};
 use briquette_cli::memory;
 use briquette_datasets::{Shards, by_label};
 use briquette_tcp::{Elastic, Environment, Members, TcpBuilder};
@@ -99,6 +99,12 @@ impl Control {
         if !self.is_quiet() {
             self.output.out(text);
         }
+    }
+
+    /// Prints the summary of a run, and advice if there is any.
+    fn summarize(&self, summary: &RunSummary) {
+        self.say(summary);
+        summary.advice().into_iter().for_each(|advice| self.say(advice));
     }
 
     /// Checks whether a run may start, or resume, in this directory. Changes nothing.

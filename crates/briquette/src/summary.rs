@@ -128,15 +128,15 @@ fn times(ratio: f64) -> String {
 }
 
 impl RunSummary {
-    /// Returns advice if every step exchanged and exchanges took more than half of the time: to compress, or to exchange after several local steps.
-    /// `None` otherwise, and without a clock.
+    /// Returns advice if every step exchanged and exchanges took more than half of the time: to compress, or, where messages are compressed or `auto`
+    /// has found that this is no faster, to exchange after several local steps. `None` otherwise, and without a clock.
     pub fn advice(&self) -> Option<String> {
         let has_local_steps = self.sent_as.iter().any(|(name, _)| name == NOTHING);
         let is_slow = 2.0 * self.overhead_seconds > self.seconds;
         if has_local_steps || !is_slow || self.bytes_dense == 0 {
             return None;
         }
-        let instead = match 2 * self.bytes_sent > self.bytes_dense {
+        let instead = match 2 * self.bytes_sent > self.bytes_dense && self.label != "auto" {
             true => "compress them with auto, the default",
             false => {
                 "exchange after several local steps: the strategy sparse-loco or diloco, with its own learning rate"
@@ -294,15 +294,18 @@ mod tests {
     /// Steps with 100 ms of compute time, and with exchanges of 90 and 300 ms.
     #[test]
     fn slow_exchanges_are_advised_on() {
-        let advice = |steps: &[StepReport]| {
+        let advice_on = |label: &str, steps: &[StepReport]| {
             let mut tally = Tally::default();
             steps.iter().for_each(|step| tally.add(step));
-            tally.summary("auto".into(), None).advice()
+            tally.summary(label.into(), None).advice()
         };
+        let advice = |steps: &[StepReport]| advice_on("auto", steps);
         assert_eq!(advice(&[step(10.0, 100, 0.09)]), None);
         let sparse = advice(&[step(10.0, 100, 0.3)]).unwrap();
         assert!(sparse.starts_with("exchanges took 75 % of the time") && sparse.contains("sparse-loco"), "{sparse}");
-        assert!(advice(&[step(1.0, 1000, 0.3)]).unwrap().ends_with("compress them with auto, the default"));
+        let dense = [step(1.0, 1000, 0.3)];
+        assert!(advice_on("dense", &dense).unwrap().ends_with("compress them with auto, the default"));
+        assert!(advice(&dense).unwrap().contains("sparse-loco"), "auto is in use");
         let mut local = step(1.0, 0, 0.0);
         local.exchange.ratio = None;
         assert_eq!(advice(&[step(1.0, 1000, 0.9), local]), None, "one step in two exchanges");

@@ -364,9 +364,7 @@ impl<T: Task> Rank<'_, T> {
         self.optim.finish_saving()?;
         self.bar.finish_and_clear();
         if self.rank == 0 && self.run.settings.server.is_none() {
-            let summary = self.optim.summary();
-            self.run.control.say(&summary);
-            summary.advice().into_iter().for_each(|advice| self.run.control.say(advice));
+            self.run.control.summarize(&self.optim.summary());
         }
         if self.run.records_frames() {
             let frames = self.optim.synchronizer_mut().session().take_recording();

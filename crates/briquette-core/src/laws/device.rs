@@ -1,8 +1,8 @@
 //! Host twin of a device: vectors in host memory that are used only through the operations of a device.
 
 use std::any::Any;
-use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::DeviceError;
@@ -44,17 +44,9 @@ struct Bus {
     left: Option<usize>,
     /// Set if only one operation fails.
     is_once: bool,
-    /// Called at the start of each operation, with its name.
-    watch: Option<Watch>,
-}
-
-/// Function that is called with the name of an operation.
-struct Watch(Box<dyn Fn(&str) + Send>);
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
-    }
+    /// A clock, and the seconds by which an operation advances it.
+    clock: Arc<AtomicU64>,
+    seconds: Option<fn(&str) -> u64>,
 }
 
 /// Values on this device.
@@ -82,9 +74,9 @@ impl HostDevice {
         (self.bus().left, self.bus().is_once) = (Some(operations), true);
     }
 
-    /// Sets a function that is called at the start of each operation, with its name.
-    pub fn watch(&mut self, watch: impl Fn(&str) + Send + 'static) {
-        self.bus().watch = Some(Watch(Box::new(watch)));
+    /// Sets a clock that each operation advances by `seconds` of its name.
+    pub fn set_clock(&mut self, clock: Arc<AtomicU64>, seconds: fn(&str) -> u64) {
+        (self.bus().clock, self.bus().seconds) = (clock, Some(seconds));
     }
 
     /// Returns the bytes from the device to the host.
@@ -108,7 +100,7 @@ impl HostDevice {
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
         let mut bus = self.bus();
-        bus.watch.iter().for_each(|Watch(watch)| watch(operation));
+        bus.clock.fetch_add(bus.seconds.map_or(0, |seconds| seconds(operation)), Ordering::Relaxed);
         let fails = bus.left == Some(0);
         bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
         if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }

@@ -44,10 +44,10 @@ use super::{
     ring::{Ring, Wire},
 };
 use crate::error::{ConfigError, ReduceError};
-use crate::math::{SentStatistics, keep_unsent, norm2};
+use crate::math::{SentStatistics, keep_unsent};
 use crate::report::Report;
 use crate::seam::{
-    Arriving, CompleteVector, DevicePart, Energies, ErrorBound, Exchanged, Knob, OnDevice, Probe, Ratios, Reducer,
+    Arriving, CompleteVector, Energies, ErrorBound, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer,
     Round, SentInput,
 };
 use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
@@ -105,11 +105,6 @@ impl<R: Reducer> Ladder<R> {
     pub fn new(sparse: R, rungs: Rungs) -> Self {
         let rings = rungs.rings().iter().map(|(_, wire)| Ring::new(*wire)).collect();
         Ladder { rungs, rings, sparse, ring: None, sent: Vec::new() }
-    }
-
-    /// Returns the number of probed ratios that rings send.
-    fn in_rings(&self, ratios: &[CompressionRatio]) -> usize {
-        ratios.iter().take_while(|ratio| self.ring(**ratio).is_some()).count()
     }
 
     /// Returns the ring for a ratio.
@@ -197,43 +192,27 @@ impl<R: Reducer> Knob for Ladder<R> {
         }
     }
 
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        let (in_rings, mut sparse) = (self.in_rings(probe.ratios), Energies::new());
-        let ratios = &probe.ratios[in_rings..];
-        sparse.clear(ratios.len());
-        match self.sparse.knob().filter(|_| !ratios.is_empty()) {
-            Some(knob) => knob.probe(&Probe { ratios, ..*probe }, &mut sparse),
-            None => sparse.push(norm2(probe.input)),
-        }
-        with_rings(in_rings, &sparse, probe.ratios.len(), out);
-    }
-
-    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
-        let (in_rings, mut sparse) = (self.in_rings(probe.ratios), Energies::new());
-        let ratios = &probe.ratios[in_rings..];
+    fn probe(&mut self, probe: &Probe<'_>, mut input: ProbeInput<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let in_rings = probe.ratios.iter().take_while(|ratio| self.ring(**ratio).is_some()).count();
+        out.clear(probe.ratios.len());
+        let (mut sparse, ratios) = (Energies::new(), &probe.ratios[in_rings..]);
         sparse.clear(ratios.len());
         match self.sparse.knob().filter(|_| !ratios.is_empty()) {
             Some(knob) => {
-                if !knob.probe_on_device(&Probe { ratios, ..*probe }, device, &mut sparse)? {
+                if !knob.probe(&Probe { ratios, ..*probe }, input, &mut sparse)? {
                     return Ok(false);
                 }
             }
-            None => sparse.push(device.norm2()?),
+            None => sparse.push(input.norm2()?),
         }
-        with_rings(in_rings, &sparse, probe.ratios.len(), out);
+        for row in 0..sparse.rows() {
+            out.push(sparse.norm2(row));
+            let place = out.rows() - 1;
+            let kept = out.kept_mut(place);
+            kept[..in_rings].fill(sparse.norm2(row));
+            kept[in_rings..].copy_from_slice(sparse.kept(row));
+        }
         Ok(true)
-    }
-}
-
-/// Writes the energies of all ratios: those of rings, which keep everything, before those of the messages in `sparse`.
-fn with_rings(in_rings: usize, sparse: &Energies, ratios: usize, out: &mut Energies) {
-    out.clear(ratios);
-    for row in 0..sparse.rows() {
-        out.push(sparse.norm2(row));
-        let place = out.rows() - 1;
-        let kept = out.kept_mut(place);
-        kept[..in_rings].fill(sparse.norm2(row));
-        kept[in_rings..].copy_from_slice(sparse.kept(row));
     }
 }
 

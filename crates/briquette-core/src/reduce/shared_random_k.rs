@@ -31,7 +31,10 @@ use crate::compress::random_k;
 use crate::error::{ConfigError, ReduceError};
 use crate::math::norm2;
 use crate::report::Report;
-use crate::seam::{Energies, ErrorBound, Exchanged, Knob, Probe, Ratios, Reducer, Round, Selection, check_average};
+use crate::seam::{
+    Energies, ErrorBound, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selection,
+    check_average,
+};
 use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Stateful;
 use crate::{CompressionRatio, Key, Layout, Session};
@@ -86,8 +89,8 @@ impl Knob for SharedRandomK {
     }
 
     /// Draws the positions that a ratio would select. Nothing is cached for the exchange.
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        let x = probe.input;
+    fn probe(&mut self, probe: &Probe<'_>, input: ProbeInput<'_>, out: &mut Energies) -> OnDevice<bool> {
+        let ProbeInput::Host(x) = input else { return Ok(false) };
         out.clear(probe.ratios.len());
         out.push(norm2(x));
         for (ratio, kept) in probe.ratios.iter().zip(out.kept_mut(0)) {
@@ -97,6 +100,7 @@ impl Knob for SharedRandomK {
             let scale = self.scale(x.len(), self.indices.len());
             *kept = scale * (2.0 - scale) * chosen;
         }
+        Ok(true)
     }
 }
 
@@ -192,8 +196,8 @@ mod tests {
         let (layout, key, ratio) = (Layout::flat(100), Key::new(3), CompressionRatio::new(10.0).unwrap());
         for mut reducer in [SharedRandomK::new(ratio), SharedRandomK::scaled(ratio)] {
             let (mut energies, mut average, mut sent) = (Energies::default(), vec![0.0; 100], vec![0.0; 100]);
-            let probe = Probe { input: &x, slots: layout.slots(), key, rank: 0, ratios: &[ratio], per_slot: false };
-            reducer.probe(&probe, &mut energies);
+            let probe = Probe { slots: layout.slots(), key, rank: 0, ratios: &[ratio], per_slot: false };
+            reducer.probe(&probe, ProbeInput::Host(&x), &mut energies).unwrap();
             let agreed_step = AgreedStep::default();
             let (average, sent) = (&mut average, Some(&mut sent[..]));
             let round = Round { key, slots: layout.slots(), agreed_step: &agreed_step, input: &x, average, sent };

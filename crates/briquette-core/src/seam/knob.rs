@@ -1,7 +1,10 @@
 //! Knob of a reducer: the compression ratio that a [controller](crate::seam::Controller) sets, for the whole vector or per slot. A knob
 //! can also measure the energy (squared norm) that other ratios would keep.
 
+use std::ops::Range;
+
 use super::{DevicePart, OnDevice};
+use crate::math::{norm2, total};
 use crate::{CompressionRatio, Key, Slot};
 
 /// Nominal compression ratios of one exchange.
@@ -27,12 +30,10 @@ impl Ratios<'_> {
     }
 }
 
-/// Input of a probe: a vector and the ratios to try on it.
+/// Ratios to try on a vector.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe<'a> {
-    /// This rank's vector; empty if it is on a device.
-    pub input: &'a [f32],
-    /// The tensors inside `input`.
+    /// The tensors inside the vector.
     pub slots: &'a [Slot],
     /// The key of the exchange that follows.
     pub key: Key,
@@ -42,6 +43,55 @@ pub struct Probe<'a> {
     pub ratios: &'a [CompressionRatio],
     /// Set if the energies of each slot are needed. Only for a knob that [compresses per slot](Knob::per_slot).
     pub per_slot: bool,
+}
+
+/// Vector of a probe.
+#[derive(Debug)]
+pub enum ProbeInput<'a> {
+    /// In host memory.
+    Host(&'a [f32]),
+    /// On a device.
+    Device(DevicePart<'a>),
+}
+
+impl ProbeInput<'_> {
+    /// Borrows a part of the vector.
+    pub fn part(&mut self, range: Range<usize>) -> ProbeInput<'_> {
+        match self {
+            ProbeInput::Host(input) => ProbeInput::Host(&input[range]),
+            ProbeInput::Device(device) => ProbeInput::Device(device.reborrow().part(range)),
+        }
+    }
+
+    /// Returns `‖x‖²`.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::error::DeviceError) if the device fails.
+    pub fn norm2(&mut self) -> OnDevice<f64> {
+        match self {
+            ProbeInput::Host(input) => Ok(norm2(input)),
+            ProbeInput::Device(device) => device.norm2(),
+        }
+    }
+
+    /// Returns `‖x‖²` of each slot. The slots cover the vector.
+    ///
+    /// # Errors
+    /// As [`norm2`](Self::norm2).
+    pub fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
+        match self {
+            ProbeInput::Host(input) => Ok(slots.iter().map(|slot| norm2(&input[slot.range()])).collect()),
+            ProbeInput::Device(device) => device.energies(slots),
+        }
+    }
+
+    /// Returns the sum of all values of a whole vector.
+    pub(crate) fn total(&mut self) -> OnDevice<f64> {
+        match self {
+            ProbeInput::Host(input) => Ok(total(input)),
+            ProbeInput::Device(device) => device.total(),
+        }
+    }
 }
 
 /// Energies of a vector and of its compressed forms: one row for the whole vector, or one row per slot. They can be summed over ranks and
@@ -145,17 +195,11 @@ pub trait Knob {
     /// May panic on [`Ratios::PerSlot`] if [`per_slot`](Knob::per_slot) does not hold or the number of slots differs.
     fn set(&mut self, ratios: Ratios<'_>);
 
-    /// Writes the energy of a vector and the energy that each ratio would keep. Each ratio's message is derived from the previous
-    /// ratio's message if the compressor can do so ([`refine_into`](crate::seam::Compressor::refine_into)).
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies);
-
-    /// As [`probe`](Knob::probe), for a vector on a device: writes the same numbers, and returns true. No message is cached. Returns false,
-    /// with anything in `out`, if the host must measure them. The default returns false.
+    /// Writes the energy of a vector and the energy that each ratio would keep, and returns true. Each ratio's message may be derived from the
+    /// previous one ([`refine_into`](crate::seam::Compressor::refine_into)). The numbers of a vector on a device are those on the host, but no message
+    /// is cached. Returns false, with anything in `out`, if a vector on a device must be copied to the host first.
     ///
     /// # Errors
     /// [`DeviceError`](crate::error::DeviceError) if the device fails.
-    fn probe_on_device(&mut self, probe: &Probe<'_>, device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
-        let _ = (probe, device, out);
-        Ok(false)
-    }
+    fn probe(&mut self, probe: &Probe<'_>, input: ProbeInput<'_>, out: &mut Energies) -> OnDevice<bool>;
 }

@@ -33,12 +33,11 @@ use std::ops::Range;
 use super::bucketed::Bucketed;
 use super::feed::Delivery;
 use crate::error::{ConfigError, ReduceError, StateError};
-use crate::math::{norm2, total};
 use crate::reduce::dense::Dense;
 use crate::report::{Measured, Report};
 use crate::seam::{
     Agreed, Arriving, CompleteVector, Controller, DevicePart, Energies, Exchanged, Moments, Needs, OnDevice, Probe,
-    Ratios, Reducer, Round, SentInput, gain,
+    ProbeInput, Ratios, Reducer, Round, SentInput, gain,
 };
 pub use crate::settings::Probing;
 use crate::state::{State, Stateful};
@@ -146,52 +145,36 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         }
         self.own.clear();
         if asked.numbers(round.slots.len()) > 0 {
-            let on_device = values.device().filter(DevicePart::is_whole);
-            let is_measured = on_device.map_or(Ok(false), |device| self.measure_on_device(round, device, rank));
-            if !is_measured.map_err(|source| ReduceError::Device { rank, source })? {
-                self.measure_on_host(round, values.wait(0..round.average.len(), comm), rank);
+            let failed = |source| ReduceError::Device { rank, source };
+            let on_device = values.device().filter(DevicePart::is_whole).map(ProbeInput::Device);
+            let is_measured = on_device.map_or(Ok(false), |input| self.measure_input(round, input, rank));
+            if !is_measured.map_err(failed)? {
+                let input = ProbeInput::Host(values.wait(0..round.average.len(), comm));
+                self.measure_input(round, input, rank).map_err(failed)?;
             }
         }
         self.asked = Some(asked);
         Ok(())
     }
 
-    fn measure_on_host(&mut self, round: &Round<'_>, input: &[f32], rank: usize) {
+    /// Writes the quantities to `own`, and returns true. Returns false if gains of a vector on a device must be measured on the host.
+    fn measure_input(&mut self, round: &Round<'_>, mut input: ProbeInput<'_>, rank: usize) -> OnDevice<bool> {
         let (needs, energies) = (self.controller.needs(), &mut self.energies);
         let Round { slots, key, .. } = round;
         energies.clear(needs.gains.len());
         match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
             Some(knob) => {
-                let (ratios, per_slot) = (needs.gains, needs.slots);
-                knob.probe(&Probe { input, slots, key: *key, rank, ratios, per_slot }, energies);
-            }
-            None if needs.slots => slots.iter().for_each(|slot| energies.push(norm2(&input[slot.range()]))),
-            None if needs.norm || needs.moments => energies.push(norm2(input)),
-            None => {}
-        }
-        self.own.clone_from(energies.numbers());
-        self.own.extend(needs.moments.then(|| total(input)));
-    }
-
-    /// As [`measure_on_host`](Self::measure_on_host), for a vector on a device. Returns false if gains must be measured on the host.
-    fn measure_on_device(&mut self, round: &Round<'_>, mut device: DevicePart<'_>, rank: usize) -> OnDevice<bool> {
-        let (needs, energies) = (self.controller.needs(), &mut self.energies);
-        let Round { slots, key, .. } = round;
-        energies.clear(needs.gains.len());
-        match self.inner.knob().filter(|_| !needs.gains.is_empty()) {
-            Some(knob) => {
-                let (ratios, per_slot) = (needs.gains, needs.slots);
-                let probe = Probe { input: &[], slots, key: *key, rank, ratios, per_slot };
-                if !knob.probe_on_device(&probe, device.reborrow(), energies)? {
+                let probe = Probe { slots, key: *key, rank, ratios: needs.gains, per_slot: needs.slots };
+                if !knob.probe(&probe, input.part(0..round.average.len()), energies)? {
                     return Ok(false);
                 }
             }
-            None if needs.slots => device.energies(slots)?.into_iter().for_each(|energy| energies.push(energy)),
-            None => energies.push(device.norm2()?),
+            None if needs.slots => input.energies(slots)?.into_iter().for_each(|energy| energies.push(energy)),
+            None => energies.push(input.norm2()?),
         }
         self.own.clone_from(energies.numbers());
         if needs.moments {
-            self.own.push(device.total()?);
+            self.own.push(input.total()?);
         }
         Ok(true)
     }

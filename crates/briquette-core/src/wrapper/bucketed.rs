@@ -14,7 +14,8 @@ use std::ops::Range;
 use crate::error::ReduceError;
 use crate::report::{Measured, Report};
 use crate::seam::{
-    Arriving, DevicePart, Energies, Exchanged, Knob, OnDevice, Probe, Ratios, Reducer, Round, Selections, SentInput,
+    Arriving, DevicePart, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selections,
+    SentInput,
 };
 use crate::trace::phase;
 use crate::{CompressionRatio, Layout, Session, Slot, Traffic, layout, stateful};
@@ -237,22 +238,12 @@ impl<R: Reducer> Knob for Bucketed<R> {
         }
     }
 
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
-        out.clear(probe.ratios.len());
-        for Bucket { index, range, slots, reducer, .. } in &mut self.buckets {
-            let part = Probe { input: &probe.input[range.clone()], slots, key: probe.key.bucket(*index), ..*probe };
-            reducer.knob().into_iter().for_each(|knob| knob.probe(&part, &mut self.scratch));
-            out.append(&self.scratch, probe.per_slot);
-        }
-    }
-
-    fn probe_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
+    fn probe(&mut self, probe: &Probe<'_>, mut input: ProbeInput<'_>, out: &mut Energies) -> OnDevice<bool> {
         out.clear(probe.ratios.len());
         for Bucket { index, range, slots, reducer, .. } in &mut self.buckets {
             let part = Probe { slots, key: probe.key.bucket(*index), ..*probe };
-            let values = device.reborrow().part(range.clone());
             let Some(knob) = reducer.knob() else { return Ok(false) };
-            if !knob.probe_on_device(&part, values, &mut self.scratch)? {
+            if !knob.probe(&part, input.part(range.clone()), &mut self.scratch)? {
                 return Ok(false);
             }
             out.append(&self.scratch, probe.per_slot);

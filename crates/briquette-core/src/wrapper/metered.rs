@@ -219,7 +219,7 @@ mod tests {
     use crate::{Key, Layout};
 
     /// A clock that a test advances.
-    struct Hand(AtomicU64);
+    struct Hand(Arc<AtomicU64>);
 
     impl Clock for Hand {
         fn seconds(&self) -> f64 {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_first_call_is_encoding() {
-        let hand = Arc::new(Hand(AtomicU64::new(10)));
+        let hand = Arc::new(Hand(Arc::new(AtomicU64::new(10))));
         let mut comm = Local::builder(1).clock(Arc::clone(&hand) as _).build().remove(0);
         let mut metered = Metered::seconds_only(Slow(hand));
         let (layout, mut average, agreed_step) = (Layout::flat(1), [0.0], AgreedStep::default());
@@ -270,23 +270,20 @@ mod tests {
     /// Encoding takes two seconds, averaging three, and copying a vector to the host seven.
     #[test]
     fn the_seconds_of_a_device_are_those_of_encoding_and_decoding() {
-        let hand = Arc::new(Hand(AtomicU64::new(0)));
-        let mut comm = Local::builder(1).clock(Arc::clone(&hand) as _).build().remove(0);
+        let seconds = |operation: &str| match operation {
+            "encode" => 2,
+            "average" => 3,
+            "fetch" => 7,
+            _ => 0,
+        };
+        let clock = Arc::new(AtomicU64::new(0));
+        let mut comm = Local::builder(1).clock(Arc::new(Hand(Arc::clone(&clock)))).build().remove(0);
         let (layout, agreed_step) = (Layout::flat(4), AgreedStep::default());
         // Without kernels, the device declines to encode, and the vector is copied.
         for (kernels, compress, encode) in [(Kernels::All, 5.0, 2.0), (Kernels::None, 12.0, 9.0)] {
             let mut metered = Metered::new(Gather::new(TopK::fraction(0.5).unwrap(), Mean)).with_outer_feedback(true);
             let mut vector = HostDevice::new(vec![1.0, 2.0, 3.0, 4.0], kernels);
-            let hand = Arc::clone(&hand);
-            vector.watch(move |operation| {
-                let seconds = match operation {
-                    "encode" => 2,
-                    "average" => 3,
-                    "fetch" => 7,
-                    _ => 0,
-                };
-                hand.0.fetch_add(seconds, Ordering::Relaxed);
-            });
+            vector.set_clock(Arc::clone(&clock), seconds);
             let (key, slots, mut average) = (Key::new(0), layout.slots(), [0.0; 4]);
             let round = Round { key, slots, agreed_step: &agreed_step, input: &[], average: &mut average, sent: None };
             let mut input = DeviceInput::new(&mut vector, 1);

@@ -9,8 +9,8 @@ use briquette_core::compress::top_k::TopK;
 use briquette_core::control::schedule::Schedule;
 use briquette_core::error::ReduceError;
 use briquette_core::reduce::{
-    AgreedStep, Energies, Exchanged, Knob, Probe, Ratios, Reducer, Round, dense::Dense, gather::Gather,
-    power_sgd::PowerSgd,
+    AgreedStep, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, dense::Dense,
+    gather::Gather, power_sgd::PowerSgd,
 };
 use briquette_core::state::{Staged, State, Stateful};
 use briquette_core::wrapper::{
@@ -70,7 +70,9 @@ impl Knob for Counts {
         false
     }
     fn set(&mut self, _: Ratios<'_>) {}
-    fn probe(&mut self, _: &Probe<'_>, _: &mut Energies) {}
+    fn probe(&mut self, _: &Probe<'_>, _: ProbeInput<'_>, _: &mut Energies) -> OnDevice<bool> {
+        Ok(true)
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use briquette_core::comm::Local;
 use briquette_core::compress::{Compressor, ErrorBound, Tunable, random_k::RandomK, top_k::TopK};
 use briquette_core::control::{Agreed, Controller, Decision, Needs};
 use briquette_core::reduce::{
-    AgreedStep, Energies, Knob, Probe, Ratios, Reducer, Round,
+    AgreedStep, Energies, Knob, Probe, ProbeInput, Ratios, Reducer, Round,
     gather::{Gather, Grain},
 };
 use briquette_core::state::Stateful;
@@ -182,8 +182,8 @@ fn slots_and_buckets_stage_each_their_own() {
 static TWO: std::sync::LazyLock<[CompressionRatio; 2]> = std::sync::LazyLock::new(|| [ratio(2.0), ratio(4.0)]);
 
 /// A probe at 2x and 4x.
-fn probe_of<'a>(layout: &'a Layout, input: &'a [f32], key: Key) -> Probe<'a> {
-    Probe { input, slots: layout.slots(), key, rank: 0, ratios: &*TWO, per_slot: false }
+fn probe_of(layout: &Layout, key: Key) -> Probe<'_> {
+    Probe { slots: layout.slots(), key, rank: 0, ratios: &*TWO, per_slot: false }
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn the_message_sent_is_the_very_one_that_was_probed() {
     for (step, chosen) in [(0, 0), (1, 1), (2, 0)] {
         let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
         let mut energies = Energies::new();
-        gather.probe(&probe_of(&layout, &x, key), &mut energies);
+        gather.probe(&probe_of(&layout, key), ProbeInput::Host(&x), &mut energies).unwrap();
         gather.set(Ratios::All(ratio([2.0, 4.0][chosen])));
         let sent = send(&mut gather, step);
         let energy: f64 = sent.iter().map(|v| f64::from(*v).powi(2)).sum();
@@ -214,7 +214,7 @@ fn what_was_probed_for_another_key_or_ratio_is_not_sent() {
     let probe = |gather: &mut Gather<_, _>, step| {
         let layout = layout();
         let key = Key::new(7).step(step);
-        gather.probe(&probe_of(&layout, &vector(step), key), &mut Energies::new());
+        gather.probe(&probe_of(&layout, key), ProbeInput::Host(&vector(step)), &mut Energies::new()).unwrap();
         assert_eq!(calls.take(), [1, 1]);
     };
     probe(&mut gather, 0);
@@ -235,7 +235,8 @@ fn slots_send_messages_of_different_probes_and_nothing_is_compressed_again() {
     for (step, chosen) in [(0, [0, 1, 0]), (1, [1, 0, 0]), (2, [1, 1, 1])] {
         let (layout, x, key) = (layout(), vector(step), Key::new(7).step(step));
         let mut energies = Energies::new();
-        gather.probe(&Probe { per_slot: true, ..probe_of(&layout, &x, key) }, &mut energies);
+        let probe = Probe { per_slot: true, ..probe_of(&layout, key) };
+        gather.probe(&probe, ProbeInput::Host(&x), &mut energies).unwrap();
         gather.set(Ratios::PerSlot(&chosen.map(|index| TWO[index])));
         assert_eq!(calls.take(), [6, 0]);
         let sent = send(&mut gather, step);
@@ -259,8 +260,8 @@ fn what_a_refused_step_staged_is_sent_by_no_other() {
             let knob = gather.knob().expect("top-k has one");
             knob.set(Ratios::All(two));
             if let Some(input) = staged {
-                let probe = Probe { input, slots: layout.slots(), ratios: &[two], per_slot: false, key, rank: 0 };
-                knob.probe(&probe, &mut Energies::default());
+                let probe = Probe { slots: layout.slots(), ratios: &[two], per_slot: false, key, rank: 0 };
+                knob.probe(&probe, ProbeInput::Host(input), &mut Energies::default()).unwrap();
                 gather.discard();
             }
             let (mut average, agreed_step) = (vec![0.0; 64], AgreedStep::default());

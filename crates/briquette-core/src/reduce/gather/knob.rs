@@ -1,8 +1,7 @@
 //! The knob of [`Gather`]: its setting, and messages made while probing.
 
 use super::{Gather, Grain, Place};
-use crate::math::norm2;
-use crate::seam::{Aggregator, Compressor, DevicePart, Encoding, Energies, Knob, OnDevice, Probe, Ratios};
+use crate::seam::{Aggregator, Compressor, DevicePart, Encoding, Energies, Knob, OnDevice, Probe, ProbeInput, Ratios};
 use crate::{CompressionRatio, Key, Message};
 
 /// Messages made while probing, kept for the next exchange.
@@ -76,20 +75,39 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
         }
     }
 
-    fn probe(&mut self, probe: &Probe<'_>, out: &mut Energies) {
+    fn probe(&mut self, probe: &Probe<'_>, mut input: ProbeInput<'_>, out: &mut Energies) -> OnDevice<bool> {
         assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
-        let Probe { input, slots, ratios, .. } = *probe;
+        if matches!(input, ProbeInput::Device(_)) && !self.probes_on_device(probe.ratios) {
+            return Ok(false);
+        }
+        out.clear(probe.ratios.len());
+        match probe.per_slot {
+            false => out.push(input.norm2()?),
+            true => input.energies(probe.slots)?.into_iter().for_each(|energy| out.push(energy)),
+        }
         // After an exchange, the report states the ratio that was sent.
         let sent = self.compressor.nominal();
+        let is_measured = match input {
+            ProbeInput::Host(input) => Ok(self.kept_on_host(probe, input, out)),
+            ProbeInput::Device(device) => self.kept_on_device(probe, device, out),
+        };
+        tune(&mut self.compressor, Some(sent));
+        is_measured
+    }
+}
+
+impl<C: Compressor, A: Aggregator> Gather<C, A> {
+    /// Returns whether fewer bytes are read from a device than by copying the vector: a kept value is read with its position.
+    fn probes_on_device(&self, ratios: &[CompressionRatio]) -> bool {
+        self.compressor.selects() && ratios.iter().map(|ratio| 2.0 / ratio.get()).sum::<f64>() <= 1.0
+    }
+
+    /// Writes what each ratio keeps, and stages the messages. Returns true.
+    fn kept_on_host(&mut self, probe: &Probe<'_>, input: &[f32], out: &mut Energies) -> bool {
+        let Probe { slots, ratios, .. } = *probe;
         let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
         let parts = self.grain.parts(slots);
         self.staged.messages.resize_with(ratios.len().max(self.staged.messages.len()), Vec::new);
-        out.clear(ratios.len());
-        let range = |part| place.range(part, input.len());
-        match probe.per_slot {
-            false => out.push(norm2(input)),
-            true => (0..parts).for_each(|part| out.push(norm2(&input[range(part)]))),
-        }
         for (index, &ratio) in ratios.iter().enumerate() {
             tune(&mut self.compressor, Some(ratio));
             let (before, now) = self.staged.messages.split_at_mut(index);
@@ -98,40 +116,20 @@ impl<C: Compressor, A: Aggregator> Knob for Gather<C, A> {
                 let coarse = before.last().map(|before| &before[part]);
                 compress(&mut self.compressor, place, (part, input), coarse, message);
                 let row = if probe.per_slot { part } else { 0 };
-                out.kept_mut(row)[index] += message.kept_energy(&input[range(part)]);
+                out.kept_mut(row)[index] += message.kept_energy(&input[place.range(part, input.len())]);
             }
         }
         self.staged.key = Some(probe.key);
         self.staged.ratios.clear();
         self.staged.ratios.extend_from_slice(ratios);
-        tune(&mut self.compressor, Some(sent));
+        true
     }
 
-    fn probe_on_device(&mut self, probe: &Probe<'_>, device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
-        assert!(self.per_slot() || !probe.per_slot, "slots have no energies of their own in one message");
-        // A kept value is read with its position: above half of all values, a copy of the vector is smaller.
-        let read: f64 = probe.ratios.iter().map(|ratio| 2.0 / ratio.get()).sum();
-        if !self.compressor.selects() || read > 1.0 {
-            return Ok(false);
-        }
-        let sent = self.compressor.nominal();
-        let is_measured = self.kept_on_device(probe, device, out);
-        tune(&mut self.compressor, Some(sent));
-        is_measured
-    }
-}
-
-impl<C: Compressor, A: Aggregator> Gather<C, A> {
     /// Writes what each ratio keeps of a vector on a device. Returns false at the first ratio for which the device has no kernel.
     fn kept_on_device(&mut self, probe: &Probe<'_>, mut device: DevicePart<'_>, out: &mut Energies) -> OnDevice<bool> {
         let Probe { slots, ratios, .. } = *probe;
         let place = Place { grain: self.grain, slots, key: probe.key.rank(probe.rank) };
         let len = device.len();
-        out.clear(ratios.len());
-        match probe.per_slot {
-            false => out.push(device.norm2()?),
-            true => device.energies(slots)?.into_iter().for_each(|energy| out.push(energy)),
-        }
         for (index, &ratio) in ratios.iter().enumerate() {
             tune(&mut self.compressor, Some(ratio));
             // On the host, random-k refines a message to other coordinates, so that the numbers would differ.

@@ -3,8 +3,8 @@ use crate::Layout;
 use crate::aggregate::mean::Mean;
 use crate::comm::{Local, run_ranks};
 use crate::compress::{random_k::RandomK, top_k::TopK};
-use crate::seam::AgreedStep;
-use crate::seam::Ratios;
+use crate::laws::{HostDevice, Kernels};
+use crate::seam::{AgreedStep, DeviceInput, Energies, Probe, ProbeInput, Ratios};
 
 /// Each keeps 32 of 64 values. If they were the same, the mean would have no more than these.
 #[test]
@@ -34,4 +34,32 @@ fn the_ratio_of_all_slots_is_by_what_is_sent_by_hand() {
     gather.report(&mut report);
     assert_eq!(report.ratio.map(CompressionRatio::get), Some(3.2));
     assert_eq!(average.iter().filter(|value| **value != 0.0).count(), 10);
+}
+
+/// A probe on a device reads the kept values, unless these are more than half of the vector, and leaves the ratio as it was, also if the device fails.
+#[test]
+fn a_probe_on_a_device_reads_less_than_a_copy_and_restores_the_ratio() {
+    let layout = Layout::flat(400);
+    let x: Vec<f32> = (0..400).map(|i| (i as f32 - 99.5) * 0.5).collect();
+    let probe = |ratios: [f64; 2], operations: Option<usize>| {
+        let ratios = ratios.map(CompressionRatio::constant);
+        let probe = Probe { slots: layout.slots(), key: Key::new(2), rank: 0, ratios: &ratios, per_slot: false };
+        let mut gather = Gather::new(TopK::fraction(0.01).unwrap(), Mean);
+        let mut vector = HostDevice::new(x.clone(), Kernels::All);
+        operations.into_iter().for_each(|operations| vector.fail_after(operations));
+        let (mut on_device, mut on_host) = (Energies::new(), Energies::new());
+        let mut input = DeviceInput::new(&mut vector, 1);
+        let found = gather.probe(&probe, ProbeInput::Device(input.device().unwrap()), &mut on_device);
+        assert_eq!(gather.compressor.nominal().get(), 100.0);
+        Gather::new(TopK::fraction(0.01).unwrap(), Mean).probe(&probe, ProbeInput::Host(&x), &mut on_host).unwrap();
+        (found, on_device == on_host, vector.down())
+    };
+    let (found, is_equal, down) = probe([10.0, 50.0], None);
+    assert!(found == Ok(true) && is_equal && (100..800).contains(&down), "{found:?}, {is_equal}, {down}");
+    assert_eq!(probe([3.0, 5.0], None), (Ok(false), false, 0));
+    // The norm, then one message for each ratio.
+    for operations in 0..3 {
+        let (found, ..) = probe([10.0, 50.0], Some(operations));
+        assert!(found.is_err(), "{operations}: {found:?}");
+    }
 }

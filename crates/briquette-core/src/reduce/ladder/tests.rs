@@ -1,6 +1,7 @@
 use super::*;
 use crate::Key;
 use crate::comm::{Local, run_ranks};
+use crate::math::norm2;
 use crate::seam::AgreedStep;
 use crate::wrapper::error_feedback::ErrorFeedback;
 
@@ -88,9 +89,8 @@ fn rings_gains_are_one_and_messages_their_own() {
     let (mut ladder, layout, input) = (ladder(Rungs::Usual), Layout::flat(3000), input(0));
     let ratios = [2.0, 4.0, 10.0, 100.0].map(|ratio| CompressionRatio::new(ratio).unwrap());
     let mut energies = Energies::new();
-    let probe =
-        Probe { input: &input, slots: layout.slots(), key: Key::new(0), rank: 0, ratios: &ratios, per_slot: false };
-    ladder.knob().unwrap().probe(&probe, &mut energies);
+    let probe = Probe { slots: layout.slots(), key: Key::new(0), rank: 0, ratios: &ratios, per_slot: false };
+    ladder.knob().unwrap().probe(&probe, ProbeInput::Host(&input), &mut energies).unwrap();
     let (total, kept) = (energies.norm2(0), energies.kept(0));
     assert!((total - norm2(&input)).abs() < 1e-6 * total);
     assert_eq!(kept[..2], [total; 2]);
