@@ -8,6 +8,7 @@ pub mod file;
 pub mod launch;
 pub mod measure;
 pub mod memory;
+pub mod plan;
 #[cfg(unix)]
 pub mod signals;
 pub mod terminal;

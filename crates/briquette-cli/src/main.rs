@@ -1,7 +1,6 @@
-//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), checks settings, shows checkpoints, makes tokens and certificates.
+//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), predicts times (`plan`), checks settings, shows checkpoints, makes tokens and certificates.
 
 use std::error::Error;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,13 +14,13 @@ use briquette_cli::launch::Listening;
 use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_cli::memory::TooLarge;
-use briquette_cli::terminal::{complain, printable, show};
+use briquette_cli::plan::Plan;
+use briquette_cli::terminal::{complain, printable, progress, show};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// Starts the ranks of a training run, and shows what compressors make of gradients.
 #[derive(Debug, Parser)]
@@ -45,6 +44,8 @@ enum Command {
     Check(Check),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
+    /// Predicts the time of training on a network of yours, for several exchanges and numbers of ranks.
+    Plan(Plan),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
     Codec(Codec),
     #[cfg(unix)]
@@ -136,6 +137,7 @@ fn run() -> Result<u8> {
         Command::Checkpoint(checkpoint) => return Ok(u8::from(!checkpoint.run()?)),
         Command::Check(check) => return check.run(),
         Command::Inspect(inspect) => inspect.run()?,
+        Command::Plan(plan) => plan.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]
         Command::RunRank(rank) => return Ok(rank.run()),
@@ -148,11 +150,8 @@ impl Inspect {
         let vector = read(&self.file)?;
         let all = CompressorConfig::defaults();
         let compressors = if self.compressors.is_empty() { &all } else { &self.compressors };
-        let bar = ProgressBar::new(compressors.len() as u64);
-        if !std::io::stderr().is_terminal() {
-            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-        }
-        bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
+        let bar = progress("");
+        bar.set_length(compressors.len() as u64);
         let mut rows = Vec::new();
         let (key, repeats) = (Key::new(self.seed), usize::from(self.repeats));
         for config in compressors {

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Writes a line to standard output. A closed reader is not an error.
 ///
@@ -43,6 +45,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
     let escaped = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
     Cow::Owned(text.chars().map(escaped).collect())
+}
+
+/// Returns a progress bar on standard error; a hidden one if that is not a terminal.
+pub fn progress(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.with_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template"))
+        .with_message(what)
 }
 
 /// Formats a number of bytes for people.

@@ -5,14 +5,14 @@
 //! the bits that `briquette-core` computes on the host, so ranks with and without a device can train together, and a run can continue on
 //! either.
 //!
-//! The crate is compiled against no runtime: a [`Run`] is made of a client of any runtime of CubeCL (CUDA, HIP, Metal, Vulkan, WGSL, or the
+//! The crate is compiled against no runtime: a [`Run`] is created from a client of any runtime of CubeCL (CUDA, HIP, Metal, Vulkan, WGSL, or the
 //! CPU). [`Run::check`] compares the device with the host.
 //!
 //! # Rules of equal bits
 //!
-//! 1. Magnitudes are compared and moved as whole numbers. Denormal numbers and −0 then need no thought.
-//! 2. A product or a sum that enters another sum is sealed (`bits::sealed`). CubeCL contracts `a · b + c` to one rounding on every target. No
-//!    compiler sees through a number added to the bits that is 0, which only the caller knows.
+//! 1. Magnitudes are compared and moved as whole numbers, so denormal numbers and −0 are not special cases.
+//! 2. A product or a sum that enters another sum is sealed (`bits::sealed`). Otherwise CubeCL contracts `a · b + c` to one rounding on
+//!    every target. Sealing adds a 0 to the bits that is an argument, so no compiler removes it.
 //! 3. Numbers are rounded to whole numbers by their bits, never by adding a large number.
 //! 4. WGSL and SPIR-V do not promise correctly rounded divisions: quotients are corrected in whole numbers
 //!    (`bits::divided`).
@@ -24,15 +24,15 @@
 //! One difference remains: a device that flushes denormal *results* of f32 operations to 0 (some drivers of Vulkan and Metal) has other
 //! values below 1.2e-38 in averages and residuals.
 //!
-//! # What is computed where
+//! # Work on the device and on the host
 //!
-//! | compressor | on the device | on the host | waits |
+//! | compressor | on the device | on the host | waits for the device |
 //! |---|---|---|---|
 //! | `TopK` | selection | short values, from the kept ones | 1 |
-//! | `HardThreshold` | selection | | 1; 2 without room |
+//! | `HardThreshold` | selection | | 1; 2 if many are kept |
 //! | `ThresholdTopK` | sample and selection | threshold | 2; more for a bad sample |
 //! | `RandomK` | values | coordinates, by the key; scaling | 1 |
-//! | `MinMax` | codes | blocks with a range below 1e-30 or above 1e36 | 1 |
+//! | `MinMax` | codes | blocks with a range below 1e-30 or above 1e36 | 1; 2 with such blocks |
 //! | `Half` | codes | | 1 |
 //! | `Qsgd` | codes of fixed width | square roots of the norm `l2`; Elias codes | 1; `l2`: 2 |
 //! | `Natural` | codes | | 1 |

@@ -43,6 +43,39 @@ fn inspect_lists_every_compressor_with_its_numbers() {
     assert_eq!(rows[0]["bytes"], 16 + 4 + 125);
 }
 
+/// A run of 4 ranks with 1 M values, 100 steps and 20 ms of compute time each.
+#[test]
+fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().to_str().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("config.toml", "ranks = 4\nlr = 0.1\n");
+    let summary = r#"{"steps": 100, "bytes_dense": 2400000000, "compute_seconds": 2.0, "seconds_are": "measured"}"#;
+    write("summary.json", summary);
+    let slow = ["plan", run, "--network", "10mbit,1ms", "--world", "2,4"];
+    let text = stdout(&briquette(&slow));
+    for part in
+        ["100 steps of 1000000 values, 20ms", "4 ranks: a dense step takes 5", "auto is up to", "sparse-loco:30 is"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let csv = stdout(&briquette(&[&slow[..], &["--csv", "--compressor", "qsgd:4", "--steps", "7"]].concat()));
+    let mut rows = csv::Reader::from_reader(csv.as_bytes());
+    let rows: Vec<std::collections::HashMap<String, String>> = rows.deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 2 * 9);
+    let number = |row: usize, name: &str| rows[row][name].parse::<f64>().unwrap();
+    // 2·1/2 of 4 MB at 10 Mbit/s, and 12 % of TCP and headers.
+    let network = number(0, "network_seconds");
+    assert!(rows[0]["exchange"] == "dense" && (3.55..3.65).contains(&network), "{network}");
+    assert!((number(0, "total_seconds") / number(0, "step_seconds") - 7.0).abs() < 1e-9);
+    assert!(rows.iter().any(|row| row["config"] == "reducer=gather:qsgd:4"));
+    let fast = ["plan", run, "--network", "unlimited", "--compute", "10s", "--world", "2", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&briquette(&fast))).unwrap();
+    assert_eq!((&json[0]["ranks"], &json[0]["compute_seconds"]), (&2.into(), &10.0.into()));
+    let text = stdout(&briquette(&fast[..fast.len() - 1]));
+    assert!(text.contains("Do not compress"), "{text}");
+}
+
 #[test]
 fn codec_writes_what_a_decoder_of_the_message_would() {
     let directory = tempfile::tempdir().unwrap();
@@ -110,11 +143,12 @@ fn every_command_ends_quietly_where_its_reader_went_away_and_names_a_full_disk()
     let (decoded, certificates) = (directory.path().join("decoded.npy"), directory.path().join("certificates"));
     let (decoded, certificates) = (decoded.to_str().unwrap(), certificates.to_str().unwrap());
     let fast = ["inspect", &file, "--compressor", "sign", "--repeats", "1"];
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 9] = [
         &fast,
         &[&fast[..], &["--csv"]].concat(),
         &[&fast[..], &["--json"]].concat(),
         &["codec", "--compressor", "sign", "--in", &file, "--out", decoded],
+        &["plan", "--values=1k", "--compute=1ms", "--network=1gbit", "--world=2"],
         &["token"],
         &["cert", "--force", "--out", certificates],
         &["launch", "--ranks", "2", "--dry-run", "--", "sh"],
@@ -166,13 +200,16 @@ fn numbers_that_nobody_means_are_taken_or_refused_in_a_line() {
         vec!["inspect", &file, "--repeats=1", "--compressor=sign", "--csv"],
         vec!["codec", "--compressor=qsgd:4", "--in", &file, "--out", &out],
         vec!["launch", "--dry-run", "--ranks=2"],
+        vec!["plan", "--values=1k", "--compute=1ms", "--network=1gbit", "--world=2"],
     ];
     let mut tried = 0;
     for command in commands {
         let help = stdout(&briquette(&[command[0], "--help"]));
         let flags = help.split_whitespace().filter(|word| word.starts_with("--"));
         let flags: Vec<&str> = flags.filter(|flag| help.contains(&format!("{flag} <"))).collect();
-        for flag in flags.iter().filter(|flag| !["--in", "--out", "--message", "--log-dir"].contains(flag)) {
+        for flag in
+            flags.iter().filter(|flag| !["--in", "--out", "--message", "--log-dir", "--gradient"].contains(flag))
+        {
             for number in
                 ["0", "1", "2147483648", "9223372036854775808", "18446744073709551615", "-1", "NaN", "1e308", "inf"]
             {

@@ -11,7 +11,7 @@ use briquette_testkit::golden::{Shell, hold};
 
 const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden_errors.txt");
 
-const LINES: [&str; 38] = [
+const LINES: [&str; 45] = [
     "briquette inspekt gradient.bin",
     "briquette inspect",
     "briquette inspect absent.bin",
@@ -30,6 +30,13 @@ const LINES: [&str; 38] = [
     "briquette codec --compressor topk --in gradient.bin",
     "briquette codec --compressor topk --in absent.bin --out out.bin",
     "briquette codec --compressor topk --in gradient.bin --out absent/out.bin",
+    "briquette plan",
+    "briquette plan --network 1gbit",
+    "briquette plan --network 1gbit --values 1M",
+    "briquette plan --network 1gbit --values 5B --compute 1ms",
+    "briquette plan --network 1gbit --values many --compute 1",
+    "briquette plan --network 1gbit --world 1",
+    "briquette plan dir --network 1gbit",
     "briquette cert --out certs --name ''",
     "briquette cert --out certs --name ' '",
     "briquette cert --out certs --name 'not a name'",

@@ -13,15 +13,15 @@
 //!    residual stays low, and lowers it, even below 10x, when the staleness is too high.
 //!
 //! The limit on the staleness depends on the feedback. It applies to the *effective delay*: the norm of the residual divided by the norm of a
-//! step's gradient, in steps. Under [error feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: a delay of 0.12
-//! cost 0.4 points of accuracy, and 0.36 cost 1.1.
+//! step's gradient, in steps. Under [error feedback](crate::wrapper::error_feedback::ErrorFeedback) the limit is 0.2 steps: with Adam, a delay of
+//! 0.12 cost 0.4 points of accuracy, and 0.36 cost 1.1.
 //! Under [momentum correction](crate::wrapper::momentum_correction::MomentumCorrection), whose velocity itself spans ten steps, the limit is 10
 //! steps: delays up to 9 steps cost no accuracy, and 15 steps cost seven points. Both limits lie between measurements on three small models with one
 //! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
 //! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; `rungs`, where `int4` adds a 4-bit ring and `lossless` leaves only a lossless ring; a `budget` of bytes
-//! and a `deadline`, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run
+//! **Knobs.** `max`, the highest ratio; `rungs`, the ratios to choose from: `int4` adds a 4-bit ring, `lossless` leaves only a lossless ring;
+//! a `budget` of bytes and a `deadline` in seconds, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run
 //! can be replayed only with a clock that replays them.
 //!
 //! **Source.** This project's.

@@ -1,7 +1,7 @@
 //! All-gather of compressed messages: compress, send to all ranks, decode, aggregate.
 //!
-//! **Why, and when not.** The only exchange that suits any compressor and any aggregator. A rank receives `W−1` messages in a world of
-//! `W` ranks. With messages that are `r` times smaller than the vector, it moves fewer bytes than the dense ring only while `r > W/2`.
+//! **Why, and when not.** This is the only exchange that suits any compressor and any aggregator. A rank receives `W−1` messages in a world of
+//! `W` ranks. With messages that are `r` times smaller than the vector, it moves fewer bytes than the dense ring only if `r > W/2`.
 //! With many ranks, use a reducer that sums in transit.
 //!
 //! **On the wire.** Per rank and [grain](Grain): a length (4 bytes) and the [message](crate::Message), sent to `W−1` ranks.
@@ -9,7 +9,7 @@
 //! **Properties.** With [`Mean`](crate::aggregate::mean::Mean), the average is the mean of the ranks' `sent` vectors. The error bound is the
 //! compressor's. An aggregator that rates whole contributions rates those of the whole vector, whatever the grain. If the aggregator is not the
 //! mean, a rank that sends a non-finite value or an invalid message is excluded: [none of its parts count](Aggregator::without), and the report
-//! names it. All parts are then kept, compressed, until the last has been read.
+//! names it. Under such an aggregator, all parts are kept, compressed, until the last has been read.
 
 mod config;
 mod knob;

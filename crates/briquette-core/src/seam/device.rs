@@ -1,7 +1,7 @@
 //! Vectors in device memory: encoded, averaged and kept where they are, so that only messages cross the bus.
 //!
 //! A [`DeviceInput`] is a vector that [arrives](Arriving) from a device. A reducer or wrapper that uses [`Arriving::device`] works on the
-//! device; any other waits for the values, which copies them to the host. So every algorithm accepts a device vector, and the bits of
+//! device; any other waits for the values, which copies them to the host. Every algorithm therefore accepts a device vector, and the bits of
 //! messages, averages and residuals are those of a vector on the host. A mixed group of ranks, some on devices and some on hosts, agrees.
 //!
 //! | work | on the device if |
@@ -11,12 +11,13 @@
 //! | error feedback | the reducer inside [subtracts its contribution](crate::seam::Reducer::can_subtract_sent), and the residual is outside the learning rate |
 //! | momentum correction, inner momentum | the reducer inside subtracts its contribution |
 //! | norms, sums and energies of slots for a controller | always |
-//! | gains of compression ratios for a controller | the device has a kernel for the sparsifier (random-k is excluded), and the messages hold at most half of the values |
+//! | gains of compression ratios for a controller | the device has a kernel for the sparsifier (random-k is excluded), and all probed messages together hold at most half of the values |
 //! | PowerSGD | the device has kernels for its products; the host orthonormalizes the factors |
 //! | slots with separate reducers (rules, `dense_below`) | always: each group is packed into a separate device vector, to which this table applies |
 //! | everything else | never: the values are copied |
 //!
-//! [`DeviceMemory`] is a residual or a velocity that stays on the device between steps, or packed values. A checkpoint fetches it, so a run continues on either side.
+//! [`DeviceMemory`] is a residual or a velocity that stays on the device between steps, or packed values. A checkpoint fetches it, so a run can
+//! resume on the host or on a device.
 
 mod part;
 mod vector;

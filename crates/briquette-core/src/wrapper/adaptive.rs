@@ -9,15 +9,15 @@
 //! Redsync and random-k derive each message from the previous one, in a pass over its values, so the vector itself is compressed once. Compressors
 //! without [`refine_into`](crate::seam::Compressor::refine_into) compress it once per probe.
 //! On a device, each ratio is encoded from the vector, and the chosen message is encoded again.
-//! [`SharedRandomK`](crate::reduce::shared_random_k::SharedRandomK) makes no message: its probes sum the values that would be selected. Norms and
-//! moments take one pass over the vector each.
+//! [`SharedRandomK`](crate::reduce::shared_random_k::SharedRandomK) makes no message: its probes sum the values that would be selected. A norm
+//! or a sum of values takes one pass over the vector.
 //!
 //! **Placement.** *Inside* [`ErrorFeedback`](crate::wrapper::error_feedback::ErrorFeedback) or [`MomentumCorrection`](crate::wrapper::momentum_correction::MomentumCorrection), so that gains are
 //! those of the vector with its residual, as GraVAC defines them. *Outside* [`Bucketed`], so that one decision holds for all buckets.
 //!
 //! **Agreement** ([`Probing`]). *Late*, the default: the measurements of this step's vector are sent with the next step's header, and the
-//! next step's decision uses them. They are one step old and cost no round trip. A step runs an all-reduce first in two cases: the
-//! controller needs other numbers than were measured (at the first step, when GraVAC's candidates have moved, when steps were skipped), or
+//! next step's decision uses them. They are one step old and cost no round trip. A step begins with an all-reduce in two cases: the
+//! controller needs other numbers than were measured (at the first step, when GraVAC probes other ratios than before, when steps were skipped), or
 //! it needs more than [`Measured::MOST`] numbers (L-GreCo, with more than a few slots). *First*, as published: an all-reduce before every
 //! exchange.
 //!
@@ -26,7 +26,8 @@
 //! *First*, the exchange waits for the whole vector.
 //!
 //! **On the wire.** Late: 8 bytes per number in the header. First: an all-reduce of the numbers before the exchange. The numbers are f64:
-//! `‖x‖²` and one number per gain (for each slot, if slots are needed), and one more if moments are needed.
+//! `‖x‖²` and one number per gain (for each slot, if slots are needed), and the sum of all
+//! values if moments (mean and standard deviation) are needed.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! DeMo: steps by the sign of the average over ranks of the largest frequency components of each rank's momentum.
+//! DeMo: each rank sends the largest frequency components of its momentum, and all ranks step by the sign of their average.
 //!
 //! **Why, and when not.** Each rank has its own momentum and sends the largest components of it at every step. The other components stay in the
 //! momentum and accumulate. There is no further optimizer state. With the defaults a message is 27 times smaller than the gradient, with
@@ -6,7 +6,7 @@
 //! decay to reach a small loss. Where neighboring values are independent, the transform gains no energy (see
 //! [`dct`](crate::reduce::dct)): compare with `block=0`, where only the selected values move. For fewer messages than one at each step, take `sparse-loco`.
 //!
-//! **Method.** With `D` the DCT of blocks, and `C` the largest coefficients of each block, each rank computes the first line, then
+//! **Method.** With `D` the DCT of blocks, and `C` the selection of each block's largest coefficients, each rank computes the first line, then
 //! all ranks together the second:
 //!
 //! ```text
