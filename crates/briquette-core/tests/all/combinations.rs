@@ -18,7 +18,7 @@ const WORLD: usize = 6;
 const HEAD: &str = "\
 # Combinations of algorithms
 
-Compatibility of strategies, feedbacks and controllers with reducers, in a world of 6 ranks. Each name stands for its default settings.
+Compatibility of strategies, feedbacks and controllers with reducers, in a world of 6 ranks. A name alone stands for its default settings.
 The other parts of the configuration are [chosen](choosing.md) by default. A number in a cell refers to the reason below the table. A slot
 is one parameter tensor. This page is generated from `briquette_core::config::combine::check`, which also checks the configuration of
 every run.
