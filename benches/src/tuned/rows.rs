@@ -57,6 +57,8 @@ pub(super) const BILSTM: &[Row] = &[
     row("Local SGD, H = 50", "--strategy local-sgd:50", ADAM),
     row("DiLoCo, H = 50", "--strategy diloco:50", LOCAL_ADAM),
     row("DiLoCo, H = 100", "--strategy diloco:100", ADAM),
+    row("eager DiLoCo, H = 50", "--strategy eager-diloco:50", ADAM),
+    row("NoLoCo, H = 50", "--strategy no-loco:50", ADAM),
     row("SparseLoCo, H = 50, 16x", "--strategy sparse-loco:50,ratio=16", LOCAL_ADAM),
     row("SparseLoCo, H = 30, 64x", "--strategy sparse-loco:30", LOCAL_ADAM),
     row("SparseLoCo, H = 50, 64x", "--strategy sparse-loco:50", &[0.032]),

@@ -121,7 +121,7 @@ impl FromStr for Worlds {
     }
 }
 
-/// What a run's files say.
+/// Numbers in a run's files.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
     values: Option<u64>,
