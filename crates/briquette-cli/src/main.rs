@@ -15,7 +15,7 @@ use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_cli::memory::TooLarge;
 use briquette_cli::plan::Plan;
-use briquette_cli::terminal::{complain, printable, progress, show};
+use briquette_cli::terminal::{complain, printable, progress, show, show_records};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
 use briquette_core::{Key, Message};
@@ -160,12 +160,8 @@ impl Inspect {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        if self.json {
-            show(serde_json::to_string_pretty(&rows)?)?;
-        } else if self.csv {
-            let mut out = csv::Writer::from_writer(Vec::new());
-            rows.iter().try_for_each(|row| out.serialize(row))?;
-            show(String::from_utf8(out.into_inner()?)?.trim_end())?;
+        if self.json || self.csv {
+            show_records(&rows, self.json)?;
         } else {
             show(summary(&self.file, &vector))?;
             show(table(&rows, 4.0 * vector.values.len() as f64))?;

@@ -11,10 +11,11 @@ use briquette_sim::Network;
 use clap::Args;
 use indicatif::ProgressIterator;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::file;
 use crate::measure::{Measured, measure, on_threads};
-use crate::terminal::{complain, printable, progress, show};
+use crate::terminal::{complain, printable, progress, show, show_records};
 
 mod predict;
 mod report;
@@ -163,12 +164,8 @@ impl Plan {
             let seconds = exchange.predict(usize::try_from(values)?, compute, &self.network, ranks)?;
             rows.push(Row::new(ranks, exchange, seconds, steps));
         }
-        if self.json {
-            show(serde_json::to_string_pretty(&rows)?)?;
-        } else if self.csv {
-            let mut out = csv::Writer::from_writer(Vec::new());
-            rows.iter().try_for_each(|row| out.serialize(row))?;
-            show(String::from_utf8(out.into_inner()?)?.trim_end())?;
+        if self.json || self.csv {
+            show_records(&rows, self.json)?;
         } else {
             let compute = humantime::format_duration(compute);
             show(format_args!(
@@ -199,7 +196,8 @@ impl Plan {
             ("8-bit ring", "minmax", "ring:int8", 1.0 + 4.0 / 256.0),
         ];
         let gathers = RATIOS.iter().map(|text| text.parse()).collect::<Result<Vec<CompressorConfig>, _>>()?;
-        let gathers: Vec<_> = gathers.iter().chain(&self.compressors).collect();
+        let others = self.compressors.iter().filter(|other| !gathers.contains(other));
+        let gathers: Vec<_> = gathers.iter().chain(others).collect();
         let bar = progress("measuring codecs");
         bar.set_length((rings.len() + gathers.len() + 1) as u64);
         let mut exchanges = Vec::new();
@@ -254,10 +252,12 @@ fn read(run: &Path) -> Result<Known> {
         bytes_dense: u64,
         compute_seconds: f64,
         seconds_are: Option<String>,
+        elastic: Option<IgnoredAny>,
     }
     #[derive(Deserialize)]
     struct Settings {
         ranks: Option<u64>,
+        server: Option<IgnoredAny>,
     }
     let text = |name: &str| {
         let path = run.join(name);
@@ -271,8 +271,9 @@ fn read(run: &Path) -> Result<Known> {
     if summary.steps == 0 {
         bail!("{}: the run has no steps", run.display());
     }
-    // All ranks together send 2·(W−1)·4 bytes for each value.
-    let others = settings.ranks.unwrap_or(1).saturating_sub(1);
+    // All ranks together send 2·(W−1)·4 bytes for each value, unless they have a server or their number has changed.
+    let is_fixed = summary.elastic.is_none() && settings.server.is_none();
+    let others = settings.ranks.filter(|_| is_fixed).unwrap_or(1).saturating_sub(1);
     let values = (summary.bytes_dense / summary.steps).checked_div(8 * others).filter(|values| *values > 0);
     let compute = summary.compute_seconds / summary.steps as f64;
     let is_simulated = summary.seconds_are.as_deref() == Some("simulated");

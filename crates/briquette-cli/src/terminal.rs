@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 /// Writes a line to standard output. A closed reader is not an error.
 ///
@@ -45,6 +46,19 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
     let escaped = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
     Cow::Owned(text.chars().map(escaped).collect())
+}
+
+/// Writes records to standard output, as JSON or as CSV.
+///
+/// # Errors
+/// If a record has no form in that format, or standard output cannot be written.
+pub fn show_records<T: Serialize>(records: &[T], json: bool) -> anyhow::Result<()> {
+    if json {
+        return Ok(show(serde_json::to_string_pretty(records)?)?);
+    }
+    let mut out = csv::Writer::from_writer(Vec::new());
+    records.iter().try_for_each(|record| out.serialize(record))?;
+    Ok(show(String::from_utf8(out.into_inner()?)?.trim_end())?)
 }
 
 /// Returns a progress bar on standard error; a hidden one if that is not a terminal.

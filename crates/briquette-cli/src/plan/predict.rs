@@ -71,7 +71,7 @@ impl Seconds {
 }
 
 impl Exchange {
-    /// Predicts a step of a world in which each rank computes for a time, with a vector of this many values.
+    /// Predicts a step of a world of two or more ranks, in which each rank computes for a time, with a vector of this many values.
     ///
     /// # Errors
     /// [`CommError`] if the simulation cannot be run, for example for lack of threads.
@@ -82,9 +82,6 @@ impl Exchange {
         network: &Network,
         world: usize,
     ) -> Result<Seconds, CommError> {
-        if world == 1 {
-            return Ok(Seconds { compute: compute.as_secs_f64(), codec: 0.0, network: 0.0 });
-        }
         let events: Vec<Vec<Event>> = (0..world).map(|rank| self.events(rank, world, values)).collect();
         let codec = events[0].iter().map(|event| if let Event::Compressed(seconds) = event { *seconds } else { 0.0 });
         let codec: f64 = codec.sum();
@@ -207,9 +204,8 @@ mod tests {
         assert!((seconds.network - ON_LINK * (1.0 + 128e-6)).abs() < 1e-5, "{seconds:?}");
         let local = Exchange { every: 10, ..gather.clone() }.predict(1_000_000, compute, &network, 2).unwrap();
         assert!((local.network - seconds.network / 10.0).abs() < 1e-9 && local.compute == 0.1, "{local:?}");
-        // A ring over 2 ranks encodes a half and decodes it twice, and one rank exchanges nothing.
+        // A ring over 2 ranks encodes a half and decodes it twice.
         let ring = Exchange { messages: Messages::Ring { value: 1.0 }, ..gather };
         assert!((ring.predict(1_000_000, compute, &network, 2).unwrap().codec - 1.0).abs() < 1e-9);
-        assert_eq!(ring.predict(1_000_000, compute, &network, 1).unwrap().step(), 0.1);
     }
 }

@@ -59,7 +59,9 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let csv = stdout(&briquette(&[&slow[..], &["--csv", "--compressor", "qsgd:4", "--steps", "7"]].concat()));
+    let csv = stdout(&briquette(
+        &[&slow[..], &["--csv", "--compressor=qsgd:4", "--compressor=topk:10x:q8", "--steps=7"]].concat(),
+    ));
     let mut rows = csv::Reader::from_reader(csv.as_bytes());
     let rows: Vec<std::collections::HashMap<String, String>> = rows.deserialize().map(Result::unwrap).collect();
     assert_eq!(rows.len(), 2 * 9);
@@ -74,6 +76,10 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     assert_eq!((&json[0]["ranks"], &json[0]["compute_seconds"]), (&2.into(), &10.0.into()));
     let text = stdout(&briquette(&fast[..fast.len() - 1]));
     assert!(text.contains("Do not compress"), "{text}");
+    // The dense bytes of a world whose size has changed do not give the number of values.
+    write("summary.json", &summary.replace('}', r#", "elastic": {"generations": 2}}"#));
+    let error = briquette(&slow).stderr;
+    assert!(String::from_utf8_lossy(&error).contains("the number of parameters is not known: give --values"));
 }
 
 #[test]
