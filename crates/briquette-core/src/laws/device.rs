@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::math::{
     LowRankPlan, Mask, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total,
 };
-use crate::seam::{Compressor, DeviceMemory, DeviceVector, NextVelocity, OnDevice};
+use crate::seam::{Compressor, DeviceMemory, DeviceVector, OnDevice};
 use crate::{Key, Message, Slot};
 
 /// Operations for which a device has kernels.
@@ -31,6 +31,8 @@ pub struct HostDevice {
     len: usize,
     /// The low-rank factors of the values.
     factors: [Vec<f32>; 2],
+    /// The energies of slots that were fed, with their places.
+    fed: Vec<(usize, [f64; 2])>,
     kernels: Kernels,
     /// Shared by the vectors that were packed from this one.
     bus: Arc<Mutex<Bus>>,
@@ -61,7 +63,12 @@ impl HostDevice {
 
     fn on(values: Vec<f32>, kernels: Kernels, bus: Arc<Mutex<Bus>>) -> Self {
         let (len, average) = (values.len(), vec![f32::NAN; values.len()]);
-        HostDevice { values, average, len, factors: Default::default(), kernels, bus }
+        HostDevice { values, average, len, factors: Default::default(), fed: Vec::new(), kernels, bus }
+    }
+
+    /// Sets values, as a gradient that arrives does.
+    pub fn arrive(&mut self, start: usize, values: &[f32]) {
+        self.values[start..start + values.len()].copy_from_slice(values);
     }
 
     /// Sets the number of operations that succeed before all fail. Operations on packed vectors count as well.
@@ -96,6 +103,27 @@ impl HostDevice {
     /// Returns the average.
     pub fn into_average(self) -> Vec<f32> {
         self.average
+    }
+
+    /// Replaces the values of each slot by what `feed` makes of them, given their place in the vector.
+    fn feed(
+        &mut self,
+        range: Range<usize>,
+        slots: &[Slot],
+        mut feed: impl FnMut(Range<usize>, &[f32], &mut [f32]) -> [f64; 2],
+    ) {
+        for slot in slots {
+            let place = range.start + slot.range().start..range.start + slot.range().end;
+            let (mut fed, mut energies) = (vec![0.0; slot.len()], [0.0, 0.0]);
+            if !slot.is_absent() {
+                energies = feed(place.clone(), &self.values[place.clone()], &mut fed);
+                if !energies[0].is_finite() {
+                    fed.fill(0.0);
+                }
+            }
+            self.values[place.clone()].copy_from_slice(&fed);
+            self.fed.push((place.start, energies));
+        }
     }
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
@@ -143,22 +171,30 @@ impl DeviceVector for HostDevice {
         Ok(message.sparse_indices().is_some().then(|| message.kept_energy(&self.values[range])))
     }
 
-    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
+    fn add_residual(
+        &mut self,
+        range: Range<usize>,
+        residual: Option<&dyn DeviceMemory>,
+        slots: &[Slot],
+    ) -> OnDevice<()> {
         self.run("add_residual")?;
-        self.bus().down += 16 * slots.len();
-        let zeros = vec![0.0; self.values.len()];
+        let zeros = vec![0.0; self.len];
         let residual = residual.map_or(&zeros, |residual| &memory(residual).0);
-        let mut sum = vec![0.0; self.values.len()];
-        let energies = slots.iter().map(|slot| {
-            let range = slot.range();
-            if slot.is_absent() {
-                return [0.0, 0.0];
-            }
-            add_scaled(&residual[range.clone()], 1.0, &self.values[range.clone()], &mut sum[range])
-        });
-        let energies = energies.collect();
-        self.values = sum;
-        Ok(energies)
+        self.feed(range, slots, |place, values, sum| add_scaled(&residual[place], 1.0, values, sum));
+        Ok(())
+    }
+
+    fn fed_energies(&mut self) -> OnDevice<Vec<[f64; 2]>> {
+        self.run("fed_energies")?;
+        self.bus().down += 16 * self.fed.len();
+        let mut fed = std::mem::take(&mut self.fed);
+        fed.sort_by_key(|(start, _)| *start);
+        Ok(fed.into_iter().map(|(_, energies)| energies).collect())
+    }
+
+    fn memory(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.run("memory")?;
+        Ok(Box::new(Memory(vec![f32::NAN; self.len])))
     }
 
     fn total(&mut self) -> OnDevice<f64> {
@@ -169,27 +205,21 @@ impl DeviceVector for HostDevice {
 
     fn accumulate(
         &mut self,
+        range: Range<usize>,
         velocity: Velocity,
-        now: [Option<&dyn DeviceMemory>; 2],
+        (now, next): ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
         slots: &[Slot],
-    ) -> OnDevice<NextVelocity> {
+    ) -> OnDevice<()> {
         self.run("accumulate")?;
-        self.bus().down += 16 * slots.len();
-        let zeros = vec![0.0; self.values.len()];
+        let zeros = vec![0.0; self.len];
         let now = now.map(|now| now.map_or(&zeros, |now| &memory(now).0));
-        // What a slot without a gradient has here is never used.
-        let [mut u, mut v] = [vec![f32::NAN; zeros.len()], vec![0.0; zeros.len()]];
-        let energies = slots.iter().map(|slot| {
-            let range = slot.range();
-            if slot.is_absent() {
-                return [0.0, 0.0];
-            }
-            let next = [&mut u[range.clone()], &mut v[range.clone()]];
-            velocity.accumulate(&self.values[range.clone()], now.map(|now| &now[range.clone()]), next)
+        let next = &mut memory_mut(next).0;
+        // What a slot without a gradient has in the next velocity is never used.
+        self.feed(range, slots, |place, values, pending| {
+            let now = now.map(|now| &now[place.clone()]);
+            velocity.accumulate(values, now, [&mut next[place], pending])
         });
-        let energies = energies.collect();
-        self.values = v;
-        Ok((Box::new(Memory(u)), energies))
+        Ok(())
     }
 
     fn mask(

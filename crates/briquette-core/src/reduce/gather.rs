@@ -150,11 +150,11 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
     fn aggregate(
         &mut self,
         slots: &[Slot],
-        rank: usize,
         input: &mut dyn Arriving,
         average: &mut [f32],
+        comm: &mut Session,
     ) -> Result<(), ReduceError> {
-        let (world, parts) = (self.incoming.frames.len(), self.grain.parts(slots));
+        let (world, parts, rank) = (self.incoming.frames.len(), self.grain.parts(slots), comm.rank());
         let is_mean = self.aggregator.is_mean();
         let held = if is_mean && !self.aggregator.rates() { 1 } else { parts };
         self.decoded.resize_with(world, Vec::new);
@@ -187,7 +187,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
             let of = |from: &usize| if *from == rank { &self.mine[part] } else { &self.decoded[*from][place] };
             let column: Vec<&Message> = ranks.iter().map(of).collect();
             // A device whose average is not finite leaves it to the host, which names the slot.
-            if is_mean && averages_on_device(input, ranges[part].clone(), &column, rank)? {
+            if is_mean && averages_on_device(input, ranges[part].clone(), &column, comm)? {
                 continue;
             }
             let average = &mut average[ranges[part].clone()];
@@ -216,10 +216,11 @@ fn averages_on_device(
     input: &mut dyn Arriving,
     range: Range<usize>,
     messages: &[&Message],
-    rank: usize,
+    comm: &mut Session,
 ) -> Result<bool, ReduceError> {
-    let Some(device) = input.device() else { return Ok(false) };
-    let averaged = device.part(range).average(1.0 / messages.len() as f32, messages, rank);
+    let rank = comm.rank();
+    let Some(mut device) = input.device(range, comm) else { return Ok(false) };
+    let averaged = device.average(1.0 / messages.len() as f32, messages, rank);
     Ok(averaged.map_err(|source| ReduceError::Device { rank, source })? == Some(true))
 }
 
@@ -259,8 +260,8 @@ fn encode<C: Compressor>(
     comm: &mut Session,
 ) -> Result<(), ReduceError> {
     let (range, key) = (place.range(part, len), place.key.bucket(part));
-    if let Some(device) = input.device() {
-        let encoded = device.part(range.clone()).encode(compressor, key, out);
+    if let Some(mut device) = input.device(range.clone(), comm) {
+        let encoded = device.encode(compressor, key, out);
         if encoded.map_err(|source| ReduceError::Device { rank: comm.rank(), source })? {
             return Ok(());
         }
@@ -295,7 +296,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
-        if input.device().is_none() {
+        if input.on_device().is_none() {
             input.wait(0..round.average.len(), comm);
         }
         let encode = phase!("encode");
@@ -304,7 +305,7 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
         let selection = if self.compressor.selects() { Selection::Some } else { Selection::All };
         let exchanged = Exchanged::count(comm, selection, |comm| self.gather(comm))?;
         let _decode = phase!("decode");
-        self.aggregate(round.slots, rank, input, round.average)?;
+        self.aggregate(round.slots, input, round.average, comm)?;
         if let Some(sent) = round.sent {
             for index in 0..self.grain.parts(round.slots) {
                 let range = self.grain.part(index, sent.len(), round.slots);

@@ -15,7 +15,7 @@ pub mod shared_random_k;
 
 pub use crate::math::{LowRankPlan, Mask, Matrix, SentStatistics, Velocity};
 pub use crate::seam::{
-    AgreedStep, Arriving, CompleteVector, DeviceInput, DeviceMemory, DevicePart, DeviceVector, Energies, Exchanged,
-    Knob, LastExchange, NextVelocity, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selection, SentInput,
-    SentVelocity, check_average, gain,
+    AgreedStep, Arriving, CompleteVector, DeviceCopies, DeviceInput, DeviceMemory, DevicePart, DevicePlace,
+    DeviceVector, Energies, Exchanged, Knob, LastExchange, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round,
+    Selection, SentInput, SentVelocity, check_average, gain,
 };

@@ -116,7 +116,7 @@ impl PowerSgd {
         let (len, rank, weight) = (average.len(), comm.rank(), 1.0 / comm.world() as f32);
         let failed = |source| ReduceError::Device { rank, source };
         let (plan, left, right, columns) = (&self.plan, &mut self.left, self.q.next_mut(), &mut self.columns);
-        self.on_device = match input.device().filter(|_| sent.is_none()) {
+        self.on_device = match input.device(0..len, comm).filter(|_| sent.is_none()) {
             Some(mut device) => device.left_factor(plan, right, left).map_err(failed)?,
             None => false,
         };
@@ -129,7 +129,7 @@ impl PowerSgd {
             orthonormalize(&mut left[matrix.left.clone()], plan.rank());
         }
         let (factor, dense) = left.split_at(plan.left_len());
-        match input.device().filter(|_| self.on_device) {
+        match input.device(0..len, comm).filter(|_| self.on_device) {
             Some(mut device) => device.right_factor(plan, factor, right).map_err(failed)?,
             None => plan.project_right(input.wait(0..len, comm), factor, right, columns),
         }
@@ -141,7 +141,7 @@ impl PowerSgd {
         }
         comm.all_reduce_sum(right)?;
         right.iter_mut().for_each(|v| *v *= weight);
-        if let Some(mut device) = input.device().filter(|_| self.on_device) {
+        if let Some(mut device) = input.device(0..len, comm).filter(|_| self.on_device) {
             let bad = device.put_product(plan, right, dense).map_err(failed)?;
             return bad.map_or(Ok(()), |bad| Err(overflow(bad, slots)));
         }

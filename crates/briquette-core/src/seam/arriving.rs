@@ -21,10 +21,26 @@ pub trait Arriving {
         &[]
     }
 
-    /// Returns the vector on its device, if it is complete and [on one](crate::seam::DeviceInput).
-    fn device(&mut self) -> Option<DevicePart<'_>> {
+    /// Returns the device vector that this is all or a part of, or `None` for a vector on the host. Does not wait.
+    fn on_device(&self) -> Option<DevicePlace> {
         None
     }
+
+    /// Waits until the values in `range` have arrived on their device, and returns them there. Returns `None` for a vector on the host. The rules
+    /// for ranges and for values that never arrive are those of [`wait`](Arriving::wait).
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        let _ = (range, comm);
+        None
+    }
+}
+
+/// The device vector of an [arriving](Arriving) vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DevicePlace {
+    /// Number of values of the whole device vector.
+    pub len: usize,
+    /// Set if the whole vector was complete before the exchange.
+    pub is_complete: bool,
 }
 
 /// A vector that is already complete.

@@ -1,7 +1,8 @@
 //! Vectors in device memory: encoded, averaged and kept where they are, so that only messages cross the bus.
 //!
-//! A [`DeviceInput`] is a vector that [arrives](Arriving) from a device. A reducer or wrapper that uses [`Arriving::device`] works on the
-//! device; any other waits for the values, which copies them to the host. Every algorithm therefore accepts a device vector, and the bits of
+//! A [`DeviceInput`] is a complete vector on a device. A gradient on a device that [arrives](Arriving) during the backward pass has
+//! [`DeviceCopies`]. A reducer or wrapper that uses [`Arriving::device`] works on the device; any other waits for the values, which copies
+//! them to the host. Every algorithm therefore accepts a device vector, and the bits of
 //! messages, averages and residuals are those of a vector on the host. A mixed group of ranks, some on devices and some on hosts, agrees.
 //!
 //! | work | on the device if |
@@ -23,61 +24,114 @@ mod part;
 mod vector;
 
 pub use part::DevicePart;
-pub use vector::{DeviceMemory, DeviceVector, NextVelocity, OnDevice};
+pub use vector::{DeviceMemory, DeviceVector, OnDevice};
 
 use std::fmt;
 use std::ops::Range;
 
-use self::part::Input;
-use super::Arriving;
+use super::{Arriving, DevicePlace};
 use crate::Session;
 use crate::error::DeviceError;
 
-/// A device vector as the input of an exchange.
+/// A complete device vector as the input of an exchange.
 pub struct DeviceInput<'a> {
     vector: &'a mut dyn DeviceVector,
-    /// Copies of values on the host, and the ranges that are up to date, in order.
-    host: Vec<f32>,
-    fetched: Vec<Range<usize>>,
-    /// Ranges of the average that were computed on the device.
-    averaged: Vec<Range<usize>>,
+    copies: DeviceCopies,
     /// The order of a complete vector: ranks on devices and on hosts exchange its parts in the same order.
     order: Vec<usize>,
-    /// The first failure of a copy to the host, which has aborted the session, or of a [subtraction](DevicePart::subtract) or [mask](DevicePart::mask).
-    failed: Option<DeviceError>,
 }
 
 impl<'a> DeviceInput<'a> {
     /// Creates an input of a vector that holds this many slots.
     pub fn new(vector: &'a mut dyn DeviceVector, slots: usize) -> Self {
-        let (host, fetched, averaged, failed) = Default::default();
-        DeviceInput { vector, host, fetched, averaged, order: (0..slots).collect(), failed }
+        DeviceInput { vector, copies: DeviceCopies::default(), order: (0..slots).collect() }
+    }
+
+    /// As [`DeviceCopies::finish`].
+    ///
+    /// # Errors
+    /// As for `DeviceCopies::finish`.
+    pub fn finish(&mut self, average: &[f32]) -> OnDevice<()> {
+        self.copies.finish(self.vector, average)
+    }
+
+    /// Returns the whole vector.
+    pub(crate) fn whole(&mut self) -> DevicePart<'_> {
+        let all = 0..self.vector.len();
+        self.copies.part(self.vector, all)
+    }
+
+    /// Returns the failure that was recorded, if there is one.
+    pub(crate) fn check(&mut self) -> OnDevice<()> {
+        self.copies.check()
+    }
+}
+
+/// State of the exchange of a device vector: which values are also on the host, and which of the average are on the device.
+#[derive(Debug, Default)]
+pub struct DeviceCopies {
+    /// Copies of values on the host, and the ranges that are up to date, in order.
+    host: Vec<f32>,
+    fetched: Vec<Range<usize>>,
+    /// Ranges of the average that were computed on the device.
+    averaged: Vec<Range<usize>>,
+    /// The first failure of a copy to the host or of an update, which has aborted the session, or of a [subtraction](DevicePart::subtract) or
+    /// [mask](DevicePart::mask).
+    failed: Option<DeviceError>,
+}
+
+impl DeviceCopies {
+    /// Copies values to the host, unless they are there already.
+    pub fn wait(&mut self, vector: &mut dyn DeviceVector, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        self.host.resize(vector.len(), 0.0);
+        for missing in missing(&self.fetched, range.clone()) {
+            let values = &mut self.host[missing.clone()];
+            if let Err(error) = vector.fetch(missing.clone(), values) {
+                // No rank may average what was not read.
+                comm.abort(&error.to_string());
+                values.fill(0.0);
+                self.failed.get_or_insert(error);
+            }
+            self.fetched.push(missing);
+        }
+        self.fetched.sort_by_key(|range| range.start);
+        &self.host[range]
+    }
+
+    /// Returns a part of the vector.
+    pub fn part<'a>(&'a mut self, vector: &'a mut dyn DeviceVector, range: Range<usize>) -> DevicePart<'a> {
+        DevicePart { vector, copies: self, range }
     }
 
     /// Ends an exchange that succeeded: copies the parts of the average that the host computed to the device.
     ///
     /// # Errors
     /// [`DeviceError`] if the device fails, or has failed during the exchange.
-    pub fn finish(&mut self, average: &[f32]) -> OnDevice<()> {
+    pub fn finish(&mut self, vector: &mut dyn DeviceVector, average: &[f32]) -> OnDevice<()> {
         self.check()?;
-        put_missing(self.vector, &mut self.averaged, average)
+        self.put_missing(vector, average)
     }
 
     /// Returns the failure that was recorded, if there is one.
-    pub(crate) fn check(&mut self) -> OnDevice<()> {
+    fn check(&mut self) -> OnDevice<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
-}
 
-/// Copies the parts of the average that are not on the device to it. All of the average is there afterwards.
-fn put_missing(vector: &mut dyn DeviceVector, averaged: &mut Vec<Range<usize>>, average: &[f32]) -> OnDevice<()> {
-    averaged.sort_by_key(|range| range.start);
-    for missing in missing(averaged, 0..average.len()) {
-        vector.put_average(missing.start, &average[missing.clone()])?;
+    /// Copies the parts of the average that are not on the device to it. All of the average is there afterwards.
+    fn put_missing(&mut self, vector: &mut dyn DeviceVector, average: &[f32]) -> OnDevice<()> {
+        self.averaged.sort_by_key(|range| range.start);
+        for missing in missing(&self.averaged, 0..average.len()) {
+            vector.put_average(missing.start, &average[missing.clone()])?;
+        }
+        self.averaged.clear();
+        self.averaged.push(0..average.len());
+        Ok(())
     }
-    averaged.clear();
-    averaged.push(0..average.len());
-    Ok(())
+
+    /// Records that values on the device have changed.
+    fn changed(&mut self, range: &Range<usize>) {
+        self.fetched.retain(|fetched| fetched.end <= range.start || range.end <= fetched.start);
+    }
 }
 
 /// Returns the parts of `range` that are in none of the sorted ranges.
@@ -94,29 +148,19 @@ fn missing(sorted: &[Range<usize>], range: Range<usize>) -> Vec<Range<usize>> {
 
 impl Arriving for DeviceInput<'_> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
-        self.host.resize(self.vector.len(), 0.0);
-        for missing in missing(&self.fetched, range.clone()) {
-            let values = &mut self.host[missing.clone()];
-            if let Err(error) = self.vector.fetch(missing.clone(), values) {
-                // No rank may average what was not read.
-                comm.abort(&error.to_string());
-                values.fill(0.0);
-                self.failed.get_or_insert(error);
-            }
-            self.fetched.push(missing);
-        }
-        self.fetched.sort_by_key(|range| range.start);
-        &self.host[range]
+        self.copies.wait(self.vector, range, comm)
     }
 
     fn order(&self) -> &[usize] {
         &self.order
     }
 
-    fn device(&mut self) -> Option<DevicePart<'_>> {
-        let range = 0..self.vector.len();
-        let (vector, fetched, averaged) = (&mut *self.vector, &mut self.fetched, &mut self.averaged);
-        Some(DevicePart { input: Input { vector, fetched, averaged, failed: &mut self.failed }, range })
+    fn on_device(&self) -> Option<DevicePlace> {
+        Some(DevicePlace { len: self.vector.len(), is_complete: true })
+    }
+
+    fn device(&mut self, range: Range<usize>, _comm: &mut Session) -> Option<DevicePart<'_>> {
+        Some(self.copies.part(self.vector, range))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Exchange of a gradient that arrives during the backward pass, on a background channel.
 
-use super::{Driver, HeaderCost};
+use super::{Driver, Gradient, HeaderCost};
 use crate::comm::Session;
 use crate::error::SyncError;
 use crate::seam::{AgreedStep, Arriving, Context, Momenta, SyncStrategy};
@@ -16,11 +16,12 @@ pub trait ArrivingGradient: Arriving {
     fn weigh(&mut self, weight: f32);
 
     /// Waits for the end of the backward pass, when the whole gradient is available. Returns the header with everything
-    /// recorded by then, or `None` if this rank gives up the step.
+    /// recorded by then, or `None` if this rank gives up the step. A gradient on a device [finishes](crate::seam::DeviceCopies::finish) its
+    /// average, of which the host's part is `average`.
     ///
     /// # Errors
     /// The reason why this rank cannot take the step.
-    fn end(&mut self, comm: &mut Session) -> Result<Option<Header>, Self::Error>;
+    fn end(&mut self, average: &[f32], comm: &mut Session) -> Result<Option<Header>, Self::Error>;
 
     /// Returns, for each slot, whether it has a gradient.
     fn present(&mut self) -> &mut [bool];
@@ -72,7 +73,7 @@ impl LentStrategy {
         gradient.weigh(if self.weights_by_samples { early.weight } else { 1.0 });
         let cx = Context::new(self.key, slots, &early.agreed_step).with_ranks(&early.ranks);
         self.strategy.during_backward(gradient, average, &cx, comm)?;
-        let Some(end) = gradient.end(comm)? else {
+        let Some(end) = gradient.end(average, comm)? else {
             agree(&Header { gave_up: true, ..header }, before, slots, gradient.present(), comm)?;
             unreachable!("a step that this rank gives up is agreed on by none");
         };
@@ -128,16 +129,18 @@ impl Driver {
     ///
     /// # Errors
     /// [`SyncError`] if the vote fails; the step is then [in doubt](Self::in_doubt).
-    pub fn commit_early(
+    pub fn commit_early<'g>(
         &mut self,
         EarlyExchange { early, late, header }: &EarlyExchange,
-        average: &mut [f32],
+        average: impl Into<Gradient<'g>>,
         present: &[bool],
         comm: &mut Session,
     ) -> Result<(), SyncError> {
+        let cx = super::context(self.key, &self.layout, early);
         let absent = self.layout.absent(present);
         if absent.is_some_and(|absent| self.strategy.hold(&absent.ranges)) || !self.keeps_state {
-            super::gradient::clear(self.layout.slots(), present, average);
+            let cleared = average.into().clear(self.layout.slots(), present, &cx, comm);
+            cleared.inspect_err(|error| comm.abort(&error.to_string()))?;
         }
         let voted = self.vote.cast(late, (Momenta::Keep, *header), comm);
         voted.inspect_err(|error| comm.abort(&error.to_string()))?;

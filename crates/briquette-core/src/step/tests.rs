@@ -59,7 +59,7 @@ impl ArrivingGradient for There {
         self.values.iter_mut().for_each(|value| *value *= weight);
     }
 
-    fn end(&mut self, _: &mut Session) -> Result<Option<Header>, SyncError> {
+    fn end(&mut self, _: &[f32], _: &mut Session) -> Result<Option<Header>, SyncError> {
         Ok(self.end.take())
     }
 

@@ -147,7 +147,8 @@ impl<R: Reducer, K: Controller> Adaptive<R, K> {
         self.own.clear();
         if asked.numbers(round.slots.len()) > 0 {
             let failed = |source| ReduceError::Device { rank, source };
-            let on_device = values.device().filter(DevicePart::is_whole).map(ProbeInput::Device);
+            let on_device = values.device(0..round.average.len(), comm);
+            let on_device = on_device.filter(DevicePart::is_whole).map(ProbeInput::Device);
             let is_measured = on_device.map_or(Ok(false), |input| self.measure_input(round, input, rank));
             if !is_measured.map_err(failed)? {
                 let input = ProbeInput::Host(values.wait(0..round.average.len(), comm));

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::error::ReduceError;
 use crate::report::{Measured, Report};
 use crate::seam::{
-    Arriving, DevicePart, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selections,
+    Arriving, DevicePart, DevicePlace, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selections,
     SentInput,
 };
 use crate::trace::phase;
@@ -168,7 +168,7 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         let buckets = &mut self.buckets;
         let mut done = until_failure(order.into_iter().map(|at| {
             let bucket = &mut buckets[at];
-            if input.device().is_some() {
+            if input.on_device().is_some() {
                 let mut part = PartOf { range: bucket.range.clone(), whole: &mut *input };
                 return bucket.exchange(&mut round, comm, |reducer, share, comm| {
                     reducer.reduce_arriving(share, &mut part, comm)
@@ -263,9 +263,12 @@ impl Arriving for PartOf<'_> {
         self.whole.wait(self.range.start + range.start..self.range.start + range.end, comm)
     }
 
-    fn device(&mut self) -> Option<DevicePart<'_>> {
-        let range = self.range.clone();
-        self.whole.device().map(|device| device.part(range))
+    fn on_device(&self) -> Option<DevicePlace> {
+        self.whole.on_device()
+    }
+
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        self.whole.device(self.range.start + range.start..self.range.start + range.end, comm)
     }
 }
 

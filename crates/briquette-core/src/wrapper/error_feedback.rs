@@ -64,7 +64,7 @@
 
 use std::ops::Range;
 
-use super::feed::{Delivery, FedVector};
+use super::feed::{Delivery, FedOnDevice, FedVector};
 use super::residual::Residual;
 use super::unsent::FedEnergies;
 use super::{check_finite, keep_unsent};
@@ -72,7 +72,9 @@ use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::add_scaled;
 use crate::report::Report;
-use crate::seam::{AgreedStep, Arriving, CompleteVector, Exchanged, Reducer, Round, SentVelocity};
+use crate::seam::{
+    AgreedStep, Arriving, CompleteVector, DevicePart, DevicePlace, Exchanged, Reducer, Round, SentVelocity,
+};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::fields::Cell;
 use crate::{Layout, Session, Slot, stateful};
@@ -194,16 +196,18 @@ impl<R: Reducer> ErrorFeedback<R> {
     fn reduce_on_device(
         &mut self,
         round: Round<'_>,
-        input: &mut dyn Arriving,
+        (input, place): (&mut dyn Arriving, DevicePlace),
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let (slots, rank) = (round.slots, comm.rank());
-        let failed = |source| ReduceError::Device { rank, source };
-        let mut device = input.device().expect("a vector on a device");
-        let residual = self.residual.on_device(&mut device).map_err(failed)?;
-        let sums = device.add_residual(residual, slots).map_err(failed)?;
-        self.energies.set_fed(&sums, slots, rank)?;
-        let exchanged = self.inner.reduce_arriving(round, input, comm)?;
+        let mut device = input.device(0..0, comm).expect("a vector on a device");
+        let residual = self.residual.on_device(&mut device);
+        let residual = residual.map_err(|source| ReduceError::Device { rank, source })?;
+        let feed = |mut part: DevicePart<'_>, slots: &[Slot], comm: &mut Session| {
+            part.add_residual(residual, slots, comm);
+        };
+        let fed = FedOnDevice::new(input, place, slots, feed);
+        let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
         let parts = (&mut self.inner, &mut self.residual);
         self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
@@ -236,9 +240,10 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        let is_whole = input.device().is_some_and(|device| device.is_whole());
-        if is_whole && !self.inside && self.decay == 1.0 && round.sent.is_none() && self.inner.can_subtract_sent() {
-            return self.reduce_on_device(round, input, comm);
+        let whole = input.on_device().filter(|place| place.len == round.average.len());
+        let stays = !self.inside && self.decay == 1.0 && round.sent.is_none() && self.inner.can_subtract_sent();
+        if let Some(place) = whole.filter(|_| stays) {
+            return self.reduce_on_device(round, (input, place), comm);
         }
         self.reduce_fed(round, input, Delivery::InParts, comm)
     }

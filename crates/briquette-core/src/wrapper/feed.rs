@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use super::unsent::FedEnergies;
 use crate::error::ReduceError;
-use crate::seam::{Arriving, Exchanged, Reducer, Round};
+use crate::seam::{Arriving, DevicePart, DevicePlace, Exchanged, Reducer, Round};
 use crate::{Session, Slot};
 
 /// Source of the vector: complete in the round, or arriving in parts.
@@ -89,5 +90,84 @@ impl<F: FnMut(usize, &[f32], &mut [f32]) -> bool> Arriving for FedVector<'_, F> 
 
     fn order(&self) -> &[usize] {
         self.input.order()
+    }
+}
+
+/// Combines `input`, which is on a device, with a wrapper's state there. `feed` is called for consecutive slots as they arrive, each slot once: with
+/// their part of the vector, and the slots relative to its start.
+pub(super) struct FedOnDevice<'a, F> {
+    input: &'a mut dyn Arriving,
+    place: DevicePlace,
+    slots: &'a [Slot],
+    feed: F,
+    is_fed: Vec<bool>,
+}
+
+impl<'a, F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> FedOnDevice<'a, F> {
+    pub(super) fn new(input: &'a mut dyn Arriving, place: DevicePlace, slots: &'a [Slot], feed: F) -> Self {
+        FedOnDevice { input, place, slots, feed, is_fed: vec![false; slots.len()] }
+    }
+
+    /// Exchanges the fed vector, and returns the [energies](crate::seam::DeviceVector::fed_energies) of its slots. A complete vector with a sum that
+    /// is not finite is not sent at all. If the vector arrives in parts, that slot is sent as zeros, and the error is the same.
+    pub(super) fn reduce<R: Reducer>(
+        mut self,
+        (inner, energies): (&mut R, &mut FedEnergies),
+        round: Round<'_>,
+        comm: &mut Session,
+    ) -> Result<(Exchanged, Vec<[f64; 2]>), ReduceError> {
+        let early = self.place.is_complete.then(|| self.measure(energies, comm)).transpose()?;
+        let exchanged = inner.reduce_arriving(round, &mut self, comm)?;
+        let sums = early.map_or_else(|| self.measure(energies, comm), Ok)?;
+        Ok((exchanged, sums))
+    }
+
+    /// Feeds all slots that are not fed yet, and reads the energies.
+    fn measure(&mut self, energies: &mut FedEnergies, comm: &mut Session) -> Result<Vec<[f64; 2]>, ReduceError> {
+        let rank = comm.rank();
+        let mut device = self.device(0..self.place.len, comm).expect("a vector on a device");
+        let sums = device.fed_energies().map_err(|source| ReduceError::Device { rank, source })?;
+        energies.set_fed(&sums, self.slots, rank)?;
+        Ok(sums)
+    }
+
+    fn feed(&mut self, range: &Range<usize>, comm: &mut Session) {
+        let first = self.slots.partition_point(|slot| slot.range().start < range.start);
+        let last = self.slots.partition_point(|slot| slot.range().end <= range.end);
+        let mut next = first;
+        while next < last {
+            let start = next;
+            while next < last && !std::mem::replace(&mut self.is_fed[next], true) {
+                next += 1;
+            }
+            let Some((from, to)) = self.slots[start..next].first().zip(self.slots[start..next].last()) else {
+                next += 1;
+                continue;
+            };
+            let place = from.range().start..to.range().end;
+            let slots: Vec<Slot> = self.slots[start..next].iter().map(|slot| slot.rebased(place.start)).collect();
+            let part = self.input.device(place, comm).expect("a vector on a device");
+            (self.feed)(part, &slots, comm);
+        }
+    }
+}
+
+impl<F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> Arriving for FedOnDevice<'_, F> {
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        self.feed(&range, comm);
+        self.input.wait(range, comm)
+    }
+
+    fn order(&self) -> &[usize] {
+        self.input.order()
+    }
+
+    fn on_device(&self) -> Option<DevicePlace> {
+        Some(self.place)
+    }
+
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        self.feed(&range, comm);
+        self.input.device(range, comm)
     }
 }

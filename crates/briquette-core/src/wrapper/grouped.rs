@@ -40,6 +40,7 @@
 //! ```
 
 mod group;
+mod packed;
 
 use std::fmt;
 use std::ops::Range;

@@ -123,13 +123,13 @@ impl<R: Reducer> InnerMomentum<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let len = round.average.len();
-        if values.device().is_none() {
+        if values.on_device().is_none() {
             self.agreed.on_host(len)?;
         }
         let Round { key, slots, agreed_step, input, average, mut sent } = round;
         let velocities = Round { key, slots, agreed_step, input, average: &mut *average, sent: sent.as_deref_mut() };
         let exchanged = delivery.reduce(&mut self.correction, velocities, values, comm)?;
-        if let Some(device) = values.device().filter(DevicePart::is_averaged) {
+        if let Some(device) = values.device(0..len, comm).filter(DevicePart::is_averaged) {
             self.subtract_on_device(device, slots, average, comm.rank())?;
         } else {
             let (before, next) = self.agreed.on_host(len)?;

@@ -103,8 +103,8 @@ impl<R: Reducer> Metered<R> {
             let input = values.wait(0..len, comm);
             let compared = slots.iter().map(|slot| compare(&input[slot.range()], &sent[slot.range()]));
             self.gain = summarize(compared.map(|(energy, lost, kept)| (energy, energy - lost, kept)), &mut self.slots);
-        } else if !self.outer_feedback && self.inner.subtracts_on_device() && values.device().is_some() {
-            self.measure_on_device(values, slots, comm.rank())?;
+        } else if !self.outer_feedback && self.inner.subtracts_on_device() && values.on_device().is_some() {
+            self.measure_on_device(values, slots, comm)?;
         } else if !self.outer_feedback {
             self.measure_copy(values.wait(0..len, comm), slots);
         }
@@ -112,8 +112,14 @@ impl<R: Reducer> Metered<R> {
     }
 
     /// Subtracts the messages from the input on its device, where nothing reads it again.
-    fn measure_on_device(&mut self, input: &mut dyn Arriving, slots: &[Slot], rank: usize) -> Result<(), ReduceError> {
-        let Some(mut device) = input.device() else { return Ok(()) };
+    fn measure_on_device(
+        &mut self,
+        input: &mut dyn Arriving,
+        slots: &[Slot],
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        let (len, rank) = (slots.last().map_or(0, |slot| slot.range().end), comm.rank());
+        let Some(mut device) = input.device(0..len, comm) else { return Ok(()) };
         let energies = device.energies(slots).map_err(|source| ReduceError::Device { rank, source })?;
         let mut kept = vec![SentStatistics::default(); slots.len()];
         self.subtract_sent(&mut SentInput::new(slots, &mut [], Some(device), &energies, &mut kept));

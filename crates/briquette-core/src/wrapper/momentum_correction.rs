@@ -70,7 +70,7 @@
 
 use std::ops::Range;
 
-use super::feed::{Delivery, FedVector};
+use super::feed::{Delivery, FedOnDevice, FedVector};
 use super::residual::Residual;
 use super::unsent::FedEnergies;
 use super::{check_finite, keep_unsent};
@@ -78,10 +78,12 @@ use crate::error::{ConfigError, ReduceError};
 use crate::layout::absent;
 use crate::math::{Mask, Velocity, norm2};
 use crate::report::Report;
-use crate::seam::{Arriving, CompleteVector, Exchanged, Reducer, Round, Selection, SentVelocity};
+use crate::seam::{
+    Arriving, CompleteVector, DevicePart, DevicePlace, Exchanged, Reducer, Round, Selection, SentVelocity,
+};
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::fields::Cell;
-use crate::{Layout, Session, stateful};
+use crate::{Layout, Session, Slot, stateful};
 
 /// Values whose velocity is set to 0 once they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -255,19 +257,25 @@ impl<R: Reducer> MomentumCorrection<R> {
     fn reduce_on_device(
         &mut self,
         round: Round<'_>,
-        input: &mut dyn Arriving,
+        (input, place): (&mut dyn Arriving, DevicePlace),
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let (slots, rank) = (round.slots, comm.rank());
         let failed = |source| ReduceError::Device { rank, source };
-        let mut device = input.device().expect("a vector on a device");
+        // The norm needs the whole vector.
+        let waits_for = if self.settings.clip.is_some() { place.len } else { 0 };
+        let mut device = input.device(0..waits_for, comm).expect("a vector on a device");
         let gradient2 = self.settings.clip.map_or(Ok(0.0), |_| device.norm2()).map_err(failed)?;
         let step = self.step(gradient2, comm.world());
         let velocity = self.velocity.on_device(&mut device).map_err(failed)?;
         let pending = self.pending.on_device(&mut device).map_err(failed)?;
-        let (mut velocity, sums) = device.accumulate(step, [velocity, pending], slots).map_err(failed)?;
-        self.energies.set_fed(&sums, slots, rank)?;
-        let exchanged = self.inner.reduce_arriving(round, input, comm)?;
+        let mut next = device.memory().map_err(failed)?;
+        let feed = |mut part: DevicePart<'_>, slots: &[Slot], comm: &mut Session| {
+            part.accumulate(step, ([velocity, pending], &mut *next), slots, comm);
+        };
+        let fed = FedOnDevice::new(input, place, slots, feed);
+        let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
+        let mut velocity = next;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
         let mask = self.settings.masking.mask(&sums).filter(|_| exchanged.selection != Selection::All);
         let parts = (&mut self.inner, &mut self.pending);
@@ -311,9 +319,10 @@ impl<R: Reducer> Reducer for MomentumCorrection<R> {
         input: &mut dyn Arriving,
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        let is_whole = input.device().is_some_and(|device| device.is_whole());
-        if is_whole && round.sent.is_none() && self.inner.can_subtract_sent() {
-            return self.reduce_on_device(round, input, comm);
+        let whole = input.on_device().filter(|place| place.len == round.average.len());
+        let stays = round.sent.is_none() && self.inner.can_subtract_sent();
+        if let Some(place) = whole.filter(|_| stays) {
+            return self.reduce_on_device(round, (input, place), comm);
         }
         self.reduce_accumulated(round, input, Delivery::InParts, comm)
     }

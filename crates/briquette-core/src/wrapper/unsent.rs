@@ -82,8 +82,8 @@ impl FedEnergies {
     ) -> Result<(), ReduceError> {
         let (len, rank) = (slots.last().map_or(0, |slot| slot.range().end), comm.rank());
         if inner.subtracts_on_device() {
-            let finite = self.subtract(inner, slots, &mut [], input.device(), velocity);
-            let next = input.device().expect("a vector on a device").take();
+            let finite = self.subtract(inner, slots, &mut [], input.device(0..len, comm), velocity);
+            let next = input.device(0..len, comm).expect("a vector on a device").take();
             let next = next.map_err(|source| ReduceError::Device { rank, source })?;
             if !finite {
                 check_finite(&next.fetch(), slots, rank)?;

@@ -5,8 +5,10 @@ use std::ops::Range;
 use crate::{exchanges, whole_and_in_buckets};
 use briquette_core::config::Config;
 use briquette_core::error::{ConfigError, SyncError};
-use briquette_core::laws::{self, Delivered, Setup, Synchronizes, assert_same_runs, each_rank, gradient, short};
-use briquette_core::reduce::{AgreedStep, Arriving, LastExchange};
+use briquette_core::laws::{
+    self, Delivered, HostDevice, Kernels, Setup, Synchronizes, assert_same_runs, each_rank, gradient, short,
+};
+use briquette_core::reduce::{AgreedStep, Arriving, DeviceCopies, DevicePart, DevicePlace, LastExchange};
 use briquette_core::report::Report;
 use briquette_core::sync::{Context, SyncStrategy};
 use briquette_core::{Key, Layout, Session, comm::Local};
@@ -16,58 +18,105 @@ struct Late<'a> {
     values: &'a [f32],
     there: Vec<f32>,
     order: Vec<usize>,
+    /// The vector on a device, if it arrives there.
+    device: Option<(HostDevice, DeviceCopies)>,
     /// Number of values that were waited for before anything was sent, and the number of calls at the start.
     silent: usize,
     calls: u64,
 }
 
 impl<'a> Late<'a> {
-    fn new(values: &'a [f32], order: Vec<usize>) -> Self {
-        Late { values, there: vec![f32::NAN; values.len()], order, silent: 0, calls: 0 }
+    fn new(values: &'a [f32], order: Vec<usize>, on_device: Option<Kernels>) -> Self {
+        let there = vec![f32::NAN; values.len()];
+        let device = on_device.map(|kernels| (HostDevice::new(there.clone(), kernels), DeviceCopies::default()));
+        Late { values, there, order, device, silent: 0, calls: 0 }
+    }
+
+    fn arrive(&mut self, range: &Range<usize>, comm: &Session) {
+        let fresh = range.clone().filter(|i| self.there[*i].is_nan());
+        let fresh: Vec<usize> = fresh.collect();
+        self.silent += if comm.calls() == self.calls { fresh.len() } else { 0 };
+        for i in fresh {
+            self.there[i] = self.values[i];
+            self.device.iter_mut().for_each(|(device, _)| device.arrive(i, &self.values[i..=i]));
+        }
+    }
+
+    /// Returns the average, of which the host's part is `average`.
+    fn finish(self, average: Vec<f32>) -> Vec<f32> {
+        let Some((mut device, mut copies)) = self.device else { return average };
+        copies.finish(&mut device, &average).unwrap();
+        device.into_average()
     }
 }
 
 impl Arriving for Late<'_> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
-        let fresh = self.there[range.clone()].iter().filter(|value| value.is_nan()).count();
-        self.silent += if comm.calls() == self.calls { fresh } else { 0 };
-        self.there[range.clone()].copy_from_slice(&self.values[range.clone()]);
-        &self.there[range]
+        self.arrive(&range, comm);
+        match &mut self.device {
+            Some((device, copies)) => copies.wait(device, range, comm),
+            None => &self.there[range],
+        }
     }
     fn order(&self) -> &[usize] {
         &self.order
     }
+    fn on_device(&self) -> Option<DevicePlace> {
+        self.device.is_some().then_some(DevicePlace { len: self.values.len(), is_complete: false })
+    }
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        self.arrive(&range, comm);
+        self.device.as_mut().map(|(device, copies)| copies.part(device, range))
+    }
 }
 
-/// A strategy whose gradients arrive late.
+/// A strategy whose gradients arrive late, on devices of every rank or of every second one.
 #[derive(Debug, Clone)]
-struct AsItComes(Config);
+struct AsItComes {
+    config: Config,
+    devices: Option<(Kernels, bool)>,
+}
+
+impl AsItComes {
+    fn new(config: &Config, devices: Option<(Kernels, bool)>) -> Self {
+        AsItComes { config: config.clone(), devices }
+    }
+}
 
 /// Delivers a gradient late.
 fn deliver(
+    devices: Option<(Kernels, bool)>,
     strategy: &mut dyn SyncStrategy,
     own: &mut Vec<f32>,
     cx: &Context<'_>,
     comm: &mut Session,
 ) -> Result<(), SyncError> {
-    let count = cx.slots.len();
+    let (count, step) = (cx.slots.len(), cx.agreed_step.step as usize);
     // In one step the last slot first, in the next every other slot from the front.
-    let order = match cx.agreed_step.step % 2 {
+    let order = match step % 2 {
         0 => vec![],
         _ => (0..count).filter(|slot| slot % 2 == 0).chain((0..count).filter(|slot| slot % 2 == 1)).collect(),
     };
+    let on_device = devices.filter(|(_, mixed)| !mixed || (comm.rank() + step / 2).is_multiple_of(2));
     let mut average = Vec::new();
-    strategy.during_backward(&mut Late::new(own, order), &mut average, cx, comm)?;
-    *own = average;
+    let mut late = Late::new(own, order, on_device.map(|(kernels, _)| kernels));
+    strategy.during_backward(&mut late, &mut average, cx, comm)?;
+    *own = late.finish(average);
     Ok(())
 }
 
 impl Synchronizes for AsItComes {
     fn strategy(&self, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
-        Ok(Box::new(Delivered::new(self.0.build(layout, world)?, deliver)))
+        let devices = self.devices;
+        Ok(Box::new(Delivered::new(
+            self.config.build(layout, world)?,
+            move |strategy: &mut dyn SyncStrategy, own: &mut Vec<f32>, cx: &Context<'_>, comm: &mut Session| {
+                deliver(devices, strategy, own, cx, comm)
+            },
+        )))
     }
     fn min_ranks(&self) -> usize {
-        self.0.min_ranks()
+        self.config.min_ranks()
     }
 }
 
@@ -75,8 +124,21 @@ impl Synchronizes for AsItComes {
 fn when_values_come_changes_no_bit_no_memory_no_byte_and_no_decision() {
     for config in whole_and_in_buckets() {
         for world in [1, 2, 3, 5] {
-            let setup = Setup::short(&AsItComes(config.clone()), world);
+            let setup = Setup::short(&AsItComes::new(&config, None), world);
             assert_same_runs(&setup, &Setup::short(&config, world).run(5), &setup.run(5));
+        }
+    }
+}
+
+#[test]
+fn nor_does_it_on_devices() {
+    for config in whole_and_in_buckets() {
+        for world in [1, 3] {
+            let expected = Setup::short(&config, world).run(5);
+            for devices in [(Kernels::All, false), (Kernels::All, true), (Kernels::Encoders, true)] {
+                let setup = Setup::short(&AsItComes::new(&config, Some(devices)), world);
+                assert_same_runs(&setup, &expected, &setup.run(5));
+            }
         }
     }
 }
@@ -85,12 +147,14 @@ fn when_values_come_changes_no_bit_no_memory_no_byte_and_no_decision() {
 fn law_4_holds_while_vectors_arrive() {
     for exchange in exchanges().into_iter().filter(|exchange| exchange.bucket_values.is_some()) {
         let config = Config::every_step(exchange);
-        laws::leaves_no_trace(&Setup::short(&AsItComes(config), 3), 1);
+        for devices in [None, Some((Kernels::All, true))] {
+            laws::leaves_no_trace(&Setup::short(&AsItComes::new(&config, devices), 3), 1);
+        }
     }
 }
 
 /// Returns the share of the vector that a rank waits for at this step before it has sent anything.
-fn waited_first(text: &str, step: u64) -> f64 {
+fn waited_first(text: &str, step: u64, on_device: Option<Kernels>) -> f64 {
     let config: Config = toml::from_str(&format!("strategy = 'every-step'\nbucket_values = 32\n{text}")).unwrap();
     let layout = short();
     let mut shares = each_rank(Local::world(3), |mut comm, _| {
@@ -101,7 +165,7 @@ fn waited_first(text: &str, step: u64) -> f64 {
             let own = gradient(&layout, 0, step);
             let agreed_step = AgreedStep { step, learning_rate: Some(0.5), previous, ..AgreedStep::default() };
             let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
-            let mut late = Late { calls: comm.calls(), ..Late::new(&own, vec![]) };
+            let mut late = Late { calls: comm.calls(), ..Late::new(&own, vec![], on_device) };
             strategy.during_backward(&mut late, &mut Vec::new(), &cx, &mut comm).unwrap();
             strategy.commit();
             let mut report = Report::default();
@@ -117,6 +181,11 @@ fn waited_first(text: &str, step: u64) -> f64 {
 #[test]
 fn buckets_do_not_wait_for_what_comes_after_them() {
     briquette_zoo::install();
+    [None, Some(Kernels::All)].into_iter().for_each(buckets_wait_for_their_values);
+}
+
+fn buckets_wait_for_their_values(on_device: Option<Kernels>) {
+    let waited_first = |text: &str, step| waited_first(text, step, on_device);
     let sparse = "reducer = { kind = 'gather', compressor = 'topk:0.25' }";
     for text in [
         "reducer = 'dense'\nfeedback = 'none'",

@@ -182,10 +182,11 @@ fn a_copy_is_read_again_when_the_vector_has_changed() {
     let mut vector = HostDevice::new(vec![1.0, 2.0], Kernels::All);
     let mut input = DeviceInput::new(&mut vector, 1);
     assert_eq!(input.wait(0..2, &mut comm), [1.0, 2.0]);
-    let mut device = input.device().unwrap();
+    let mut device = input.device(0..2, &mut comm).unwrap();
     let residual = device.upload(&[10.0, 20.0]).unwrap();
     assert_eq!(device.energies(layout.slots()), Ok(vec![5.0]));
-    assert_eq!(device.add_residual(Some(&*residual), layout.slots()), Ok(vec![[121.0 + 484.0, 5.0]]));
+    device.add_residual(Some(&*residual), layout.slots(), &mut comm);
+    assert_eq!(device.fed_energies(), Ok(vec![[121.0 + 484.0, 5.0]]));
     assert_eq!(input.wait(0..2, &mut comm), [11.0, 22.0]);
 }
 
@@ -194,7 +195,7 @@ fn ranges_of_a_part_are_packed_and_copied_back_to_their_places() {
     let mut vector = HostDevice::new((0..8).map(|i| i as f32).collect(), Kernels::All);
     let (mut input, mut comm) = (DeviceInput::new(&mut vector, 1), Local::world(1).remove(0));
     input.wait(0..8, &mut comm);
-    let mut part = input.device().unwrap().part(2..8);
+    let mut part = input.device(2..8, &mut comm).unwrap();
     let mut packed = part.pack(&[3..5, 0..1, 2..2]).unwrap();
     let mut values = [0.0; 3];
     packed.fetch(0..3, &mut values).unwrap();
@@ -221,7 +222,7 @@ fn momentum_is_subtracted_from_the_whole_average() {
     let (mut input, mut comm) = (DeviceInput::new(&mut vector, 1), Local::world(1).remove(0));
     let mut message = Message::default();
     TopK::fraction(1.0).unwrap().compress_into(&[1.0], Key::new(1), &mut message);
-    let mut device = input.device().unwrap();
+    let mut device = input.device(0..2, &mut comm).unwrap();
     assert_eq!(device.reborrow().part(0..1).average(1.0, &[&message], 0), Ok(Some(true)));
     let before = device.upload(&[10.0, 20.0]).unwrap();
     let (next, bad) = device.subtract_velocity(&[f32::NAN, 2.0], Some(&*before), 0.5).unwrap();

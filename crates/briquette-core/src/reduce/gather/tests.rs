@@ -49,7 +49,7 @@ fn a_probe_on_a_device_reads_less_than_a_copy_and_restores_the_ratio() {
         operations.into_iter().for_each(|operations| vector.fail_after(operations));
         let (mut on_device, mut on_host) = (Energies::new(), Energies::new());
         let mut input = DeviceInput::new(&mut vector, 1);
-        let found = gather.probe(&probe, ProbeInput::Device(input.device().unwrap()), &mut on_device);
+        let found = gather.probe(&probe, ProbeInput::Device(input.whole()), &mut on_device);
         assert_eq!(gather.compressor.nominal().get(), 100.0);
         Gather::new(TopK::fraction(0.01).unwrap(), Mean).probe(&probe, ProbeInput::Host(&x), &mut on_host).unwrap();
         (found, on_device == on_host, vector.down())

@@ -3,22 +3,15 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{DeviceMemory, DeviceVector, NextVelocity, OnDevice, put_missing};
-use crate::error::DeviceError;
+use super::{DeviceCopies, DeviceMemory, DeviceVector, OnDevice};
 use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity};
 use crate::seam::Compressor;
-use crate::{Key, Layout, Message, Slot};
-
-pub(super) struct Input<'a> {
-    pub(super) vector: &'a mut dyn DeviceVector,
-    pub(super) fetched: &'a mut Vec<Range<usize>>,
-    pub(super) averaged: &'a mut Vec<Range<usize>>,
-    pub(super) failed: &'a mut Option<DeviceError>,
-}
+use crate::{Key, Layout, Message, Session, Slot};
 
 /// Part of a device vector. Ranges and slots are relative to its start.
 pub struct DevicePart<'a> {
-    pub(super) input: Input<'a>,
+    pub(super) vector: &'a mut dyn DeviceVector,
+    pub(super) copies: &'a mut DeviceCopies,
     pub(super) range: Range<usize>,
 }
 
@@ -35,7 +28,7 @@ impl DevicePart<'_> {
 
     /// Returns whether this is the whole vector.
     pub fn is_whole(&self) -> bool {
-        self.range == (0..self.input.vector.len())
+        self.range == (0..self.vector.len())
     }
 
     /// Returns a part of this part.
@@ -48,8 +41,7 @@ impl DevicePart<'_> {
 
     /// Borrows this part.
     pub fn reborrow(&mut self) -> DevicePart<'_> {
-        let Input { vector, fetched, averaged, failed } = &mut self.input;
-        DevicePart { input: Input { vector: &mut **vector, fetched, averaged, failed }, range: self.range.clone() }
+        DevicePart { vector: &mut *self.vector, copies: &mut *self.copies, range: self.range.clone() }
     }
 
     /// As [`DeviceVector::encode`], for this part.
@@ -57,7 +49,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// [`DeviceError`] if the device fails, as for the other operations.
     pub fn encode(&mut self, compressor: &mut dyn Compressor, key: Key, out: &mut Message) -> OnDevice<bool> {
-        self.input.vector.encode(compressor, self.range.clone(), key, out)
+        self.vector.encode(compressor, self.range.clone(), key, out)
     }
 
     /// As [`DeviceVector::average`], for this part.
@@ -65,17 +57,17 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn average(&mut self, weight: f32, messages: &[&Message], own: usize) -> OnDevice<Option<bool>> {
-        let finite = self.input.vector.average(self.range.clone(), weight, messages, own)?;
+        let finite = self.vector.average(self.range.clone(), weight, messages, own)?;
         if finite.is_some() {
-            self.input.averaged.push(self.range.clone());
+            self.copies.averaged.push(self.range.clone());
         }
         Ok(finite)
     }
 
     /// As [`DeviceVector::subtract`], for this part. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
     pub fn subtract(&mut self, message: &Message, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
-        self.input.fetched.clear();
-        let subtracted = self.input.vector.subtract(self.range.clone(), message, slots, kept);
+        self.copies.changed(&self.range);
+        let subtracted = self.vector.subtract(self.range.clone(), message, slots, kept);
         self.or_fail(subtracted)
     }
 
@@ -84,7 +76,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn energies(&mut self, slots: &[Slot]) -> OnDevice<Vec<f64>> {
-        self.input.vector.energies(self.range.clone(), slots)
+        self.vector.energies(self.range.clone(), slots)
     }
 
     /// As [`DeviceVector::kept_energy`], for this part.
@@ -92,7 +84,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn kept_energy(&mut self, compressor: &mut dyn Compressor, key: Key) -> OnDevice<Option<f64>> {
-        self.input.vector.kept_energy(compressor, self.range.clone(), key)
+        self.vector.kept_energy(compressor, self.range.clone(), key)
     }
 
     /// Returns `‖x‖²` of this part.
@@ -108,33 +100,33 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn total(&mut self) -> OnDevice<f64> {
-        self.input.vector.total()
+        self.vector.total()
     }
 
-    /// As [`DeviceVector::accumulate`], for the [whole](DevicePart::is_whole) vector.
-    ///
-    /// # Errors
-    /// As [`encode`](DevicePart::encode).
+    /// As [`DeviceVector::accumulate`], for this part. `now` and `next` are of the whole vector. A failure aborts the session, and is reported by
+    /// [`DeviceInput::finish`](super::DeviceInput::finish).
     pub fn accumulate(
         &mut self,
         velocity: Velocity,
-        now: [Option<&dyn DeviceMemory>; 2],
+        (now, next): ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
         slots: &[Slot],
-    ) -> OnDevice<NextVelocity> {
-        self.input.fetched.clear();
-        self.input.vector.accumulate(velocity, now, slots)
+        comm: &mut Session,
+    ) {
+        self.copies.changed(&self.range);
+        let accumulated = self.vector.accumulate(self.range.clone(), velocity, (now, next), slots);
+        self.or_abort(accumulated, comm);
     }
 
     /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
     pub fn mask(&mut self, message: &Message, mask: Mask, velocity: &mut dyn DeviceMemory) {
-        if let Err(error) = self.input.vector.mask(self.range.clone(), message, mask, velocity) {
-            self.input.failed.get_or_insert(error);
+        if let Err(error) = self.vector.mask(self.range.clone(), message, mask, velocity) {
+            self.copies.failed.get_or_insert(error);
         }
     }
 
     /// Returns whether a part of the average was computed on the device.
     pub fn is_averaged(&self) -> bool {
-        !self.input.averaged.is_empty()
+        !self.copies.averaged.is_empty()
     }
 
     /// As [`DeviceVector::subtract_velocity`], for the [whole](DevicePart::is_whole) vector. The parts of the average that the host computed are
@@ -148,17 +140,32 @@ impl DevicePart<'_> {
         before: Option<&dyn DeviceMemory>,
         momentum: f32,
     ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)> {
-        put_missing(self.input.vector, self.input.averaged, average)?;
-        self.input.vector.subtract_velocity(before, momentum)
+        self.copies.put_missing(self.vector, average)?;
+        self.vector.subtract_velocity(before, momentum)
     }
 
-    /// As [`DeviceVector::add_residual`], for the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::add_residual`], for this part. `residual` is of the whole vector. A failure aborts the session, and is reported by
+    /// [`DeviceInput::finish`](super::DeviceInput::finish).
+    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot], comm: &mut Session) {
+        self.copies.changed(&self.range);
+        let added = self.vector.add_residual(self.range.clone(), residual, slots);
+        self.or_abort(added, comm);
+    }
+
+    /// As [`DeviceVector::fed_energies`], for the [whole](DevicePart::is_whole) vector.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
-    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
-        self.input.fetched.clear();
-        self.input.vector.add_residual(residual, slots)
+    pub fn fed_energies(&mut self) -> OnDevice<Vec<[f64; 2]>> {
+        self.vector.fed_energies()
+    }
+
+    /// As [`DeviceVector::memory`].
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn memory(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        self.vector.memory()
     }
 
     /// As [`DeviceVector::left_factor`]. Returns false for a part that is not the [whole](DevicePart::is_whole) vector.
@@ -166,7 +173,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
-        Ok(self.is_whole() && self.input.vector.left_factor(plan, q, out)?)
+        Ok(self.is_whole() && self.vector.left_factor(plan, q, out)?)
     }
 
     /// As [`DeviceVector::right_factor`], for the [whole](DevicePart::is_whole) vector.
@@ -174,7 +181,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
-        self.input.vector.right_factor(plan, p, out)
+        self.vector.right_factor(plan, p, out)
     }
 
     /// As [`DeviceVector::put_product`], for the [whole](DevicePart::is_whole) vector.
@@ -182,24 +189,32 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
-        self.input.averaged.push(self.range.clone());
-        self.input.vector.put_product(plan, q, dense)
+        self.copies.averaged.push(self.range.clone());
+        self.vector.put_product(plan, q, dense)
     }
 
     /// As [`DeviceVector::subtract_product`], for the [whole](DevicePart::is_whole) vector. A failure is reported by
     /// [`DeviceInput::finish`](super::DeviceInput::finish).
     pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
-        self.input.fetched.clear();
-        let subtracted = self.input.vector.subtract_product(plan, slots, kept);
+        self.copies.changed(&self.range);
+        let subtracted = self.vector.subtract_product(plan, slots, kept);
         self.or_fail(subtracted)
     }
 
     /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish).
     pub(crate) fn or_fail(&mut self, finite: OnDevice<bool>) -> bool {
         finite.unwrap_or_else(|error| {
-            self.input.failed.get_or_insert(error);
+            self.copies.failed.get_or_insert(error);
             true
         })
+    }
+
+    /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish), and aborts the session: no rank may average what was not computed.
+    pub(crate) fn or_abort(&mut self, result: OnDevice<()>, comm: &mut Session) {
+        if let Err(error) = result {
+            comm.abort(&error.to_string());
+            self.copies.failed.get_or_insert(error);
+        }
     }
 
     /// As [`DeviceVector::pack`], for ranges of this part.
@@ -207,7 +222,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {
-        self.input.vector.pack(&self.in_vector(ranges))
+        self.vector.pack(&self.in_vector(ranges))
     }
 
     /// As [`DeviceVector::unpack`], for ranges of this part.
@@ -215,8 +230,8 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn unpack(&mut self, ranges: &[Range<usize>], values: Option<&dyn DeviceMemory>) -> OnDevice<()> {
-        self.input.fetched.clear();
-        self.input.vector.unpack(&self.in_vector(ranges), values)
+        self.copies.changed(&(0..self.vector.len()));
+        self.vector.unpack(&self.in_vector(ranges), values)
     }
 
     /// As [`DeviceVector::unpack_average`], for ranges of this part.
@@ -225,8 +240,8 @@ impl DevicePart<'_> {
     /// As [`encode`](DevicePart::encode).
     pub fn unpack_average(&mut self, ranges: &[Range<usize>], average: &dyn DeviceMemory) -> OnDevice<()> {
         let ranges = self.in_vector(ranges);
-        self.input.vector.unpack_average(&ranges, average)?;
-        self.input.averaged.extend(ranges);
+        self.vector.unpack_average(&ranges, average)?;
+        self.copies.averaged.extend(ranges);
         Ok(())
     }
 
@@ -251,8 +266,8 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn take(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
-        self.input.fetched.clear();
-        self.input.vector.take()
+        self.copies.changed(&(0..self.vector.len()));
+        self.vector.take()
     }
 
     /// As [`DeviceVector::upload`].
@@ -260,7 +275,7 @@ impl DevicePart<'_> {
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
-        self.input.vector.upload(values)
+        self.vector.upload(values)
     }
 }
 

@@ -12,9 +12,6 @@ use crate::{Key, Message, Slot};
 /// Result of an operation on a device.
 pub type OnDevice<T> = Result<T, DeviceError>;
 
-/// The velocity after an accumulation, and the energies of each slot: of the pending velocity and of the velocity.
-pub type NextVelocity = (Box<dyn DeviceMemory>, Vec<[f64; 2]>);
-
 /// A vector in the memory of a device, with room for an average.
 ///
 /// Ranges are in values. Every operation has the bits of its host version.
@@ -52,12 +49,32 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>>;
 
-    /// Adds the residual, if there is one, to the vector, and sets [absent](Slot::is_absent) slots to 0. Returns `‖sum‖²` and `‖vector‖²` of each
-    /// slot; a sum with a value that is not finite is not finite.
+    /// Adds the residual of the whole vector, if there is one, to these values, and sets [absent](Slot::is_absent) slots to 0. `slots` are relative to
+    /// the start of the range, and cover it. Measures the [energies](DeviceVector::fed_energies) of each slot. A slot with a sum that is not finite is
+    /// set to 0 afterwards.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>>;
+    fn add_residual(
+        &mut self,
+        range: Range<usize>,
+        residual: Option<&dyn DeviceMemory>,
+        slots: &[Slot],
+    ) -> OnDevice<()>;
+
+    /// Returns two energies `‖x‖²` of each slot, in the order of their places, measured since the last call: of the sum and of the vector for
+    /// [`add_residual`](DeviceVector::add_residual), of the pending velocity and of the velocity for [`accumulate`](DeviceVector::accumulate). An energy
+    /// is not finite if a value is not, and 0 for an absent slot.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn fed_energies(&mut self) -> OnDevice<Vec<[f64; 2]>>;
+
+    /// Returns memory as long as the vector, with undefined values.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn memory(&mut self) -> OnDevice<Box<dyn DeviceMemory>>;
 
     /// Returns the sum of all values.
     ///
@@ -65,18 +82,20 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn total(&mut self) -> OnDevice<f64>;
 
-    /// Accumulates momentum: replaces the vector by the next pending velocity, with [absent](Slot::is_absent) slots set to 0, and returns the next
-    /// velocity. `now` is the velocity and the pending velocity, if there are any. Also returns `‖v‖²` of the pending velocity and of the velocity
-    /// for each slot, as [`Velocity::accumulate`] does, and zeros for absent slots.
+    /// Accumulates momentum, as [`Velocity::accumulate`] does: replaces these values by the next pending velocity, with [absent](Slot::is_absent)
+    /// slots set to 0, and writes the next velocity to the same range of `next`. `now` is the velocity and the pending velocity, if there are any, of
+    /// the whole vector. Measures the [energies](DeviceVector::fed_energies) of each slot. A slot with a pending velocity that is not finite is set
+    /// to 0 afterwards.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
     fn accumulate(
         &mut self,
+        range: Range<usize>,
         velocity: Velocity,
-        now: [Option<&dyn DeviceMemory>; 2],
+        states: ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
         slots: &[Slot],
-    ) -> OnDevice<NextVelocity>;
+    ) -> OnDevice<()>;
 
     /// [Masks](Mask::apply) a velocity in the range, by the values of `message`, which is of this rank.
     ///

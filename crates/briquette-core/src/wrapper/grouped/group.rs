@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::packed::Packed;
 use super::part;
 use crate::error::ReduceError;
 use crate::math::SentStatistics;
@@ -55,7 +56,7 @@ impl Group {
         self.packed = None;
         let exchanged = if self.is_whole {
             self.reduce_whole(round, (key, whole, delivery), comm)?
-        } else if delivery == Delivery::InParts && whole.device().is_some() {
+        } else if delivery == Delivery::InParts && whole.on_device().is_some() {
             self.reduce_on_device(round, (key, whole), comm)?
         } else {
             self.reduce_on_host(round, (key, whole, delivery), comm)?
@@ -114,20 +115,17 @@ impl Group {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let rank = comm.rank();
-        let failed = |source| ReduceError::Device { rank, source };
+        let order = self.order(whole.order());
         let Group { layout, places, input, average, sent, reducer, .. } = self;
-        let mut device = whole.device().expect("a vector on a device");
-        let mut packed = device.pack(places).map_err(failed)?;
-        let mut values = DeviceInput::new(&mut *packed, places.len());
+        let mut packed = Packed::vector(whole, places, comm)?;
+        let mut values = Packed::new(whole, (places, layout.slots()), &mut *packed, order);
         let exchanged = reducer.reduce_arriving(share(round, key, layout, [average, sent]), &mut values, comm)?;
         let is_subtracted = round.sent.is_none();
         if is_subtracted && !reducer.subtracts_on_device() {
             input.clear();
             input.extend_from_slice(values.wait(0..layout.len(), comm));
         }
-        values.finish(average).map_err(failed)?;
-        let on_device = packed.take_average().map_err(failed)?;
-        device.unpack_average(places, &*on_device).map_err(failed)?;
+        values.finish(average, comm).map_err(|source| ReduceError::Device { rank, source })?;
         self.packed = is_subtracted.then_some(packed);
         // The average is on the device; only the contribution is read.
         if !is_subtracted {
@@ -225,7 +223,7 @@ impl Group {
         };
         let finite = if self.reducer.subtracts_on_device() {
             let mut vector = DeviceInput::new(&mut *packed, slots.len());
-            let mut part = SentInput::new(slots, &mut [], vector.device(), energies, kept);
+            let mut part = SentInput::new(slots, &mut [], Some(vector.whole()), energies, kept);
             if let Some((velocity, mask)) = &mut velocity {
                 part.velocity = SentVelocity::Device(&mut **velocity, *mask);
             }
