@@ -98,7 +98,7 @@ fn main() {
             "on the device",
             len,
             median(repeats, || {
-                device::feed(&run, &vector, &vector, 0.5, &out, 0);
+                device::feed(&run, &out, &vector, 0.5, 0..len);
                 done(&out);
             }),
         );

@@ -49,8 +49,8 @@ impl Run {
         differs("averages")(bits(&self.read(&on_device)?) == bits(&average))?;
         let (weight, mut fed) = (0.7, vec![0.0; LEN]);
         let [energy, _] = math::add_scaled(&average, weight, &x, &mut fed);
-        let sum = self.empty(LEN);
-        feed::feed(self, &vector, &on_device, weight, &sum, 0);
+        let sum = feed::copy(self, &vector, 0..LEN);
+        feed::feed(self, &sum, &on_device, weight, 0..LEN);
         differs("weighted sums")(bits(&self.read(&sum)?) == bits(&fed))?;
         let energies = sums(self, &sum, &Groups::new(self, [LEN]), Terms::Squares).read(self)?;
         differs("sums of squares")(energies[0].to_bits() == energy.to_bits())

@@ -57,99 +57,107 @@ pub fn copy_to(run: &Run, x: &Vector, range: Range<usize>, out: &Vector, start: 
 }
 
 #[cube(launch)]
-pub(crate) fn add_residual(gradient: &[f32], residual: &[f32], fed: &mut [f32], start: usize, weight: f32, zero: u32) {
-    let at = ABSOLUTE_POS;
-    if at < gradient.len() {
-        fed[start + at] = sealed(residual[start + at] * weight, zero) + gradient[at];
+pub(crate) fn add_residual(values: &mut [f32], residual: &[f32], start: usize, count: usize, weight: f32, zero: u32) {
+    if ABSOLUTE_POS < count {
+        let at = start + ABSOLUTE_POS;
+        values[at] = sealed(residual[at] * weight, zero) + values[at];
     }
 }
 
-/// Computes `fed = residual · weight + gradient` for one tensor, whose values start at `start` of the flat vectors: it gathers tensors into
-/// a flat vector at the same time.
+/// Computes `values = residual · weight + values` in a range.
 ///
 /// # Panics
-/// If the tensor does not lie in both vectors.
-pub fn feed(run: &Run, gradient: &Vector, residual: &Vector, weight: f32, fed: &Vector, start: usize) {
-    assert!(start + gradient.len() <= fed.len().min(residual.len()), "a tensor lies in the flat vectors");
-    if !gradient.is_empty() {
-        let (cubes, dim) = (run.cubes_for(gradient.len()), run.dim());
-        add_residual::launch(run.launch(), cubes, dim, gradient.arg(), residual.arg(), fed.arg(), start, weight, 0);
+/// If the range is not inside both vectors.
+pub fn feed(run: &Run, values: &Vector, residual: &Vector, weight: f32, range: Range<usize>) {
+    assert!(range.end <= values.len().min(residual.len()), "a range lies in the vectors");
+    if !range.is_empty() {
+        let (cubes, start, count) = (run.cubes_for(range.len()), range.start, range.len());
+        add_residual::launch(run.launch(), cubes, run.dim(), values.arg(), residual.arg(), start, count, weight, 0);
     }
 }
 
 #[cube(launch)]
-pub(crate) fn scaled(x: &mut [f32], weight: f32) {
-    if ABSOLUTE_POS < x.len() {
-        x[ABSOLUTE_POS] *= weight;
+pub(crate) fn scaled(x: &mut [f32], start: usize, count: usize, weight: f32) {
+    if ABSOLUTE_POS < count {
+        x[start + ABSOLUTE_POS] *= weight;
     }
 }
 
 /// Computes `x = x · weight`: a sample weight, or a residual inside the learning rate.
 pub fn scale(run: &Run, x: &Vector, weight: f32) {
-    if !x.is_empty() {
-        scaled::launch(run.launch(), run.cubes_for(x.len()), run.dim(), x.arg(), weight);
+    scale_range(run, x, weight, 0..x.len());
+}
+
+/// As [`scale`], for a range.
+///
+/// # Panics
+/// If the range is not inside the vector.
+pub fn scale_range(run: &Run, x: &Vector, weight: f32, range: Range<usize>) {
+    assert!(range.end <= x.len(), "a range lies in its vector");
+    if !range.is_empty() {
+        let (cubes, start, count) = (run.cubes_for(range.len()), range.start, range.len());
+        scaled::launch(run.launch(), cubes, run.dim(), x.arg(), start, count, weight);
     }
 }
 
 #[cube(launch)]
 pub(crate) fn accumulated(
-    gradient: &[f32],
+    values: &mut [f32],
     velocity: &[f32],
     pending: &[f32],
     next_velocity: &mut [f32],
-    next_pending: &mut [f32],
     start: usize,
+    count: usize,
     momentum: f32,
     scale: f32,
     zero: u32,
     #[comptime] nesterov: bool,
 ) {
-    let at = ABSOLUTE_POS;
-    if at < gradient.len() {
-        let g = sealed(gradient[at] * scale, zero);
-        let u = velocity[start + at];
-        let v = pending[start + at];
+    if ABSOLUTE_POS < count {
+        let at = start + ABSOLUTE_POS;
+        let g = sealed(values[at] * scale, zero);
+        let u = velocity[at];
+        let v = pending[at];
         if comptime!(nesterov) {
             let next = sealed(momentum * sealed(u + g, zero), zero);
-            next_velocity[start + at] = next;
-            next_pending[start + at] = v + sealed(next + g, zero);
+            next_velocity[at] = next;
+            values[at] = v + sealed(next + g, zero);
         } else {
             let next = sealed(sealed(momentum * u, zero) + g, zero);
-            next_velocity[start + at] = next;
-            next_pending[start + at] = v + next;
+            next_velocity[at] = next;
+            values[at] = v + next;
         }
     }
 }
 
-/// Computes core's `Velocity::accumulate`: the next velocity and the next pending velocity of one tensor, whose values start at `start` of the flat vectors. Each pair
-/// of vectors is the current and the next one.
+/// Computes core's `Velocity::accumulate` in a range: replaces a gradient by the next pending velocity, and writes the next velocity.
 ///
 /// # Panics
-/// If the tensor does not lie in all vectors.
+/// If the range is not inside all vectors.
 pub fn accumulate(
     run: &Run,
-    gradient: &Vector,
+    values: &Vector,
     settings: Velocity,
     [velocity, next_velocity]: [&Vector; 2],
-    [pending, next_pending]: [&Vector; 2],
-    start: usize,
+    pending: &Vector,
+    range: Range<usize>,
 ) {
-    let all = [velocity, next_velocity, pending, next_pending];
-    assert!(all.iter().all(|flat| start + gradient.len() <= flat.len()), "a tensor lies in the flat vectors");
-    if gradient.is_empty() {
+    let all = [values, velocity, next_velocity, pending];
+    assert!(all.iter().all(|flat| range.end <= flat.len()), "a range lies in the vectors");
+    if range.is_empty() {
         return;
     }
     let Velocity { momentum, nesterov, scale } = settings;
     accumulated::launch(
         run.launch(),
-        run.cubes_for(gradient.len()),
+        run.cubes_for(range.len()),
         run.dim(),
-        gradient.arg(),
+        values.arg(),
         velocity.arg(),
         pending.arg(),
         next_velocity.arg(),
-        next_pending.arg(),
-        start,
+        range.start,
+        range.len(),
         momentum,
         scale,
         0,

@@ -6,9 +6,7 @@ use std::ops::Range;
 
 use briquette_core::compress::Compressor;
 use briquette_core::error::DeviceError as Failure;
-use briquette_core::reduce::{
-    DeviceMemory, DeviceVector, LowRankPlan, Mask, NextVelocity, OnDevice, SentStatistics, Velocity,
-};
+use briquette_core::reduce::{DeviceMemory, DeviceVector, LowRankPlan, Mask, OnDevice, SentStatistics, Velocity};
 use briquette_core::{Key, Message, Slot};
 
 use crate::error::DeviceError;
@@ -19,7 +17,7 @@ use crate::message::DeviceMessage;
 use crate::pack::{pack, unpack};
 use crate::run::{Run, Vector};
 use crate::sent::{Slots, sent};
-use crate::sums::{Groups, Sums, Terms, first_not_finite, sums};
+use crate::sums::{Groups, Sums, Terms, clear_not_finite, first_not_finite, sums};
 
 /// A gradient in the memory of a device, with its average. Made of the tensors of a backward pass, which are read and never written.
 #[derive(Debug)]
@@ -33,6 +31,8 @@ pub struct Gradient {
     own: Vec<(Range<usize>, DeviceMessage)>,
     /// Low-rank factors `P` and `Q` of the values.
     factors: Option<[Vector; 2]>,
+    fed: Vec<Fed>,
+    zeros: Option<Vector>,
 }
 
 impl Gradient {
@@ -48,9 +48,15 @@ impl Gradient {
         Gradient::of(run, values)
     }
 
-    fn of(run: &Run, values: Vector) -> Gradient {
+    pub(crate) fn of(run: &Run, values: Vector) -> Gradient {
         let (len, average) = (values.len(), run.empty(values.len()));
-        Gradient { run: run.clone(), values, average, len, own: Vec::new(), factors: None }
+        let (own, factors, fed, zeros) = Default::default();
+        Gradient { run: run.clone(), values, average, len, own, factors, fed, zeros }
+    }
+
+    /// Multiplies values by `weight`.
+    pub fn scale_range(&self, weight: f32, range: Range<usize>) {
+        feed::scale_range(&self.run, &self.values, weight, range);
     }
 
     /// Returns the index of the first value that is not finite.
@@ -92,33 +98,40 @@ impl Gradient {
         }
     }
 
-    fn queue_energies(&self, x: &Vector, slots: &[Slot]) -> Sums {
-        let groups = Groups::new(&self.run, slots.iter().map(Slot::len));
-        sums(&self.run, x, &groups, Terms::Squares)
+    fn groups(&self, slots: &[Slot]) -> Groups {
+        Groups::new(&self.run, slots.iter().map(Slot::len))
     }
 
-    /// Returns the memory of a vector that was kept, or zeros of its length.
-    fn kept(&self, memory: Option<&dyn DeviceMemory>, len: usize) -> Vector {
-        memory.map_or_else(|| self.run.zeros(len), |memory| values(memory).clone())
+    /// Queues the energies of the slots in a range of a vector.
+    fn queue_energies(&self, x: &Vector, range: &Range<usize>, slots: &Groups) -> Sums {
+        sums(&self.run, &self.run.part(x, range.clone()), slots, Terms::Squares)
     }
 
-    /// Replaces the vector that is exchanged, with absent slots set to 0.
-    fn replace(&mut self, values: Vector, slots: &[Slot]) {
-        self.values = values;
+    /// Returns the memory of a vector that was kept, or zeros.
+    fn kept(&mut self, memory: Option<&dyn DeviceMemory>) -> Vector {
+        let zeros = || self.zeros.get_or_insert_with(|| self.run.zeros(self.len)).clone();
+        memory.map_or_else(zeros, |memory| values(memory).clone())
+    }
+
+    /// Ends an update of values: clears absent slots, measures energies, and clears slots whose first energy is not finite.
+    fn fed(&mut self, range: Range<usize>, slots: &[Slot], measure: impl FnOnce(&Self, &Range<usize>) -> [Sums; 2]) {
+        let start = range.start;
         for slot in slots.iter().filter(|slot| slot.is_absent()) {
-            feed::clear_range(&self.run, &self.values, slot.range());
+            feed::clear_range(&self.run, &self.values, start + slot.range().start..start + slot.range().end);
         }
-        self.own.clear();
+        self.own.retain(|(own, _)| own.end <= start || range.end <= own.start);
+        let sums = measure(self, &range);
+        clear_not_finite(&self.run, &self.values, start, &sums[0]);
+        self.fed.push(Fed { start, sums, absent: slots.iter().map(Slot::is_absent).collect() });
     }
+}
 
-    /// Reads the energies of two vectors, of which absent slots have none.
-    fn read_energies(&self, [first, second]: [&Sums; 2], slots: &[Slot]) -> Result<Vec<[f64; 2]>, DeviceError> {
-        let read = Sums::read_all(&self.run, &[first, second])?;
-        let pair = |((first, second), slot): ((&f64, &f64), &Slot)| {
-            if slot.is_absent() { [0.0, 0.0] } else { [*first, *second] }
-        };
-        Ok(read[0].iter().zip(&read[1]).zip(slots).map(pair).collect())
-    }
+/// Energies of slots, on the device.
+#[derive(Debug)]
+struct Fed {
+    start: usize,
+    sums: [Sums; 2],
+    absent: Vec<bool>,
 }
 
 impl DeviceVector for Gradient {
@@ -138,8 +151,8 @@ impl DeviceVector for Gradient {
     }
 
     fn energies(&mut self, range: Range<usize>, slots: &[Slot]) -> OnDevice<Vec<f64>> {
-        let part = self.run.part(&self.values, range);
-        self.queue_energies(&part, slots).read(&self.run).map_err(self.failed("summing a gradient"))
+        let energies = self.queue_energies(&self.values, &range, &self.groups(slots));
+        energies.read(&self.run).map_err(self.failed("summing a gradient"))
     }
 
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
@@ -148,14 +161,37 @@ impl DeviceVector for Gradient {
         self.kept_of(encoding, &part, key).map_err(self.failed("measuring a gain"))
     }
 
-    fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<Vec<[f64; 2]>> {
-        let before = self.queue_energies(&self.values, slots);
+    fn add_residual(
+        &mut self,
+        range: Range<usize>,
+        residual: Option<&dyn DeviceMemory>,
+        slots: &[Slot],
+    ) -> OnDevice<()> {
+        let groups = self.groups(slots);
+        let before = self.queue_energies(&self.values, &range, &groups);
         // A sum with zeros is not a copy: it has no negative zeros.
-        let (residual, sum) = (self.kept(residual, self.values.len()), self.run.empty(self.values.len()));
-        feed::feed(&self.run, &self.values, &residual, 1.0, &sum, 0);
-        self.replace(sum, slots);
-        let after = self.queue_energies(&self.values, slots);
-        self.read_energies([&after, &before], slots).map_err(self.failed("adding a residual"))
+        let residual = self.kept(residual);
+        feed::feed(&self.run, &self.values, &residual, 1.0, range.clone());
+        self.fed(range, slots, |gradient, range| [gradient.queue_energies(&gradient.values, range, &groups), before]);
+        Ok(())
+    }
+
+    fn fed_energies(&mut self) -> OnDevice<Vec<[f64; 2]>> {
+        let mut fed = std::mem::take(&mut self.fed);
+        fed.sort_by_key(|fed| fed.start);
+        let sums: Vec<&Sums> = fed.iter().flat_map(|fed| &fed.sums).collect();
+        let read = Sums::read_all(&self.run, &sums).map_err(self.failed("feeding a gradient"))?;
+        let pairs = fed.iter().zip(read.as_chunks().0).flat_map(|(fed, [first, second])| {
+            let pair = |((first, second), absent): ((&f64, &f64), &bool)| {
+                if *absent { [0.0, 0.0] } else { [*first, *second] }
+            };
+            first.iter().zip(second).zip(&fed.absent).map(pair)
+        });
+        Ok(pairs.collect())
+    }
+
+    fn memory(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
+        Ok(Memory::boxed(&self.run, self.run.empty(self.len)))
     }
 
     fn total(&mut self) -> OnDevice<f64> {
@@ -165,18 +201,18 @@ impl DeviceVector for Gradient {
 
     fn accumulate(
         &mut self,
+        range: Range<usize>,
         velocity: Velocity,
-        now: [Option<&dyn DeviceMemory>; 2],
+        (now, next): ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
         slots: &[Slot],
-    ) -> OnDevice<NextVelocity> {
-        let len = self.values.len();
-        let ([u, v], [next_u, next_v]) =
-            (now.map(|now| self.kept(now, len)), [self.run.empty(len), self.run.empty(len)]);
-        feed::accumulate(&self.run, &self.values, velocity, [&u, &next_u], [&v, &next_v], 0);
-        self.replace(next_v, slots);
-        let (pending, entered) = (self.queue_energies(&self.values, slots), self.queue_energies(&next_u, slots));
-        let energies = self.read_energies([&pending, &entered], slots);
-        Ok((Memory::boxed(&self.run, next_u), energies.map_err(self.failed("accumulating momentum"))?))
+    ) -> OnDevice<()> {
+        let (groups, next) = (self.groups(slots), values(next));
+        let [u, v] = now.map(|now| self.kept(now));
+        feed::accumulate(&self.run, &self.values, velocity, [&u, next], &v, range.clone());
+        self.fed(range, slots, |gradient, range| {
+            [&gradient.values, next].map(|vector| gradient.queue_energies(vector, range, &groups))
+        });
+        Ok(())
     }
 
     fn mask(
@@ -197,7 +233,7 @@ impl DeviceVector for Gradient {
         momentum: f32,
     ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)> {
         let len = self.average.len();
-        let (before, next) = (self.kept(before, len), self.run.empty(len));
+        let (before, next) = (self.kept(before), self.run.empty(len));
         feed::take_momentum(&self.run, &self.average, [&before, &next], momentum);
         let bad = first_not_finite(&self.run, &self.average).map_err(self.failed("subtracting a velocity"))?;
         Ok((Memory::boxed(&self.run, next), bad))

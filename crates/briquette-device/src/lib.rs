@@ -54,6 +54,7 @@
 )]
 
 mod add;
+mod arrivals;
 mod bits;
 mod check;
 mod collect;
@@ -83,13 +84,14 @@ mod sparse;
 mod sums;
 mod wide;
 
+pub use arrivals::Arrivals;
 pub use encode::{
     Norm, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, tern_grad, threshold_top_k,
     top_k,
 };
 pub use encoded::{Encoded, Reading};
 pub use error::DeviceError;
-pub use feed::{accumulate, clear_range, copy_to, feed, scale, take_momentum};
+pub use feed::{accumulate, clear_range, copy_to, feed, scale, scale_range, take_momentum};
 pub use gradient::Gradient;
 pub use low_rank::LowRank;
 pub use message::DeviceMessage;

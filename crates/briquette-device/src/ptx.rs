@@ -13,7 +13,8 @@ use cubecl_llvm::{LlvmTarget, PlironArtifact, PlironCompiler, PlironOptions};
 
 use crate::add::{ADD, MASK, SUBTRACT};
 use crate::{
-    add, collect, dither, encode, feed, half, low_rank, min_max, natural, pack, random, select, sent, sign, sums,
+    add, arrivals, collect, dither, encode, feed, half, low_rank, min_max, natural, pack, random, select, sent, sign,
+    sums,
 };
 
 fn properties() -> Arc<DeviceProperties> {
@@ -85,6 +86,9 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), ADD);
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), SUBTRACT);
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), MASK);
+        arrivals::gathered::Gathered(256, b(), b(), b(), (), ());
+        arrivals::refused::Refused(256, b(), b(), (), (), ());
+        arrivals::sampled::Sampled(256, b(), b(), (), (), ());
         collect::count::Count(256, b(), b(), b(), 256);
         collect::scan::Scan(256, b(), b(), 256);
         collect::write::Write(256, b(), b(), b(), b(), b(), 256);
@@ -94,10 +98,10 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         encode::gathered::Gathered(256, b(), b(), b());
         feed::fill::Fill(256, b(), (), (), ());
         feed::copied::Copied(256, b(), b(), (), (), ());
-        feed::add_residual::AddResidual(256, b(), b(), b(), (), (), ());
-        feed::scaled::Scaled(256, b(), ());
-        feed::accumulated::Accumulated(256, b(), b(), b(), b(), b(), (), (), (), (), false);
-        feed::accumulated::Accumulated(256, b(), b(), b(), b(), b(), (), (), (), (), true);
+        feed::add_residual::AddResidual(256, b(), b(), (), (), (), ());
+        feed::scaled::Scaled(256, b(), (), (), ());
+        feed::accumulated::Accumulated(256, b(), b(), b(), b(), (), (), (), (), (), false);
+        feed::accumulated::Accumulated(256, b(), b(), b(), b(), (), (), (), (), (), true);
         feed::less_velocity::LessVelocity(256, b(), b(), b(), (), ());
         half::scales::Scales(64, b(), b(), 64);
         half::encode::Encode(256, b(), b(), b(), false);
@@ -131,6 +135,7 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         sums::lanes::Lanes(256, b(), b(), b(), (), false, true, true);
         sums::fold::Fold(256, b(), b(), 8, false);
         sums::fold::Fold(256, b(), b(), 8, true);
+        sums::cleared::Cleared(256, b(), b(), b(), b(), ());
         sums::first_bad::FirstBad(256, b(), b());
     }
 }

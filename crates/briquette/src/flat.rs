@@ -28,7 +28,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 pub(crate) use self::clip::clip;
 #[cfg(feature = "device")]
-pub(crate) use self::device::run_on;
+pub(crate) use self::device::{memory_on_device, run_on};
 pub(crate) use self::digest::{digest, digest_of_bytes, digests};
 pub(crate) use self::inventory::Inventory;
 pub(crate) use self::known::{Changed, Known};

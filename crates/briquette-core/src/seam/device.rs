@@ -75,9 +75,8 @@ pub struct DeviceCopies {
     fetched: Vec<Range<usize>>,
     /// Ranges of the average that were computed on the device.
     averaged: Vec<Range<usize>>,
-    /// The first failure of a copy to the host or of an update, which has aborted the session, or of a [subtraction](DevicePart::subtract) or
-    /// [mask](DevicePart::mask).
-    failed: Option<DeviceError>,
+    /// The first failure of a copy, which has aborted the session, or of a [subtraction](DevicePart::subtract) or [mask](DevicePart::mask).
+    pub(crate) failed: Option<DeviceError>,
 }
 
 impl DeviceCopies {
@@ -86,12 +85,11 @@ impl DeviceCopies {
         self.host.resize(vector.len(), 0.0);
         for missing in missing(&self.fetched, range.clone()) {
             let values = &mut self.host[missing.clone()];
-            if let Err(error) = vector.fetch(missing.clone(), values) {
-                // No rank may average what was not read.
-                comm.abort(&error.to_string());
+            let fetched = vector.fetch(missing.clone(), values);
+            if fetched.is_err() {
                 values.fill(0.0);
-                self.failed.get_or_insert(error);
             }
+            or_abort(fetched, &mut self.failed, comm);
             self.fetched.push(missing);
         }
         self.fetched.sort_by_key(|range| range.start);
@@ -131,6 +129,14 @@ impl DeviceCopies {
     /// Records that values on the device have changed.
     fn changed(&mut self, range: &Range<usize>) {
         self.fetched.retain(|fetched| fetched.end <= range.start || range.end <= fetched.start);
+    }
+}
+
+/// Records a failure, and aborts the session: no rank may average what was not read or computed.
+pub(crate) fn or_abort(result: OnDevice<()>, failed: &mut Option<DeviceError>, comm: &mut Session) {
+    if let Err(error) = result {
+        comm.abort(&error.to_string());
+        failed.get_or_insert(error);
     }
 }
 

@@ -3,8 +3,9 @@ use std::ops::Range;
 use super::*;
 use crate::comm::{Local, run_ranks};
 use crate::config::Config;
-use crate::error::CommError;
-use crate::seam::Arriving;
+use crate::error::{CommError, ReduceError};
+use crate::laws::{HostDevice, Kernels};
+use crate::seam::{Arriving, DeviceCopies, DevicePart, DevicePlace, DeviceVector};
 use crate::state::State;
 
 const SLOTS: usize = 3;
@@ -39,16 +40,35 @@ fn state(driver: &Driver) -> State {
     state
 }
 
-/// A gradient that is complete from the beginning.
+/// A gradient that is complete from the beginning, on the host or on a device.
 struct There {
     values: Vec<f32>,
     present: Vec<bool>,
     end: Option<Header>,
+    device: Option<(HostDevice, DeviceCopies)>,
+}
+
+impl There {
+    fn new(values: Vec<f32>, present: Vec<bool>, end: Option<Header>, on_device: bool) -> Self {
+        let device = on_device.then(|| (HostDevice::new(values.clone(), Kernels::All), DeviceCopies::default()));
+        There { values, present, end, device }
+    }
 }
 
 impl Arriving for There {
-    fn wait(&mut self, range: Range<usize>, _: &mut Session) -> &[f32] {
-        &self.values[range]
+    fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
+        match &mut self.device {
+            Some((device, copies)) => copies.wait(device, range, comm),
+            None => &self.values[range],
+        }
+    }
+
+    fn on_device(&self) -> Option<DevicePlace> {
+        self.device.is_some().then_some(DevicePlace { len: self.values.len(), is_complete: false })
+    }
+
+    fn device(&mut self, range: Range<usize>, _: &mut Session) -> Option<DevicePart<'_>> {
+        self.device.as_mut().map(|(device, copies)| copies.part(device, range))
     }
 }
 
@@ -57,9 +77,15 @@ impl ArrivingGradient for There {
 
     fn weigh(&mut self, weight: f32) {
         self.values.iter_mut().for_each(|value| *value *= weight);
+        self.device.iter_mut().for_each(|(device, _)| device.scale(weight).unwrap());
     }
 
-    fn end(&mut self, _: &[f32], _: &mut Session) -> Result<Option<Header>, SyncError> {
+    fn end(&mut self, average: &[f32], comm: &mut Session) -> Result<Option<Header>, SyncError> {
+        if let Some((device, copies)) = &mut self.device {
+            let (rank, step) = (comm.rank(), 0);
+            let finished = copies.finish(device, average);
+            finished.map_err(|source| SyncError::Reduce { step, source: ReduceError::Device { rank, source } })?;
+        }
         Ok(self.end.take())
     }
 
@@ -74,7 +100,14 @@ fn arriving(driver: &mut Driver, source: &mut There, comm: &mut Session) -> Resu
     let first = Header { step: driver.step(), previous: driver.previous().copied(), ..header(rank) };
     let exchanged = lent.exchange((first, None), source, &mut average, comm);
     driver.give_back(lent, exchanged.is_ok());
-    driver.commit_early(&exchanged?, &mut average, &source.present, comm)?;
+    let (exchanged, present) = (exchanged?, &source.present);
+    match source.device.take() {
+        Some((mut device, _)) => {
+            driver.commit_early(&exchanged, &mut device as &mut dyn DeviceVector, present, comm)?;
+            average = device.into_average();
+        }
+        None => driver.commit_early(&exchanged, &mut average, present, comm)?,
+    }
     Ok(average)
 }
 
@@ -87,7 +120,8 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
         "reducer=power-sgd:1",
     ] {
         let config: Config = text.parse().unwrap();
-        let run = |arrives: bool| {
+        // Of three ranks, one has its gradient on the host.
+        let run = |arrives: bool, on_devices: bool| {
             let ranks = run_ranks(Local::world(3), |mut comm| {
                 let (rank, mut driver) = (comm.rank(), driver(&config, 3));
                 let mut averages = Vec::new();
@@ -98,7 +132,8 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
                     let mut values = gradient(rank, step, &present);
                     if arrives {
                         let end = Some(Header { step, ..header(rank) });
-                        values = arriving(&mut driver, &mut There { values, present, end }, &mut comm).unwrap();
+                        let mut there = There::new(values, present, end, on_devices && rank != 1);
+                        values = arriving(&mut driver, &mut there, &mut comm).unwrap();
                     } else {
                         driver.exchange_gradient(header(rank), &mut values, &mut present, &mut comm).unwrap();
                     }
@@ -109,7 +144,8 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
             });
             ranks.into_iter().map(Result::unwrap).collect::<Vec<_>>()
         };
-        let (there, arrives) = (run(false), run(true));
+        let (there, arrives) = (run(false, false), run(true, false));
+        assert!(arrives == run(true, true), "{text}");
         assert!(there[0].0 == there[1].0 && there[0].0.concat().iter().any(|value| *value != 0.0), "{text}");
         if text.contains("error") {
             // Whether no rank has a slot is known before the exchange in one case and after it in the other. So the compressed
@@ -133,7 +169,7 @@ fn a_step_that_one_rank_gives_up_is_refused_by_all_and_leaves_no_trace() {
         let before = state(&driver);
         let present = vec![true; SLOTS];
         let end = (rank != 1).then(|| header(rank));
-        let mut source = There { values: gradient(rank, 0, &present), present, end };
+        let mut source = There::new(gradient(rank, 0, &present), present, end, rank == 2);
         let refused = arriving(&mut driver, &mut source, &mut comm).unwrap_err();
         assert_eq!(refused, SyncError::GaveUp { step: 0, rank: 1 });
         assert_eq!(state(&driver), before);
@@ -142,6 +178,42 @@ fn a_step_that_one_rank_gives_up_is_refused_by_all_and_leaves_no_trace() {
         Ok::<_, CommError>(values)
     });
     assert_eq!(ranks[0].as_ref().unwrap(), ranks[2].as_ref().unwrap());
+}
+
+/// A device that fails at any of its operations ends the step on every rank before one commits it.
+#[test]
+fn a_device_that_is_lost_while_gradients_arrive_is_named_and_leaves_no_trace() {
+    for text in ["reducer=gather:topk:4x feedback=error", "reducer=gather:topk:4x feedback=momentum bucket_values=20"] {
+        let config: Config = text.parse().unwrap();
+        let mut failures = 0;
+        for operations in 0..12 {
+            let ranks = run_ranks(Local::world(2), |mut comm| {
+                let (rank, mut driver) = (comm.rank(), driver(&config, 2));
+                let before = state(&driver);
+                let present = vec![true; SLOTS];
+                let mut source = There::new(gradient(rank, 0, &present), present, Some(header(rank)), rank == 1);
+                if let Some((device, _)) = &mut source.device {
+                    // The first operation weighs the gradient.
+                    device.fail_once_after(1 + operations);
+                }
+                let failed = arriving(&mut driver, &mut source, &mut comm).err();
+                if let Some(error) = &failed {
+                    assert_eq!(state(&driver), before, "{text}, {operations}");
+                    comm.abort(&error.to_string());
+                }
+                Ok::<_, CommError>(failed.map(|error| error.to_string()))
+            });
+            let failed: Vec<Option<String>> = ranks.into_iter().map(Result::unwrap).collect();
+            if failed[1].is_some() {
+                let names =
+                    |error: &Option<String>| error.as_ref().is_some_and(|error| error.contains("the device is lost"));
+                assert!(failed.iter().all(names), "{text}, {operations}: {failed:?}");
+                failures += 1;
+            }
+            assert_eq!(failed[0].is_some(), failed[1].is_some(), "{text}, {operations}: {failed:?}");
+        }
+        assert!(failures > 4, "{text}: {failures}");
+    }
 }
 
 #[test]

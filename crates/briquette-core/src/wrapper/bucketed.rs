@@ -14,8 +14,8 @@ use std::ops::Range;
 use crate::error::ReduceError;
 use crate::report::{Measured, Report};
 use crate::seam::{
-    Arriving, DevicePart, DevicePlace, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round, Selections,
-    SentInput,
+    Arriving, DevicePart, DevicePlace, Energies, Exchanged, Knob, OnDevice, Probe, ProbeInput, Ratios, Reducer, Round,
+    Selections, SentInput,
 };
 use crate::trace::phase;
 use crate::{CompressionRatio, Layout, Session, Slot, Traffic, layout, stateful};

@@ -203,9 +203,7 @@ impl<R: Reducer> ErrorFeedback<R> {
         let mut device = input.device(0..0, comm).expect("a vector on a device");
         let residual = self.residual.on_device(&mut device);
         let residual = residual.map_err(|source| ReduceError::Device { rank, source })?;
-        let feed = |mut part: DevicePart<'_>, slots: &[Slot], comm: &mut Session| {
-            part.add_residual(residual, slots, comm);
-        };
+        let feed = |mut part: DevicePart<'_>, slots: &[Slot]| part.add_residual(residual, slots);
         let fed = FedOnDevice::new(input, place, slots, feed);
         let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));

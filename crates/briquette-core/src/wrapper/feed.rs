@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::unsent::FedEnergies;
-use crate::error::ReduceError;
-use crate::seam::{Arriving, DevicePart, DevicePlace, Exchanged, Reducer, Round};
+use crate::error::{DeviceError, ReduceError};
+use crate::seam::{Arriving, DevicePart, DevicePlace, Exchanged, OnDevice, Reducer, Round, or_abort};
 use crate::{Session, Slot};
 
 /// Source of the vector: complete in the round, or arriving in parts.
@@ -101,11 +101,13 @@ pub(super) struct FedOnDevice<'a, F> {
     slots: &'a [Slot],
     feed: F,
     is_fed: Vec<bool>,
+    /// The first failure, which has aborted the session.
+    failed: Option<DeviceError>,
 }
 
-impl<'a, F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> FedOnDevice<'a, F> {
+impl<'a, F: FnMut(DevicePart<'_>, &[Slot]) -> OnDevice<()>> FedOnDevice<'a, F> {
     pub(super) fn new(input: &'a mut dyn Arriving, place: DevicePlace, slots: &'a [Slot], feed: F) -> Self {
-        FedOnDevice { input, place, slots, feed, is_fed: vec![false; slots.len()] }
+        FedOnDevice { input, place, slots, feed, is_fed: vec![false; slots.len()], failed: None }
     }
 
     /// Exchanges the fed vector, and returns the [energies](crate::seam::DeviceVector::fed_energies) of its slots. A complete vector with a sum that
@@ -124,9 +126,11 @@ impl<'a, F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> FedOnDevice<'a, F> {
 
     /// Feeds all slots that are not fed yet, and reads the energies.
     fn measure(&mut self, energies: &mut FedEnergies, comm: &mut Session) -> Result<Vec<[f64; 2]>, ReduceError> {
-        let rank = comm.rank();
-        let mut device = self.device(0..self.place.len, comm).expect("a vector on a device");
-        let sums = device.fed_energies().map_err(|source| ReduceError::Device { rank, source })?;
+        let (rank, all) = (comm.rank(), 0..self.place.len);
+        self.feed(&all, comm);
+        let mut device = self.input.device(all, comm).expect("a vector on a device");
+        let sums = self.failed.take().map_or_else(|| device.fed_energies(), Err);
+        let sums = sums.map_err(|source| ReduceError::Device { rank, source })?;
         energies.set_fed(&sums, self.slots, rank)?;
         Ok(sums)
     }
@@ -147,12 +151,12 @@ impl<'a, F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> FedOnDevice<'a, F> {
             let place = from.range().start..to.range().end;
             let slots: Vec<Slot> = self.slots[start..next].iter().map(|slot| slot.rebased(place.start)).collect();
             let part = self.input.device(place, comm).expect("a vector on a device");
-            (self.feed)(part, &slots, comm);
+            or_abort((self.feed)(part, &slots), &mut self.failed, comm);
         }
     }
 }
 
-impl<F: FnMut(DevicePart<'_>, &[Slot], &mut Session)> Arriving for FedOnDevice<'_, F> {
+impl<F: FnMut(DevicePart<'_>, &[Slot]) -> OnDevice<()>> Arriving for FedOnDevice<'_, F> {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         self.feed(&range, comm);
         self.input.wait(range, comm)

@@ -270,9 +270,8 @@ impl<R: Reducer> MomentumCorrection<R> {
         let velocity = self.velocity.on_device(&mut device).map_err(failed)?;
         let pending = self.pending.on_device(&mut device).map_err(failed)?;
         let mut next = device.memory().map_err(failed)?;
-        let feed = |mut part: DevicePart<'_>, slots: &[Slot], comm: &mut Session| {
-            part.accumulate(step, ([velocity, pending], &mut *next), slots, comm);
-        };
+        let feed =
+            |mut part: DevicePart<'_>, slots: &[Slot]| part.accumulate(step, ([velocity, pending], &mut *next), slots);
         let fed = FedOnDevice::new(input, place, slots, feed);
         let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
         let mut velocity = next;

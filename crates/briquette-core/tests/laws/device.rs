@@ -185,7 +185,7 @@ fn a_copy_is_read_again_when_the_vector_has_changed() {
     let mut device = input.device(0..2, &mut comm).unwrap();
     let residual = device.upload(&[10.0, 20.0]).unwrap();
     assert_eq!(device.energies(layout.slots()), Ok(vec![5.0]));
-    device.add_residual(Some(&*residual), layout.slots(), &mut comm);
+    device.add_residual(Some(&*residual), layout.slots()).unwrap();
     assert_eq!(device.fed_energies(), Ok(vec![[121.0 + 484.0, 5.0]]));
     assert_eq!(input.wait(0..2, &mut comm), [11.0, 22.0]);
 }

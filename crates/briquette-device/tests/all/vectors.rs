@@ -92,10 +92,10 @@ fn feeding_gathers_tensors_and_has_the_bits_of_core() {
     for run in &runs() {
         let (parts, residual) = ([normal(5000, 1.0), normal(1, 1.0), normal(4097, 1.0)], normal(9098, 0.3));
         for weight in [1.0, 0.3, 0.0] {
-            let (waiting, fed) = (run.upload(&residual), run.zeros(9098));
+            let (waiting, fed) = (run.upload(&residual), run.upload(&parts.concat()));
             let mut start = 0;
             for part in &parts {
-                feed(run, &run.upload(part), &waiting, weight, &fed, start);
+                feed(run, &fed, &waiting, weight, start..start + part.len());
                 start += part.len();
             }
             let mut host = vec![0.0; 9098];
@@ -111,10 +111,12 @@ fn velocities_have_the_bits_of_core() {
         let [gradient, u, v] = [5001, 5002, 5003].map(|len| normal(len, 0.7)[..5001].to_vec());
         for (momentum, nesterov, scale) in [(0.9, false, 1.0), (0.9, true, 1.0), (0.3, false, 0.77), (0.3, true, 0.77)]
         {
-            let on_device = [&gradient, &u, &v, &u, &v].map(|vector| run.upload(vector));
-            let [g, before, waiting, next, left] = &on_device;
+            let on_device = [&gradient, &u, &v, &u].map(|vector| run.upload(vector));
+            let [left, before, waiting, next] = &on_device;
             let settings = Velocity { momentum, nesterov, scale };
-            accumulate(run, g, settings, [before, next], [waiting, left], 0);
+            for range in [0..4100, 4100..gradient.len()] {
+                accumulate(run, left, settings, [before, next], waiting, range);
+            }
             let mut host = (vec![0.0; u.len()], vec![0.0; v.len()]);
             settings.accumulate(&gradient, [&u, &v], [&mut host.0, &mut host.1]);
             assert!(same(run, &run.read(next).unwrap(), &host.0), "velocity, {settings:?}");

@@ -15,6 +15,8 @@
 //! the first header, ranks agree on samples and on the inputs of controllers, all from previous steps. In the second, they agree
 //! on losses.
 
+#[cfg(feature = "device")]
+mod on_device;
 mod source;
 #[cfg(feature = "overlap-backward")]
 mod tap;
@@ -24,11 +26,14 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use briquette_core::comm::{Pending, Session};
-use briquette_core::reduce::Arriving;
+use briquette_core::error::{ReduceError, SyncError};
+use briquette_core::reduce::{Arriving, DevicePart, DevicePlace};
 use briquette_core::step::{ArrivingGradient, EarlyExchange, LentStrategy};
 use briquette_core::sync::Header;
 
-pub(crate) use self::source::{End, GradientSource, Message};
+#[cfg(feature = "device")]
+pub(crate) use self::on_device::{DeviceGradient, Queue};
+pub(crate) use self::source::{Decay, End, GradientSource, Message, Storage};
 #[cfg(feature = "overlap-backward")]
 pub(crate) use self::tap::{Clock, Hook, Taps};
 use crate::error::Error;
@@ -85,9 +90,20 @@ impl ExchangeJob {
     }
 
     fn run(mut self, comm: &mut Session) -> FinishedExchange {
-        let exchanged = self.source.begins(comm).then(|| self.exchange(comm));
+        let exchanged = self.source.begins(comm).then(|| self.exchange_on_queue(comm));
         let ExchangeJob { strategy, source, average, .. } = self;
         FinishedExchange { strategy, source, average, exchanged }
+    }
+
+    fn exchange_on_queue(&mut self, comm: &mut Session) -> Result<Exchanged, Error> {
+        match self.source.storage() {
+            Storage::Host(_) => self.exchange(comm),
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => {
+                let queue = gradient.queue().clone();
+                queue.run(|| self.exchange(comm))
+            }
+        }
     }
 
     fn exchange(&mut self, comm: &mut Session) -> Result<Exchanged, Error> {
@@ -115,6 +131,14 @@ impl Arriving for Gradient<'_> {
     fn order(&self) -> &[usize] {
         self.source.order()
     }
+
+    fn on_device(&self) -> Option<DevicePlace> {
+        self.source.on_device()
+    }
+
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        self.source.device(range, comm)
+    }
 }
 
 impl ArrivingGradient for Gradient<'_> {
@@ -124,9 +148,11 @@ impl ArrivingGradient for Gradient<'_> {
         self.source.weigh(weight);
     }
 
-    fn end(&mut self, comm: &mut Session) -> Result<Option<Header>, Error> {
+    fn end(&mut self, average: &[f32], comm: &mut Session) -> Result<Option<Header>, Error> {
         let Some(end) = self.source.end(comm) else { return Ok(None) };
         let (source, rank, step) = (&mut *self.source, comm.rank(), self.step);
+        let finished = source.finish(average);
+        finished.map_err(|source| SyncError::Reduce { step, source: ReduceError::Device { rank, source } })?;
         if let Some(problem) = source.problem.take() {
             return Err(problem);
         }

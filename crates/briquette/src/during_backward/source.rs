@@ -4,13 +4,16 @@ use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use briquette_core::reduce::Arriving;
+use briquette_core::error::DeviceError;
+use briquette_core::reduce::{Arriving, DevicePart, DevicePlace};
 use briquette_core::sync::Header;
 use briquette_core::trace::TARGET;
 use briquette_core::{Session, Slot};
 use burn::tensor::{DType, Tensor, s};
 use tracing::trace_span;
 
+#[cfg(feature = "device")]
+use super::on_device::DeviceGradient;
 use crate::error::Error;
 use crate::flat::copy_finite;
 
@@ -18,11 +21,57 @@ use crate::flat::copy_finite;
 #[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
 pub(crate) enum Message {
     /// A slot's gradient is complete, at this time.
-    Gradient(usize, Tensor<1>, Instant),
+    Gradient(usize, Arrived, Instant),
     /// The backward pass has ended.
     End(End),
     /// The step was abandoned.
     GivenUp,
+}
+
+/// A gradient that is complete.
+#[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
+pub(crate) enum Arrived {
+    Tensor(Tensor<1>),
+    /// It is in its place in the flat vector, on the device.
+    #[cfg(feature = "device")]
+    InPlace(Result<(), Error>),
+}
+
+/// Local weight decay: its factor, and the parameters.
+#[derive(Clone, Default)]
+pub(crate) struct Decay {
+    pub(crate) factor: f64,
+    pub(crate) parameters: Vec<Tensor<1>>,
+}
+
+impl Decay {
+    /// Returns what is added to a slot's gradient, if anything is.
+    pub(super) fn of(&self, slot: usize) -> Option<Tensor<1>> {
+        let parameter = self.parameters.get(slot).filter(|_| self.factor != 0.0)?;
+        Some(parameter.clone().mul_scalar(self.factor))
+    }
+}
+
+/// The memory of the flat vector.
+pub(crate) enum Storage {
+    Host(Vec<f32>),
+    #[cfg(feature = "device")]
+    Device(Box<DeviceGradient>),
+}
+
+impl Storage {
+    /// Returns what the thread that computes a gradient does with it.
+    #[cfg(feature = "overlap-backward")]
+    pub(crate) fn deliver(&self) -> Box<dyn Fn(usize, Tensor<1>) -> Arrived + Send + Sync> {
+        match self {
+            Storage::Host(_) => Box::new(|_, gradient| Arrived::Tensor(gradient)),
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => {
+                let placing = gradient.placing().clone();
+                Box::new(move |slot, gradient| Arrived::InPlace(placing.place(slot, gradient)))
+            }
+        }
+    }
 }
 
 /// Values known at the end of the backward pass.
@@ -40,7 +89,7 @@ pub(crate) struct GradientSource {
     /// A message that was received but not processed.
     first: Option<Message>,
     slots: Vec<Slot>,
-    flat: Vec<f32>,
+    storage: Storage,
     /// Set for each slot that is in the vector, or known to be absent.
     there: Vec<bool>,
     /// Set for each slot with a gradient.
@@ -63,8 +112,10 @@ pub(crate) struct GradientSource {
     weight: f32,
     /// The start of the computation; `None` if the computation ended before the exchange began.
     began: Option<Instant>,
-    /// The local weight decay, and the parameters.
-    decay: (f64, Vec<Tensor<1>>),
+    decay: Decay,
+    /// The gradients of the step in the slots that arrived before, to be compared, and whether the step has any gradient.
+    given: Vec<Option<Tensor<1>>>,
+    is_given: bool,
 }
 
 impl GradientSource {
@@ -72,16 +123,20 @@ impl GradientSource {
         messages: Receiver<Message>,
         slots: &[Slot],
         order: Vec<usize>,
-        decay: (f64, Vec<Tensor<1>>),
-        mut flat: Vec<f32>,
+        decay: Decay,
+        mut storage: Storage,
     ) -> Self {
-        flat.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0);
+        match &mut storage {
+            Storage::Host(flat) => flat.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0),
+            #[cfg(feature = "device")]
+            Storage::Device(_) => {}
+        }
         let (there, present) = (vec![false; slots.len()], vec![false; slots.len()]);
         GradientSource {
             messages,
             first: None,
             slots: slots.to_vec(),
-            flat,
+            storage,
             there,
             present,
             arrived: Vec::new(),
@@ -95,6 +150,8 @@ impl GradientSource {
             weight: 1.0,
             began: Some(Instant::now()),
             decay,
+            given: Vec::new(),
+            is_given: false,
         }
     }
 
@@ -126,11 +183,38 @@ impl GradientSource {
     /// Waits for the end of the backward pass. Returns the header with all values known then, or `None` if the step was
     /// abandoned.
     pub(crate) fn end(&mut self, comm: &mut Session) -> Option<Header> {
-        let all = 0..self.flat.len();
-        self.wait(all, comm);
+        self.arrive(0..self.slots.len(), comm);
         // All slots may have arrived before the end message.
         while self.header.is_none() && self.receive(comm) {}
+        if self.header.is_some() {
+            if let Err(error) = self.check() {
+                self.problem.get_or_insert(error);
+            }
+        }
         self.header
+    }
+
+    /// Finds values that are not finite on a device, and gradients that differ from those of the step.
+    fn check(&mut self) -> Result<(), Error> {
+        #[cfg(feature = "device")]
+        if let Storage::Device(gradient) = &self.storage {
+            let (bad, samples) = gradient.check()?;
+            (self.bad_slot, self.samples) = (self.bad_slot.into_iter().chain(bad).min(), samples);
+        }
+        let given = std::mem::take(&mut self.given);
+        self.compare(&given)
+    }
+
+    /// Finishes the average on the device, of which the host's part is `average`.
+    pub(crate) fn finish(&mut self, average: &[f32]) -> Result<(), DeviceError> {
+        match &mut self.storage {
+            Storage::Host(_) => {
+                let _ = average;
+                Ok(())
+            }
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => gradient.finish(average),
+        }
     }
 
     /// A slot's path.
@@ -138,8 +222,26 @@ impl GradientSource {
         self.slots[slot].path().to_owned()
     }
 
-    pub(crate) fn into_storage(self) -> Vec<f32> {
-        self.flat
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    pub(crate) fn into_storage(self) -> Storage {
+        self.storage
+    }
+
+    /// Waits until these slots have arrived.
+    fn arrive(&mut self, slots: Range<usize>, comm: &mut Session) {
+        while self.there[slots.clone()].iter().any(|there| !there) {
+            self.receive(comm);
+        }
+    }
+
+    /// Waits until the slots in this range of values have arrived.
+    fn arrive_in(&mut self, range: &Range<usize>, comm: &mut Session) {
+        let first = self.slots.partition_point(|slot| slot.range().start < range.start);
+        let last = self.slots.partition_point(|slot| slot.range().end <= range.end).max(first);
+        self.arrive(first..last, comm);
     }
 
     /// Processes the next message; returns whether there was one.
@@ -158,18 +260,17 @@ impl GradientSource {
             Some(Message::End(end)) => {
                 self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
-                if let Err(error) = self.compare(&end.gradients) {
-                    self.problem.get_or_insert(error);
-                }
                 let mut gradients = end.gradients;
+                self.is_given = gradients.iter().any(Option::is_some);
                 gradients.resize(self.slots.len(), None);
-                for (slot, gradient) in gradients.into_iter().enumerate() {
-                    match gradient {
-                        _ if self.there[slot] => {}
-                        Some(gradient) => self.put(slot, gradient),
+                let missing: Vec<usize> = (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect();
+                for slot in missing {
+                    match gradients[slot].take() {
+                        Some(gradient) => self.put(slot, Arrived::Tensor(gradient)),
                         None => self.leave_out(slot),
                     }
                 }
+                self.given = gradients;
                 true
             }
             Some(Message::GivenUp) | None => {
@@ -182,68 +283,70 @@ impl GradientSource {
     }
 
     fn leave_out(&mut self, slot: usize) {
-        self.flat[self.slots[slot].range()].fill(0.0);
         self.there[slot] = true;
+        match &mut self.storage {
+            Storage::Host(flat) => flat[self.slots[slot].range()].fill(0.0),
+            // Its values are zeros from the beginning.
+            #[cfg(feature = "device")]
+            Storage::Device(_) => {}
+        }
     }
 
     /// Stores a gradient. Values that are not finite become zeros, so that no rank waits for this one; at its end the step is
     /// refused.
-    fn put(&mut self, slot: usize, gradient: Tensor<1>) {
-        let place = self.slots[slot].range();
+    fn put(&mut self, slot: usize, gradient: Arrived) {
+        let (place, weight) = (self.slots[slot].range(), self.weight);
         (self.there[slot], self.present[slot]) = (true, true);
-        match self.read(slot, gradient, place.clone()) {
-            Ok(true) if self.weight == 1.0 => {}
-            Ok(true) => self.flat[place].iter_mut().for_each(|value| *value *= self.weight),
+        let put = match (&mut self.storage, gradient) {
+            (Storage::Host(flat), Arrived::Tensor(gradient)) => {
+                let read = Read { slot, decay: &self.decay, samples: &mut self.samples[SAMPLES * slot..][..SAMPLES] };
+                let flat = &mut flat[place];
+                let finite = read.to(gradient, flat);
+                match &finite {
+                    Ok(true) if weight == 1.0 => {}
+                    Ok(true) => flat.iter_mut().for_each(|value| *value *= weight),
+                    Ok(false) | Err(_) => flat.fill(0.0),
+                }
+                finite
+            }
+            #[cfg(feature = "device")]
+            (Storage::Device(device), gradient) => {
+                let placed = match gradient {
+                    Arrived::Tensor(gradient) => device.placing().place(slot, gradient),
+                    Arrived::InPlace(placed) => placed,
+                };
+                if weight != 1.0 {
+                    device.scale(weight, place);
+                }
+                placed.map(|()| true)
+            }
+            #[cfg(feature = "device")]
+            (Storage::Host(_), Arrived::InPlace(_)) => {
+                unreachable!("only a gradient on a device is put in its place there")
+            }
+        };
+        match put {
+            Ok(true) => {}
             Ok(false) => {
-                self.flat[place].fill(0.0);
                 let slot = slot as u32;
                 self.bad_slot = Some(self.bad_slot.map_or(slot, |bad| bad.min(slot)));
             }
             Err(error) => {
-                self.flat[place].fill(0.0);
                 self.problem.get_or_insert(error);
             }
         }
-    }
-
-    fn read(&mut self, slot: usize, gradient: Tensor<1>, place: Range<usize>) -> Result<bool, Error> {
-        let _read = trace_span!(target: TARGET, "read", slot).entered();
-        // If the gradient is read unchanged, the samples are taken from the values on the host.
-        let sampled = gradient.dtype() == DType::F32 && self.decay.0 == 0.0;
-        if !sampled {
-            self.sample(slot, &sample(&gradient))?;
-        }
-        let (weight_decay, parameters) = &self.decay;
-        let gradient = match parameters.get(slot) {
-            Some(parameter) if *weight_decay != 0.0 => gradient + parameter.clone().mul_scalar(*weight_decay),
-            _ => gradient,
-        };
-        let gradient = if gradient.dtype() == DType::F32 { gradient } else { gradient.cast(DType::F32) };
-        let data = gradient.try_into_data().map_err(Error::device)?;
-        let values = data.as_slice().map_err(Error::device)?;
-        if sampled {
-            let samples = self.samples[SAMPLES * slot..].iter_mut();
-            values.iter().step_by(stride(values.len())).take(SAMPLES).zip(samples).for_each(|(from, to)| *to = *from);
-        }
-        Ok(copy_finite(values, &mut self.flat[place]))
-    }
-
-    fn sample(&mut self, slot: usize, values: &Tensor<1>) -> Result<(), Error> {
-        let data = values.clone().try_into_data().map_err(Error::device)?;
-        let values = data.as_slice::<f32>().map_err(Error::device)?;
-        self.samples[SAMPLES * slot..][..values.len()].copy_from_slice(values);
-        Ok(())
     }
 
     /// Finds the first slot whose gradient at the step differs from the one that arrived, because it was clipped, scaled,
     /// accumulated or left out. If gradients were taken with the clone of the forward pass, they are empty, because Burn returns
     /// gradients of leaves only. Empty gradients are not compared.
     fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
-        if gradients.iter().all(Option::is_none) {
+        if !self.is_given {
             return Ok(());
         }
-        let came: Vec<usize> =
-            (0..self.slots.len()).filter(|slot| self.there[*slot] && self.slots[*slot].len() > 0).collect();
+        let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
+        let mut came: Vec<usize> = came.collect();
+        came.sort_unstable();
         let given = |slot: &usize| gradients.get(*slot).and_then(Option::as_ref);
         self.replaced = came.iter().copied().find(|slot| given(slot).is_none());
         let samples: Vec<Tensor<1>> = came.iter().filter_map(given).map(sample).collect();
@@ -269,8 +372,41 @@ impl GradientSource {
     }
 }
 
+/// How a gradient is read to the host.
+struct Read<'a> {
+    slot: usize,
+    decay: &'a Decay,
+    samples: &'a mut [f32],
+}
+
+impl Read<'_> {
+    /// Reads a gradient, and returns whether it is finite.
+    fn to(self, gradient: Tensor<1>, flat: &mut [f32]) -> Result<bool, Error> {
+        let Read { slot, decay, samples } = self;
+        let _read = trace_span!(target: TARGET, "read", slot).entered();
+        let decay = decay.of(slot);
+        // If the gradient is read unchanged, the samples are taken from the values on the host.
+        let sampled = gradient.dtype() == DType::F32 && decay.is_none();
+        if !sampled {
+            let data = sample(&gradient).try_into_data().map_err(Error::device)?;
+            let values = data.as_slice::<f32>().map_err(Error::device)?;
+            samples[..values.len()].copy_from_slice(values);
+        }
+        let gradient = if let Some(decay) = decay { gradient + decay } else { gradient };
+        let gradient = if gradient.dtype() == DType::F32 { gradient } else { gradient.cast(DType::F32) };
+        let data = gradient.try_into_data().map_err(Error::device)?;
+        let values = data.as_slice().map_err(Error::device)?;
+        if sampled {
+            values.iter().step_by(stride(values.len())).take(SAMPLES).zip(samples).for_each(|(from, to)| *to = *from);
+        }
+        Ok(copy_finite(values, flat))
+    }
+}
+
 /// The number of values of a slot that are compared.
 const SAMPLES: usize = 16;
+#[cfg(feature = "device")]
+const _: () = assert!(SAMPLES == briquette_device::Arrivals::SAMPLES);
 
 fn stride(len: usize) -> usize {
     len.div_ceil(SAMPLES).max(1)
@@ -285,15 +421,32 @@ fn sample(vector: &Tensor<1>) -> Tensor<1> {
 
 impl Arriving for GradientSource {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
-        let first = self.slots.partition_point(|slot| slot.range().start < range.start);
-        let last = self.slots.partition_point(|slot| slot.range().end <= range.end).max(first);
-        while self.there[first..last].iter().any(|there| !there) {
-            self.receive(comm);
+        self.arrive_in(&range, comm);
+        match &mut self.storage {
+            Storage::Host(flat) => &flat[range],
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => gradient.wait(range, comm),
         }
-        &self.flat[range]
     }
 
     fn order(&self) -> &[usize] {
         &self.order
+    }
+
+    fn on_device(&self) -> Option<DevicePlace> {
+        match &self.storage {
+            Storage::Host(_) => None,
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => Some(gradient.place()),
+        }
+    }
+
+    fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
+        self.arrive_in(&range, comm);
+        match &mut self.storage {
+            Storage::Host(_) => None,
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => Some(gradient.part(range)),
+        }
     }
 }

@@ -62,6 +62,14 @@ fn memory(tensor: Tensor<1>) -> Result<Option<Vector>, Error> {
     Vector::new(cube.handle, len).map(Some).map_err(Error::device)
 }
 
+/// Returns the memory of a tensor of f32 values on its device.
+///
+/// # Errors
+/// [`Error::Device`] if it is on a device without kernels, or the device fails.
+pub(crate) fn memory_on_device(tensor: Tensor<1>) -> Result<Vector, Error> {
+    memory(tensor)?.ok_or_else(|| Error::device("a gradient is on another device than the model"))
+}
+
 impl Gradients {
     /// Gathers this rank's gradients on their device.
     ///
@@ -85,9 +93,7 @@ impl Gradients {
         let mut parts = Vec::with_capacity(tensors.len());
         for ((slot, _), tensor) in places.zip(tensors) {
             if slot.len() > 0 {
-                let vector =
-                    memory(tensor)?.ok_or_else(|| Error::device("a gradient is on another device than the model"))?;
-                parts.push((slot.range().start, vector));
+                parts.push((slot.range().start, memory_on_device(tensor)?));
             }
         }
         let gradient = Gradient::new(run, layout.len(), parts);

@@ -5,6 +5,9 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use briquette_core::error::SyncError;
+#[cfg(feature = "device")]
+use briquette_core::reduce::DeviceVector;
 use briquette_core::step::{self, EarlyExchange};
 use briquette_core::sync::{Header, Plan};
 use briquette_core::trace::TARGET;
@@ -16,7 +19,11 @@ use super::Synchronizer;
 use super::recorded::WeightedMean;
 #[cfg(feature = "overlap-backward")]
 use crate::during_backward;
-use crate::during_backward::{End, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange};
+use crate::during_backward::{
+    Decay, End, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange, Storage,
+};
+#[cfg(feature = "device")]
+use crate::during_backward::{DeviceGradient, Queue};
 use crate::error::Error;
 use crate::flat::{self, Gradients};
 use crate::step_report::Arrival;
@@ -42,6 +49,11 @@ pub(super) struct Overlap {
     arrived: Vec<(usize, Instant)>,
     /// Buffers for reuse.
     spare: [Vec<f32>; 2],
+    /// The device queue of the exchanges, and the gradient of the last one with its average.
+    #[cfg(feature = "device")]
+    queue: Option<Queue>,
+    #[cfg(feature = "device")]
+    on_device: Option<Box<DeviceGradient>>,
     #[cfg(feature = "overlap-backward")]
     clock: Arc<Mutex<during_backward::Clock>>,
 }
@@ -77,8 +89,12 @@ impl Synchronizer {
         self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
-            let messages = self.arm(module, |source| source)?;
-            let hook = move |slot, gradient| drop(messages.send(Message::Gradient(slot, gradient, Instant::now())));
+            let storage = self.storage(module)?;
+            let deliver = storage.deliver();
+            let messages = self.arm(module, storage, |source| source)?;
+            let hook = move |slot, gradient| {
+                drop(messages.send(Message::Gradient(slot, deliver(slot, gradient), Instant::now())));
+            };
             return Ok(during_backward::Taps::put(module, during_backward::Hook(Arc::new(hook)), &self.overlap.clock));
         }
         Ok(module.clone())
@@ -111,23 +127,40 @@ impl Synchronizer {
         self.config.during_backward() && plan.gradients && !plan.parameters && self.world() > 1
     }
 
+    /// Returns the memory for a gradient.
+    fn storage<M: Module>(&mut self, module: &M) -> Result<Storage, Error> {
+        #[cfg(feature = "device")]
+        if let Some(run) = self.kernels(module) {
+            let decay = self.decay(module);
+            let queue = self.overlap.queue.get_or_insert_with(|| Queue::new(run)).clone();
+            return Ok(Storage::Device(Box::new(DeviceGradient::new(&queue, self.layout()?.slots(), decay))));
+        }
+        let _ = module;
+        Ok(Storage::Host(std::mem::take(&mut self.overlap.spare[0])))
+    }
+
+    fn decay<M: Module>(&self, module: &M) -> Decay {
+        match self.weight_decay {
+            0.0 => Decay::default(),
+            factor => Decay { factor, parameters: flat::flat_parameters(module) },
+        }
+    }
+
     fn arm<M: Module>(
         &mut self,
         module: &M,
+        storage: Storage,
         how: fn(GradientSource) -> GradientSource,
     ) -> Result<Sender<Message>, Error> {
         let (messages, inbox) = mpsc::channel();
-        let decay = match self.weight_decay {
-            0.0 => (0.0, Vec::new()),
-            weight_decay => (weight_decay, flat::flat_parameters(module)),
-        };
+        let decay = self.decay(module);
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
         // Only at the end is it known whether all ranks have recorded samples.
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
-        let [flat, average] = std::mem::take(&mut self.overlap.spare);
+        let average = std::mem::take(&mut self.overlap.spare[1]);
         let strategy = self.driver.lend();
-        let source = GradientSource::new(inbox, strategy.layout().slots(), self.overlap.order.clone(), decay, flat);
+        let source = GradientSource::new(inbox, strategy.layout().slots(), self.overlap.order.clone(), decay, storage);
         let job = ExchangeJob {
             strategy,
             source: how(source),
@@ -190,7 +223,12 @@ impl Synchronizer {
         self.driver.give_back(strategy, matches!(exchanged, Some(Ok(_))));
         self.gradients.present.clone_from(&source.present);
         self.overlap.arrived = std::mem::take(&mut source.arrived);
-        self.overlap.spare = [source.into_storage(), average];
+        self.overlap.spare[1] = average;
+        match source.into_storage() {
+            Storage::Host(flat) => self.overlap.spare[0] = flat,
+            #[cfg(feature = "device")]
+            Storage::Device(gradient) => self.overlap.on_device = Some(gradient),
+        }
         ended?;
         Ok(exchanged)
     }
@@ -205,7 +243,8 @@ impl Synchronizer {
         let given = flat::flat_gradients(module, &grads);
         let (was_armed, has_data) = (self.overlap.armed.is_some(), given.iter().any(Option::is_some));
         if !was_armed {
-            self.arm(module, GradientSource::after_computing)?;
+            let storage = self.storage(module)?;
+            self.arm(module, storage, GradientSource::after_computing)?;
         }
         let Some(mut armed) = self.overlap.armed.take() else {
             return Err(self.order("sync_gradients", "forward_model"));
@@ -237,8 +276,7 @@ impl Synchronizer {
         gradients.present.clone_from(&self.gradients.present);
         std::mem::swap(&mut gradients.flat, &mut self.overlap.spare[1]);
         let _commit = trace_span!(target: TARGET, "commit").entered();
-        let Gradients { flat, present, .. } = gradients;
-        let committed = self.driver.commit_early(&arrived, flat, present, &mut self.comm);
+        let committed = self.commit_overlapped(&arrived, gradients);
         let EarlyExchange { late, header, .. } = arrived;
         let (agreed_step, ranks, stop) = match committed {
             Ok(()) => (late.agreed_step, late.ranks, late.stop),
@@ -257,11 +295,37 @@ impl Synchronizer {
             self.warn_no_overlap(!self.report.arrivals.is_empty(), was_armed);
         }
         let begin = self.comm.now();
-        self.clip_average(&mut gradients.flat);
-        let layout = &self.joined.as_ref().expect("joined above").inventory.layout;
-        let restored = gradients.restore(module, layout);
+        let restored = self.restore_overlapped(module, gradients);
         self.report.write_seconds = self.comm.now() - begin;
         restored
+    }
+
+    fn commit_overlapped(&mut self, arrived: &EarlyExchange, gradients: &mut Gradients) -> Result<(), SyncError> {
+        let Gradients { flat, present, .. } = gradients;
+        #[cfg(feature = "device")]
+        if let Some(gradient) = &mut self.overlap.on_device {
+            let queue = gradient.queue().clone();
+            let vector: &mut dyn DeviceVector = gradient.vector();
+            return queue.run(|| self.driver.commit_early(arrived, vector, present, &mut self.comm));
+        }
+        self.driver.commit_early(arrived, flat, present, &mut self.comm)
+    }
+
+    /// Converts the average to Burn's gradients.
+    fn restore_overlapped<M: Module>(
+        &mut self,
+        module: &M,
+        gradients: &mut Gradients,
+    ) -> Result<GradientsParams, Error> {
+        #[cfg(feature = "device")]
+        if let Some(mut gradient) = self.overlap.on_device.take() {
+            let queue = gradient.queue().clone();
+            queue.run(|| self.clip_on_device(gradient.vector()))?;
+            let (run, average) = gradient.into_average();
+            return gradients.adopt(&run, module, average, self.layout()?);
+        }
+        self.clip_average(&mut gradients.flat);
+        gradients.restore(module, self.layout()?)
     }
 }
 

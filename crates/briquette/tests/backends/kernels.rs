@@ -41,15 +41,27 @@ pub(crate) fn the_device_has_the_bits_of_the_host(device: &Device) {
     }
 }
 
-/// Compares runs on the host, on the device and mixed. A run that clips does so at every step.
+/// Gradients that arrive during the backward pass stay on the device as well.
+pub(crate) fn gradients_arrive_on_the_device(device: &Device) {
+    for feedback in ["error", "momentum"] {
+        let text = format!("reducer=gather:topk:100x feedback={feedback} bucket_values=10000 during_backward=true");
+        compare_runs(device, &text.parse().expect("a configuration"), false);
+    }
+}
+
 fn compare(device: &Device, clips: bool) {
+    compare_runs(device, &Config::top_k(0.01).expect("a share"), clips);
+}
+
+/// Compares runs on the host, on the device and mixed. A run that clips does so at every step.
+fn compare_runs(device: &Device, config: &Config, clips: bool) {
     let run = |on_host: [bool; 2]| {
         ranks(2, |comm| {
             let rank = comm.rank();
             let mut numbers = Numbers::new(3);
             let matrix = Param::from_tensor(numbers.tensor(SIDES, device).require_grad());
             let module = Wide { matrix, shift: Param::from_tensor(numbers.tensor([SIDES[0]], device).require_grad()) };
-            let config = Config::top_k(0.01)?;
+            let config = config.clone();
             let config = if on_host[rank] { config.with_host_compression() } else { config };
             let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, config, 1);
             if clips {
@@ -58,7 +70,7 @@ fn compare(device: &Device, clips: bool) {
             let mut module = optim.join(module)?;
             let (start, mut first) = (values(&module), None);
             for step in 0..STEPS {
-                let gradients = module.gradients(data(step as u64, rank), device);
+                let gradients = optim.forward_model(&module)?.gradients(data(step as u64, rank), device);
                 module = optim.step(0.05, module, gradients)?;
                 assert_eq!(optim.gradient_norm().map(|norm| norm > LONGEST), clips.then_some(true));
                 // The first step has the self-test.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{DeviceCopies, DeviceMemory, DeviceVector, OnDevice};
 use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity};
 use crate::seam::Compressor;
-use crate::{Key, Layout, Message, Session, Slot};
+use crate::{Key, Layout, Message, Slot};
 
 /// Part of a device vector. Ranges and slots are relative to its start.
 pub struct DevicePart<'a> {
@@ -103,18 +103,18 @@ impl DevicePart<'_> {
         self.vector.total()
     }
 
-    /// As [`DeviceVector::accumulate`], for this part. `now` and `next` are of the whole vector. A failure aborts the session, and is reported by
-    /// [`DeviceInput::finish`](super::DeviceInput::finish).
+    /// As [`DeviceVector::accumulate`], for this part. The states are of the whole vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
     pub fn accumulate(
         &mut self,
         velocity: Velocity,
-        (now, next): ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
+        states: ([Option<&dyn DeviceMemory>; 2], &mut dyn DeviceMemory),
         slots: &[Slot],
-        comm: &mut Session,
-    ) {
+    ) -> OnDevice<()> {
         self.copies.changed(&self.range);
-        let accumulated = self.vector.accumulate(self.range.clone(), velocity, (now, next), slots);
-        self.or_abort(accumulated, comm);
+        self.vector.accumulate(self.range.clone(), velocity, states, slots)
     }
 
     /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
@@ -144,12 +144,13 @@ impl DevicePart<'_> {
         self.vector.subtract_velocity(before, momentum)
     }
 
-    /// As [`DeviceVector::add_residual`], for this part. `residual` is of the whole vector. A failure aborts the session, and is reported by
-    /// [`DeviceInput::finish`](super::DeviceInput::finish).
-    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot], comm: &mut Session) {
+    /// As [`DeviceVector::add_residual`], for this part. `residual` is of the whole vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<()> {
         self.copies.changed(&self.range);
-        let added = self.vector.add_residual(self.range.clone(), residual, slots);
-        self.or_abort(added, comm);
+        self.vector.add_residual(self.range.clone(), residual, slots)
     }
 
     /// As [`DeviceVector::fed_energies`], for the [whole](DevicePart::is_whole) vector.
@@ -207,14 +208,6 @@ impl DevicePart<'_> {
             self.copies.failed.get_or_insert(error);
             true
         })
-    }
-
-    /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish), and aborts the session: no rank may average what was not computed.
-    pub(crate) fn or_abort(&mut self, result: OnDevice<()>, comm: &mut Session) {
-        if let Err(error) = result {
-            comm.abort(&error.to_string());
-            self.copies.failed.get_or_insert(error);
-        }
     }
 
     /// As [`DeviceVector::pack`], for ranges of this part.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::ReduceError;
-use crate::seam::{Arriving, DeviceCopies, DevicePart, DevicePlace, DeviceVector, OnDevice};
+use crate::seam::{Arriving, DeviceCopies, DevicePart, DevicePlace, DeviceVector, OnDevice, or_abort};
 use crate::{Session, Slot};
 
 /// Slots of `whole`, copied to `vector` as they arrive.
@@ -70,7 +70,7 @@ impl<'a> Packed<'a> {
         }
         let values = start(self.whole, comm).pack(&from).and_then(|mut values| values.take());
         let copied = values.and_then(|values| self.vector.unpack(&to, Some(&*values)));
-        self.copies.part(self.vector, 0..0).or_abort(copied, comm);
+        or_abort(copied, &mut self.copies.failed, comm);
     }
 }
 
