@@ -22,6 +22,8 @@ pub enum Exchange {
     Dense,
     /// The largest 1 % of the values, with error feedback.
     TopK,
+    /// The same, in buckets during the backward pass; one rank alone exchanges nothing then.
+    TopKDuring,
     /// 8-bit block quantization.
     EightBit,
     /// PowerSGD of rank 2, with error feedback.
@@ -32,8 +34,15 @@ pub enum Exchange {
 
 impl Exchange {
     /// All kinds, the baseline first.
-    pub const ALL: [Exchange; 6] =
-        [Exchange::Plain, Exchange::Dense, Exchange::TopK, Exchange::EightBit, Exchange::PowerSgd, Exchange::Auto];
+    pub const ALL: [Exchange; 7] = [
+        Exchange::Plain,
+        Exchange::Dense,
+        Exchange::TopK,
+        Exchange::TopKDuring,
+        Exchange::EightBit,
+        Exchange::PowerSgd,
+        Exchange::Auto,
+    ];
 
     /// Returns its name in tables.
     pub fn name(self) -> &'static str {
@@ -41,6 +50,7 @@ impl Exchange {
             Exchange::Plain => "plain Burn",
             Exchange::Dense => "dense",
             Exchange::TopK => "top-k 1 % + error feedback",
+            Exchange::TopKDuring => "top-k 1 % + error feedback, during the pass",
             Exchange::EightBit => "8-bit",
             Exchange::PowerSgd => "PowerSGD rank 2 + error feedback",
             Exchange::Auto => "auto",
@@ -51,6 +61,7 @@ impl Exchange {
         let text = match self {
             Exchange::Plain | Exchange::Dense => "reducer=dense",
             Exchange::TopK => "reducer=gather:topk:0.01 feedback=error controller=none",
+            Exchange::TopKDuring => "reducer=gather:topk:0.01 feedback=error controller=none during_backward=true",
             Exchange::EightBit => "reducer=gather:minmax feedback=none controller=none",
             Exchange::PowerSgd => "reducer=power-sgd:2 feedback=error controller=none",
             Exchange::Auto => "auto",

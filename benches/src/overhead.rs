@@ -229,7 +229,10 @@ impl<C: Case> Wrapped<C> {
 impl<C: Case> Steps for Wrapped<C> {
     fn step(&mut self) -> f32 {
         let model = self.model.take().expect("a step gives the model back");
-        let loss = self.case.loss(&model, &self.batch);
+        let loss = {
+            let forward = self.optim.forward_model(&model).expect("no rank fails");
+            self.case.loss(&forward, &self.batch)
+        };
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         self.model = Some(self.optim.step(self.case.lr(), model, grads).expect("no rank fails"));
         loss.device().sync().expect("the device works");

@@ -1,5 +1,6 @@
 //! Gradients of a rank on its device, for the exchanges of `briquette-core`.
 
+mod fed;
 mod messages;
 
 use std::ops::Range;
@@ -9,15 +10,18 @@ use briquette_core::error::DeviceError as Failure;
 use briquette_core::reduce::{DeviceMemory, DeviceVector, LowRankPlan, Mask, OnDevice, SentStatistics, Velocity};
 use briquette_core::{Key, Message, Slot};
 
+use self::fed::Fed;
+use self::messages::sparse_statistics;
 use crate::error::DeviceError;
-use crate::feed;
+use crate::finite::{first_not_finite, queue_first_bad};
 use crate::low_rank::LowRank;
 use crate::memory::{Memory, values};
 use crate::message::DeviceMessage;
 use crate::pack::{pack, unpack};
 use crate::run::{Run, Vector};
 use crate::sent::{Slots, sent};
-use crate::sums::{Groups, Sums, Terms, clear_not_finite, first_not_finite, sums};
+use crate::sums::{Groups, Terms, sums};
+use crate::{encode, feed};
 
 /// A gradient in the memory of a device, with its average. Made of the tensors of a backward pass, which are read and never written.
 #[derive(Debug)]
@@ -98,40 +102,12 @@ impl Gradient {
         }
     }
 
-    fn groups(&self, slots: &[Slot]) -> Groups {
-        Groups::new(&self.run, slots.iter().map(Slot::len))
+    /// Waits for words, and for whether a range of the values is finite.
+    fn read_and_check(&self, words: &Vector, range: &Range<usize>) -> Result<(Vec<u32>, bool), DeviceError> {
+        let bad = queue_first_bad(&self.run, &self.run.part(&self.values, range.clone()));
+        let mut read = self.run.read_words(&[words, &bad])?;
+        Ok((read.swap_remove(0), read[0][0] == u32::MAX))
     }
-
-    /// Queues the energies of the slots in a range of a vector.
-    fn queue_energies(&self, x: &Vector, range: &Range<usize>, slots: &Groups) -> Sums {
-        sums(&self.run, &self.run.part(x, range.clone()), slots, Terms::Squares)
-    }
-
-    /// Returns the memory of a vector that was kept, or zeros.
-    fn kept(&mut self, memory: Option<&dyn DeviceMemory>) -> Vector {
-        let zeros = || self.zeros.get_or_insert_with(|| self.run.zeros(self.len)).clone();
-        memory.map_or_else(zeros, |memory| values(memory).clone())
-    }
-
-    /// Ends an update of values: clears absent slots, measures energies, and clears slots whose first energy is not finite.
-    fn fed(&mut self, range: Range<usize>, slots: &[Slot], measure: impl FnOnce(&Self, &Range<usize>) -> [Sums; 2]) {
-        let start = range.start;
-        for slot in slots.iter().filter(|slot| slot.is_absent()) {
-            feed::clear_range(&self.run, &self.values, start + slot.range().start..start + slot.range().end);
-        }
-        self.own.retain(|(own, _)| own.end <= start || range.end <= own.start);
-        let sums = measure(self, &range);
-        clear_not_finite(&self.run, &self.values, start, &sums[0]);
-        self.fed.push(Fed { start, sums, absent: slots.iter().map(Slot::is_absent).collect() });
-    }
-}
-
-/// Energies of slots, on the device.
-#[derive(Debug)]
-struct Fed {
-    start: usize,
-    sums: [Sums; 2],
-    absent: Vec<bool>,
 }
 
 impl DeviceVector for Gradient {
@@ -177,17 +153,7 @@ impl DeviceVector for Gradient {
     }
 
     fn fed_energies(&mut self) -> OnDevice<Vec<[f64; 2]>> {
-        let mut fed = std::mem::take(&mut self.fed);
-        fed.sort_by_key(|fed| fed.start);
-        let sums: Vec<&Sums> = fed.iter().flat_map(|fed| &fed.sums).collect();
-        let read = Sums::read_all(&self.run, &sums).map_err(self.failed("feeding a gradient"))?;
-        let pairs = fed.iter().zip(read.as_chunks().0).flat_map(|(fed, [first, second])| {
-            let pair = |((first, second), absent): ((&f64, &f64), &bool)| {
-                if *absent { [0.0, 0.0] } else { [*first, *second] }
-            };
-            first.iter().zip(second).zip(&fed.absent).map(pair)
-        });
-        Ok(pairs.collect())
+        self.read_energies().map_err(self.failed("feeding a gradient"))
     }
 
     fn memory(&mut self) -> OnDevice<Box<dyn DeviceMemory>> {
@@ -290,18 +256,25 @@ impl DeviceVector for Gradient {
     ) -> OnDevice<bool> {
         let failed = self.failed("subtracting a message");
         let on_device = self.message(&range, message).map_err(&failed)?;
-        let part = self.run.part(&self.values, range.clone());
-        let statistics = match message.sparse_indices() {
-            Some(indices) => self.sparse_statistics(&part, message, indices, slots),
+        let (run, part) = (&self.run, self.run.part(&self.values, range.clone()));
+        // What is queued before the subtraction is read after it, in one wait.
+        let (statistics, finite) = match message.sparse_indices() {
+            Some(indices) => {
+                let before = encode::gather(run, &part, indices);
+                on_device.subtract(run, &self.values, range.start);
+                let (read, finite) = self.read_and_check(&before, &range).map_err(&failed)?;
+                (sparse_statistics(&read, message, indices, slots).map_err(&failed)?, finite)
+            }
             None => {
-                let slots = Slots::new(&self.run, slots.iter().map(Slot::len));
-                sent(&self.run, &part, &on_device.decode(&self.run), &slots).read(&self.run)
+                let slots = Slots::new(run, slots.iter().map(Slot::len));
+                let sent = sent(run, &part, &on_device.decode(run), &slots);
+                on_device.subtract(run, &self.values, range.start);
+                let (read, finite) = self.read_and_check(&sent.words, &range).map_err(&failed)?;
+                (sent.totals(&read), finite)
             }
         };
-        add(kept, statistics.map_err(&failed)?);
-        on_device.subtract(&self.run, &self.values, range.start);
-        let rest = self.run.part(&self.values, range);
-        Ok(first_not_finite(&self.run, &rest).map_err(&failed)?.is_none())
+        add(kept, statistics);
+        Ok(finite)
     }
 
     fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
@@ -336,9 +309,10 @@ impl DeviceVector for Gradient {
         let slots = Slots::new(run, slots.iter().map(Slot::len));
         let statistics = sent(run, &self.values, &product, &slots);
         DeviceMessage::dense(product).subtract(run, &self.values, 0);
-        let failed = self.failed("subtracting a product");
-        add(kept, statistics.read(run).map_err(&failed)?);
-        Ok(first_not_finite(run, &self.values).map_err(&failed)?.is_none())
+        let (read, finite) =
+            self.read_and_check(&statistics.words, &(0..self.len)).map_err(self.failed("subtracting a product"))?;
+        add(kept, statistics.totals(&read));
+        Ok(finite)
     }
 
     fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {

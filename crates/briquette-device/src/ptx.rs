@@ -13,8 +13,8 @@ use cubecl_llvm::{LlvmTarget, PlironArtifact, PlironCompiler, PlironOptions};
 
 use crate::add::{ADD, MASK, SUBTRACT};
 use crate::{
-    add, arrivals, collect, dither, encode, feed, half, low_rank, min_max, natural, pack, random, select, sent, sign,
-    sums,
+    add, arrivals, collect, dither, encode, feed, finite, half, low_rank, min_max, natural, pack, random, select, sent,
+    sign, sums,
 };
 
 fn properties() -> Arc<DeviceProperties> {
@@ -135,8 +135,8 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         sums::lanes::Lanes(256, b(), b(), b(), (), false, true, true);
         sums::fold::Fold(256, b(), b(), 8, false);
         sums::fold::Fold(256, b(), b(), 8, true);
-        sums::cleared::Cleared(256, b(), b(), b(), b(), ());
-        sums::first_bad::FirstBad(256, b(), b());
+        finite::cleared::Cleared(256, b(), b(), b(), b(), ());
+        finite::first_bad::FirstBad(256, b(), b());
     }
 }
 

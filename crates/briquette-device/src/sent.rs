@@ -83,7 +83,7 @@ impl Slots {
 /// Statistics of what was sent, on the device.
 #[derive(Debug, Clone)]
 pub struct Sent {
-    words: Vector,
+    pub(crate) words: Vector,
     blocks: Vec<Range<usize>>,
 }
 
@@ -93,7 +93,11 @@ impl Sent {
     /// # Errors
     /// [`DeviceError::Failed`] if a kernel failed.
     pub fn read(&self, run: &Run) -> Result<Vec<(f64, usize)>, DeviceError> {
-        let words = run.read_words(&[&self.words])?.swap_remove(0);
+        Ok(self.totals(&run.read_words(&[&self.words])?[0]))
+    }
+
+    /// Returns the statistics of each slot, from the words of this.
+    pub(crate) fn totals(&self, words: &[u32]) -> Vec<(f64, usize)> {
         let results = words.as_chunks::<WORDS>().0;
         let slot = |blocks: &Range<usize>| {
             results[blocks.clone()].iter().fold((0.0, 0), |(energy, values), [high, low, count]| {
@@ -101,7 +105,7 @@ impl Sent {
                 (energy + sum, values + *count as usize)
             })
         };
-        Ok(self.blocks.iter().map(slot).collect())
+        self.blocks.iter().map(slot).collect()
     }
 }
 

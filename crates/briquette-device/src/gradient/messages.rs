@@ -74,30 +74,30 @@ impl Gradient {
             _ => {}
         }
         let whole = Layout::flat(x.len());
-        Ok(self.sparse_statistics(x, &message, indices, whole.slots())?.first().map(|(energy, _)| *energy))
+        let before = self.run.read_words(&[&encode::gather(&self.run, x, indices)])?;
+        Ok(sparse_statistics(&before[0], &message, indices, whole.slots())?.first().map(|(energy, _)| *energy))
     }
+}
 
-    /// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does.
-    pub(super) fn sparse_statistics(
-        &self,
-        x: &Vector,
-        message: &Message,
-        indices: &[u32],
-        slots: &[Slot],
-    ) -> Result<Vec<(f64, usize)>, DeviceError> {
-        let before = self.run.read(&encode::gather(&self.run, x, indices))?;
-        let sent = crate::sparse::kept_values(message)?;
-        let start = slots.first().map_or(0, |slot| slot.range().start);
-        let mut from = 0;
-        let slot = |slot: &Slot| {
-            let to = from + indices[from..].partition_point(|&index| (index as usize) < slot.range().end - start);
-            let pairs = before[from..to].iter().zip(&sent[from..to]);
-            from = to;
-            pairs.fold((0.0, 0), |(energy, values), (before, sent)| {
-                let (before, value) = (f64::from(*before), f64::from(*sent));
-                (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
-            })
-        };
-        Ok(slots.iter().map(slot).collect())
-    }
+/// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does. `before` are the bits of the vector
+/// in its places.
+pub(super) fn sparse_statistics(
+    before: &[u32],
+    message: &Message,
+    indices: &[u32],
+    slots: &[Slot],
+) -> Result<Vec<(f64, usize)>, DeviceError> {
+    let sent = crate::sparse::kept_values(message)?;
+    let start = slots.first().map_or(0, |slot| slot.range().start);
+    let mut from = 0;
+    let slot = |slot: &Slot| {
+        let to = from + indices[from..].partition_point(|&index| (index as usize) < slot.range().end - start);
+        let pairs = before[from..to].iter().zip(&sent[from..to]);
+        from = to;
+        pairs.fold((0.0, 0), |(energy, values), (before, sent)| {
+            let (before, value) = (f64::from(f32::from_bits(*before)), f64::from(*sent));
+            (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
+        })
+    };
+    Ok(slots.iter().map(slot).collect())
 }

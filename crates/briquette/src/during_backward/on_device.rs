@@ -1,7 +1,7 @@
 //! Gradients that arrive on their device.
 //!
-//! The exchange has a queue of its own, on which the kernels of the backward pass never wait. A tensor is copied by the thread that computes it, at
-//! the moment when it is complete: the copy waits for the kernels that are queued by then, and for none of those that the pass queues afterwards.
+//! The exchange has a queue of its own, for which the kernels of the backward pass never wait. The thread that computes a gradient queues its
+//! copy as soon as the gradient is complete: the copy waits for the kernels that are queued by then, and for none that the pass queues later.
 
 use std::ops::Range;
 
@@ -45,6 +45,9 @@ pub(crate) struct Placing {
 impl Placing {
     /// Queues the copy of a slot's gradient, with local weight decay.
     pub(crate) fn place(&self, slot: usize, gradient: Tensor<1>) -> Result<(), Error> {
+        if gradient.dims() == [0] {
+            return Ok(());
+        }
         // Burn's operations stay on the queue of this thread.
         let memory = |tensor: Tensor<1>| {
             flat::memory_on_device(if tensor.dtype() == DType::F32 { tensor } else { tensor.cast(DType::F32) })
@@ -97,7 +100,7 @@ impl DeviceGradient {
         self.copies.wait(&mut self.vector, range, comm)
     }
 
-    pub(crate) fn place(&self) -> DevicePlace {
+    pub(crate) fn on_device(&self) -> DevicePlace {
         DevicePlace { len: self.vector.len(), is_complete: false }
     }
 

@@ -113,9 +113,8 @@ pub(crate) struct GradientSource {
     /// The start of the computation; `None` if the computation ended before the exchange began.
     began: Option<Instant>,
     decay: Decay,
-    /// The gradients of the step in the slots that arrived before, to be compared, and whether the step has any gradient.
-    given: Vec<Option<Tensor<1>>>,
-    is_given: bool,
+    /// If the step has gradients: those in the slots that arrived before, to be compared.
+    given: Option<Vec<Option<Tensor<1>>>>,
 }
 
 impl GradientSource {
@@ -150,8 +149,7 @@ impl GradientSource {
             weight: 1.0,
             began: Some(Instant::now()),
             decay,
-            given: Vec::new(),
-            is_given: false,
+            given: None,
         }
     }
 
@@ -201,8 +199,7 @@ impl GradientSource {
             let (bad, samples) = gradient.check()?;
             (self.bad_slot, self.samples) = (self.bad_slot.into_iter().chain(bad).min(), samples);
         }
-        let given = std::mem::take(&mut self.given);
-        self.compare(&given)
+        self.given.take().map_or(Ok(()), |given| self.compare(&given))
     }
 
     /// Finishes the average on the device, of which the host's part is `average`.
@@ -261,7 +258,7 @@ impl GradientSource {
                 self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
                 let mut gradients = end.gradients;
-                self.is_given = gradients.iter().any(Option::is_some);
+                let is_given = gradients.iter().any(Option::is_some);
                 gradients.resize(self.slots.len(), None);
                 let missing: Vec<usize> = (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect();
                 for slot in missing {
@@ -270,7 +267,7 @@ impl GradientSource {
                         None => self.leave_out(slot),
                     }
                 }
-                self.given = gradients;
+                self.given = is_given.then_some(gradients);
                 true
             }
             Some(Message::GivenUp) | None => {
@@ -341,9 +338,6 @@ impl GradientSource {
     /// accumulated or left out. If gradients were taken with the clone of the forward pass, they are empty, because Burn returns
     /// gradients of leaves only. Empty gradients are not compared.
     fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
-        if !self.is_given {
-            return Ok(());
-        }
         let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
         let mut came: Vec<usize> = came.collect();
         came.sort_unstable();
@@ -437,7 +431,7 @@ impl Arriving for GradientSource {
         match &self.storage {
             Storage::Host(_) => None,
             #[cfg(feature = "device")]
-            Storage::Device(gradient) => Some(gradient.place()),
+            Storage::Device(gradient) => Some(gradient.on_device()),
         }
     }
 

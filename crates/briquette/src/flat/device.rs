@@ -19,11 +19,19 @@ use crate::error::Error;
 #[derive(Debug, Clone)]
 struct Memory(Vector);
 
-#[cfg_attr(feature = "fusion", backend_extension(Cube, Fusion))]
-#[cfg_attr(not(feature = "fusion"), backend_extension(Cube))]
+// Twice, because Burn's attribute must find that of the method as it is, not in a `cfg_attr`.
+#[cfg(feature = "fusion")]
+#[backend_extension(Cube, Fusion)]
 trait Adopt: Backend {
     /// Returns the memory as a tensor on the device of `like`.
-    #[cfg_attr(feature = "fusion", fusion(dtype = like, shape = { let _ = like; Shape::new([memory.0.len()]) }))]
+    #[fusion(dtype = like, shape = { let _ = like; Shape::new([memory.0.len()]) })]
+    fn adopt(like: FloatTensor<Self>, memory: Memory) -> FloatTensor<Self>;
+}
+
+#[cfg(not(feature = "fusion"))]
+#[backend_extension(Cube)]
+trait Adopt: Backend {
+    /// Returns the memory as a tensor on the device of `like`.
     fn adopt(like: FloatTensor<Self>, memory: Memory) -> FloatTensor<Self>;
 }
 
