@@ -366,7 +366,7 @@ impl GradientSource {
     }
 }
 
-/// How a gradient is read to the host.
+/// Reading of a gradient to the host.
 struct Read<'a> {
     slot: usize,
     decay: &'a Decay,
@@ -374,7 +374,7 @@ struct Read<'a> {
 }
 
 impl Read<'_> {
-    /// Reads a gradient, and returns whether it is finite.
+    /// Reads a gradient to its place, and returns whether it is finite.
     fn to(self, gradient: Tensor<1>, flat: &mut [f32]) -> Result<bool, Error> {
         let Read { slot, decay, samples } = self;
         let _read = trace_span!(target: TARGET, "read", slot).entered();

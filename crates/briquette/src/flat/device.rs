@@ -165,6 +165,8 @@ impl ModuleVisitor for Adopted<'_> {
         let value = value.inner();
         let whole = self.whole.get_or_insert_with(|| {
             let like = value.clone().reshape([value.shape().num_elements()]);
+            // With fusion, the average gets the type of this tensor.
+            let like = if like.dtype() == DType::F32 { like } else { like.cast(DType::F32) };
             Tensor::from_dispatch(Dispatch::adopt(like.into_dispatch(), Memory(self.average.clone())))
         });
         let grad = whole.clone().narrow(0, slot.range().start, slot.len()).reshape(value.shape());
