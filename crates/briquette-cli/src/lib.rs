@@ -9,6 +9,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 pub mod plan;
+pub mod probe;
 #[cfg(unix)]
 pub mod signals;
 pub mod terminal;

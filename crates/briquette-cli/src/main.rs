@@ -1,4 +1,4 @@
-//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), predicts times (`plan`), checks settings, shows checkpoints, makes tokens and certificates.
+//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), predicts times (`plan`, `probe`), checks settings, shows checkpoints, makes tokens and certificates.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ use briquette_cli::launch::{Launch, LaunchError};
 use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_cli::memory::TooLarge;
 use briquette_cli::plan::Plan;
+use briquette_cli::probe::Probe;
 use briquette_cli::terminal::{complain, printable, progress, show, show_records};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
@@ -44,6 +45,8 @@ enum Command {
     Check(Check),
     /// Prints for every compressor, or those named, what it would make of a gradient: size, loss, time.
     Inspect(Inspect),
+    /// Measures the network between machines, for `plan`.
+    Probe(Probe),
     /// Predicts the time of training on a network of yours, for several exchanges and numbers of ranks.
     Plan(Plan),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
@@ -137,6 +140,7 @@ fn run() -> Result<u8> {
         Command::Checkpoint(checkpoint) => return Ok(u8::from(!checkpoint.run()?)),
         Command::Check(check) => return check.run(),
         Command::Inspect(inspect) => inspect.run()?,
+        Command::Probe(probe) => probe.run()?,
         Command::Plan(plan) => plan.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use briquette_core::Key;
 use briquette_core::config::CompressorConfig;
+use briquette_core::error::ConfigError;
 use briquette_sim::Network;
 use clap::Args;
 use indicatif::ProgressIterator;
@@ -15,11 +16,13 @@ use serde::de::IgnoredAny;
 
 use crate::file;
 use crate::measure::{Measured, measure, on_threads};
+use crate::probe::Measurements;
 use crate::terminal::{complain, printable, progress, show, show_records};
 
 mod predict;
 mod report;
 
+pub(crate) use predict::ON_LINK;
 use predict::{Exchange, Kind, Messages};
 use report::{Row, advice, table};
 
@@ -47,9 +50,10 @@ const RATIOS: [&str; 3] = ["topk:10x:q8", "topk:20x:q8", "topk:50x:q8"];
 pub struct Plan {
     /// The directory of a trainer's run, from which values, compute time and steps are taken unless given.
     pub run: Option<PathBuf>,
-    /// The network between ranks, such as 100mbit,1ms (bandwidth and latency) or 1gbit,50us,4 (four ranks on each link).
+    /// The network between ranks, such as 100mbit,1ms (bandwidth and latency) or 1gbit,50us,4 (four ranks on each link), or a file of
+    /// `briquette probe --out`.
     #[arg(long)]
-    pub network: Network,
+    pub network: Link,
     /// Numbers of ranks: 4, or 2,4,8, or 4..64 for 4, 8, 16, 32, 64.
     #[arg(long, default_value = "2..16")]
     pub world: Worlds,
@@ -77,6 +81,31 @@ pub struct Plan {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A network, with the codecs of its machines if a probe measured them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// The network.
+    pub network: Network,
+    /// The measurements of a probe.
+    pub probe: Option<Measurements>,
+}
+
+impl FromStr for Link {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !Path::new(text).is_file() {
+            return text
+                .parse()
+                .map(|network| Link { network, probe: None })
+                .map_err(|error: ConfigError| error.to_string());
+        }
+        let probe = Measurements::read(Path::new(text)).map_err(|error| format!("{error:#}"))?;
+        let network = probe.network.parse().map_err(|error: ConfigError| format!("{text}: {error}"))?;
+        Ok(Link { network, probe: Some(probe) })
+    }
 }
 
 /// A number with an optional suffix: k, M or B.
@@ -139,14 +168,13 @@ impl Plan {
     pub fn run(&self) -> Result<()> {
         let known = self.run.as_deref().map(read).transpose()?.unwrap_or_default();
         known.note.iter().for_each(|note| complain(format_args!("note: {}", printable(note))));
+        let network = &self.network.network;
         ensure!(
-            self.network.repeats_after().is_none(),
+            network.repeats_after().is_none(),
             "plan needs a network that does not change: give one bandwidth and latency"
         );
         for world in &self.world.0 {
-            self.network
-                .check(*world)
-                .with_context(|| format!("network `{}` in a world of {world} ranks", self.network))?;
+            network.check(*world).with_context(|| format!("network `{network}` in a world of {world} ranks"))?;
         }
         let vector = self.gradient.as_deref().map(file::read).transpose()?.map(|vector| vector.values);
         let values = self.values.map(|count| count.0).or(known.values).or(vector.as_ref().map(|x| x.len() as u64));
@@ -161,7 +189,7 @@ impl Plan {
         let mut rows = Vec::new();
         let cells: Vec<_> = self.world.0.iter().flat_map(|world| exchanges.iter().map(|one| (*world, one))).collect();
         for (ranks, exchange) in cells.into_iter().progress_with(progress("predicting")) {
-            let seconds = exchange.predict(usize::try_from(values)?, compute, &self.network, ranks)?;
+            let seconds = exchange.predict(usize::try_from(values)?, compute, network, ranks)?;
             rows.push(Row::new(ranks, exchange, seconds, steps));
         }
         if self.json || self.csv {
@@ -169,8 +197,7 @@ impl Plan {
         } else {
             let compute = humantime::format_duration(compute);
             show(format_args!(
-                "{steps} steps of {values} values, {compute} of compute time each, network {}\n{}",
-                self.network,
+                "{steps} steps of {values} values, {compute} of compute time each, network {network}\n{}",
                 table(&rows, &self.world.0)
             ))?;
             self.world.0.iter().try_for_each(|ranks| show(advice(&rows, *ranks)))?;
@@ -240,7 +267,20 @@ impl Plan {
         exchanges.push(strategy("diloco:50", Exchange { every: 50, ..dense }));
         exchanges.push(strategy("sparse-loco:30", gather(measured(&"chunk-topk:64x+bins:2".parse()?)?, 30)));
         bar.finish_and_clear();
+        self.slow_down(&mut exchanges, values);
         Ok(exchanges)
+    }
+
+    /// Multiplies the seconds of codecs, if a rank of the probe is slower than this machine.
+    fn slow_down(&self, exchanges: &mut [Exchange], values: u64) {
+        let Some(probe) = &self.network.probe else { return };
+        let Some(here) = exchanges.iter().find(|one| one.name == probe.compressor) else { return };
+        let slower = probe.codec_seconds_per_value * values as f64 / (here.encode + here.decode);
+        if slower > 1.0 {
+            for one in exchanges {
+                (one.encode, one.decode) = (one.encode * slower, one.decode * slower);
+            }
+        }
     }
 }
 
@@ -287,7 +327,7 @@ fn read(run: &Path) -> Result<Known> {
 }
 
 /// Returns values that are about normally distributed.
-fn normal(count: usize) -> Vec<f32> {
+pub(crate) fn normal(count: usize) -> Vec<f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut uniform = || {
         state ^= state << 13;

@@ -8,7 +8,7 @@ use briquette_sim::{Compute, Event, Network, replay};
 
 /// Bytes on a link for each byte of a message. Headers of TCP, IP and Ethernet and the gaps between packets take 6 % (1538 for 1448). Acknowledgments
 /// and congestion control take another 5 % or so: measured over shaped links of 0.1 to 1 Gbit/s (`benches/plan.py`).
-const ON_LINK: f64 = 1.055 * 1538.0 / 1448.0;
+pub(crate) const ON_LINK: f64 = 1.055 * 1538.0 / 1448.0;
 /// Bytes of a step header, about.
 const HEADER: usize = 128;
 /// Values of a frame of the ring, unless a chunk has more than `MOST_FRAMES`.

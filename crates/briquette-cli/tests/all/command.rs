@@ -82,6 +82,38 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     assert!(String::from_utf8_lossy(&error).contains("the number of parameters is not known: give --values"));
 }
 
+/// Three ranks on this machine.
+#[cfg(unix)]
+#[test]
+fn a_probe_measures_the_ranks_of_a_launcher_for_a_plan() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("network.json");
+    let file = file.to_str().unwrap();
+    let program = env!("CARGO_BIN_EXE_briquette");
+    let out = stdout(&briquette(&[
+        "launch", "--ranks", "3", "--only-rank", "0", "--", program, "probe", "--time", "20ms", "--out", file,
+    ]));
+    for part in ["0 to 1", "2 to 1", "ring of 3", "for briquette plan: --network "] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut measured: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&measured["ranks"], measured["links"].as_array().unwrap().len()), (&3.into(), 6));
+    // Codecs that take a second for each value.
+    measured["codec_seconds_per_value"] = 1.0.into();
+    std::fs::write(file, measured.to_string()).unwrap();
+    let plan = ["plan", "--values", "1k", "--compute", "1ms", "--world", "3", "--json", "--network", file];
+    let plan: serde_json::Value = serde_json::from_str(&stdout(&briquette(&plan))).unwrap();
+    let row = plan.as_array().unwrap().iter().find(|row| row["exchange"] == "topk:20x:q8").unwrap();
+    let seconds = row["codec_seconds"].as_f64().unwrap();
+    // One encoder and three decoders, which take a part of the 1000 s each.
+    assert!((1000.0..3000.1).contains(&seconds), "{seconds}");
+    std::fs::write(file, "{}").unwrap();
+    let error = briquette(&["plan", "--network", file]).stderr;
+    let error = String::from_utf8_lossy(&error);
+    assert!(error.contains("network.json: not a file of `briquette probe --out`"), "{error}");
+}
+
 #[test]
 fn codec_writes_what_a_decoder_of_the_message_would() {
     let directory = tempfile::tempdir().unwrap();

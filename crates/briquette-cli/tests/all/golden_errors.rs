@@ -11,7 +11,7 @@ use briquette_testkit::golden::{Shell, hold};
 
 const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden_errors.txt");
 
-const LINES: [&str; 45] = [
+const LINES: [&str; 50] = [
     "briquette inspekt gradient.bin",
     "briquette inspect",
     "briquette inspect absent.bin",
@@ -31,6 +31,11 @@ const LINES: [&str; 45] = [
     "briquette codec --compressor topk --in absent.bin --out out.bin",
     "briquette codec --compressor topk --in gradient.bin --out absent/out.bin",
     "briquette plan",
+    "briquette probe",
+    "briquette probe --nodes a,b --node-rank 2 --port 29500",
+    "briquette probe --nodes a --node-rank 0 --port 29500",
+    "briquette probe --nodes a,b",
+    "briquette probe --time 0s",
     "briquette plan --network 1gbit",
     "briquette plan --network 1gbit --values 1M",
     "briquette plan --network 1gbit --values 5B --compute 1ms",
