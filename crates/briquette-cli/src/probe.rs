@@ -84,7 +84,8 @@ fn positive(text: &str) -> Result<Duration, String> {
 pub struct Measurements {
     /// Number of ranks.
     pub ranks: usize,
-    /// Text form of the network, for simulations: bandwidth with the bytes of TCP and of packet headers, and the largest latency.
+    /// Text form of the network, for simulations: bandwidth with the bytes of TCP and of packet headers, the largest latency, and the
+    /// number of ranks on a machine.
     pub network: String,
     /// Payload that each rank of a ring sends, in bytes per second.
     pub ring_bytes_per_second: f64,
@@ -154,7 +155,10 @@ impl Probe {
             complain(format_args!("waiting for {world} ranks at {} ...", place.master));
         }
         let tcp = TcpBuilder::from_environment(&place)?.join_deadline(self.wait).join()?;
-        let measured = self.measure(&mut Session::from(tcp))?;
+        // Ranks of a machine share its link, unless all are on one machine.
+        let each = place.local_world;
+        let each = if each < world && world.is_multiple_of(each) { each } else { 1 };
+        let measured = self.measure(&mut Session::from(tcp), each)?;
         if rank > 0 {
             return Ok(());
         }
@@ -193,7 +197,7 @@ impl Probe {
         place.context("a rank in --nodes")
     }
 
-    fn measure(&self, comm: &mut Session) -> Result<Measurements> {
+    fn measure(&self, comm: &mut Session, ranks_per_link: usize) -> Result<Measurements> {
         let (rank, world) = (comm.rank(), comm.world());
         let say = |what: &str| {
             if rank == 0 {
@@ -219,7 +223,7 @@ impl Probe {
         let latency = links.iter().map(|link| link.latency_seconds).fold(0.0, f64::max);
         Ok(Measurements {
             ranks: world,
-            network: network(ring_bytes_per_second, latency),
+            network: network(ring_bytes_per_second, latency, ranks_per_link),
             ring_bytes_per_second,
             links,
             codec_seconds_per_value,
@@ -229,10 +233,11 @@ impl Probe {
 }
 
 /// Returns the text form of a network on which the payload of this many bytes takes a second.
-fn network(bytes_per_second: f64, latency_seconds: f64) -> String {
+fn network(bytes_per_second: f64, latency_seconds: f64, ranks_per_link: usize) -> String {
     let kilobits = (8e-3 * bytes_per_second * ON_LINK).round().max(1.0);
     let microseconds = (1e6 * latency_seconds).round();
-    format!("{kilobits}kbit,{microseconds}us")
+    let shared = if ranks_per_link > 1 { format!(",{ranks_per_link}") } else { String::new() };
+    format!("{kilobits}kbit,{microseconds}us{shared}")
 }
 
 #[cfg(test)]
@@ -243,11 +248,11 @@ mod tests {
 
     #[test]
     fn a_network_has_the_bytes_of_packets_and_is_read_by_simulations() {
-        let network: Network = network(11.0e6, 0.00125).parse().unwrap();
+        let network: Network = network(11.0e6, 0.00125, 2).parse().unwrap();
         let bandwidth = network.bandwidth().unwrap();
         assert!((bandwidth / (8.0 * 11.0e6 * ON_LINK) - 1.0).abs() < 1e-4, "{bandwidth}");
-        assert_eq!(network.latency(), Duration::from_micros(1250));
-        assert!(super::network(0.1, 0.0).parse::<Network>().is_ok());
+        assert_eq!((network.latency(), network.ranks_per_link()), (Duration::from_micros(1250), 2));
+        assert!(super::network(0.1, 0.0, 1).parse::<Network>().is_ok_and(|network| network.ranks_per_link() == 1));
     }
 
     #[test]

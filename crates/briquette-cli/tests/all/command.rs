@@ -91,7 +91,18 @@ fn a_probe_measures_the_ranks_of_a_launcher_for_a_plan() {
     let file = file.to_str().unwrap();
     let program = env!("CARGO_BIN_EXE_briquette");
     let out = stdout(&briquette(&[
-        "launch", "--ranks", "3", "--only-rank", "0", "--", program, "probe", "--time", "20ms", "--out", file,
+        "launch",
+        "--ranks",
+        "3",
+        "--only-rank",
+        "0",
+        "--",
+        program,
+        "probe",
+        "--time",
+        "20ms",
+        "--out",
+        file,
     ]));
     for part in ["0 to 1", "2 to 1", "ring of 3", "for briquette plan: --network "] {
         assert!(out.contains(part), "{part}: {out}");
