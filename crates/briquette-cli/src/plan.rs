@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 
 use crate::file;
 use crate::measure::{Measured, measure, on_threads};
-use crate::probe::Measurements;
+use crate::probe::{Measurements, codec_seconds};
 use crate::terminal::{complain, printable, progress, show, show_records};
 
 mod predict;
@@ -42,7 +42,7 @@ the staleness of the residual, and may choose a lower ratio than the fastest one
 /// Values of the vector that codecs are measured with, at most; times and bytes of longer vectors are proportional.
 const MEASURED: usize = 1 << 22;
 /// Formats between which `auto` chooses, apart from rings.
-const RATIOS: [&str; 3] = ["topk:10x:q8", "topk:20x:q8", "topk:50x:q8"];
+pub(crate) const RATIOS: [&str; 3] = ["topk:10x:q8", "topk:20x:q8", "topk:50x:q8"];
 
 /// Predicts the time of training on a network, for several exchanges and numbers of ranks.
 #[derive(Debug, Clone, Args)]
@@ -267,20 +267,20 @@ impl Plan {
         exchanges.push(strategy("diloco:50", Exchange { every: 50, ..dense }));
         exchanges.push(strategy("sparse-loco:30", gather(measured(&"chunk-topk:64x+bins:2".parse()?)?, 30)));
         bar.finish_and_clear();
-        self.slow_down(&mut exchanges, values);
+        self.slow_down(&mut exchanges)?;
         Ok(exchanges)
     }
 
     /// Multiplies the seconds of codecs, if a rank of the probe is slower than this machine.
-    fn slow_down(&self, exchanges: &mut [Exchange], values: u64) {
-        let Some(probe) = &self.network.probe else { return };
-        let Some(here) = exchanges.iter().find(|one| one.name == probe.compressor) else { return };
-        let slower = probe.codec_seconds_per_value * values as f64 / (here.encode + here.decode);
+    fn slow_down(&self, exchanges: &mut [Exchange]) -> Result<()> {
+        let Some(probe) = &self.network.probe else { return Ok(()) };
+        let slower = probe.codec_seconds_per_value / codec_seconds(&probe.compressor.parse()?);
         if slower > 1.0 {
             for one in exchanges {
                 (one.encode, one.decode) = (one.encode * slower, one.decode * slower);
             }
         }
+        Ok(())
     }
 }
 

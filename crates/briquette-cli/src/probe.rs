@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use briquette_core::Session;
-use briquette_core::config::CompressorConfig;
 use briquette_tcp::{Environment, TcpBuilder, names};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::ON_LINK;
+use crate::plan::{ON_LINK, RATIOS};
 use crate::terminal::{complain, show};
 
 mod links;
 
-use links::{Flow, ratios_of_codecs};
+use links::Flow;
+pub(crate) use links::codec_seconds;
 
 const HELP: &str = "\
 Examples:
@@ -37,7 +37,7 @@ pairs of neighbors in the ring are measured. Every rank also encodes and decodes
 /// Ranks up to which all pairs are measured.
 const ALL_PAIRS: usize = 8;
 /// The compressor by which machines are compared: one of those that `plan` measures.
-pub(crate) const COMPARED: &str = "topk:20x:q8";
+pub(crate) const COMPARED: &str = RATIOS[1];
 
 /// Measures the network between machines, and the speed of their codecs, for `briquette plan`.
 #[derive(Debug, Clone, Args)]
@@ -75,8 +75,9 @@ pub struct Probe {
 
 fn positive(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e}; a time is written as in 500ms, 10s, 2m"))?;
-    let is_valid = !time.is_zero() && time <= Duration::from_hours(1);
-    if is_valid { Ok(time) } else { Err("from 1ms to 1h".into()) }
+    // Ranks that wait meanwhile have a deadline of five minutes.
+    let is_valid = !time.is_zero() && time <= Duration::from_mins(2);
+    if is_valid { Ok(time) } else { Err("from 1ms to 2m".into()) }
 }
 
 /// Results of a probe.
@@ -205,7 +206,7 @@ impl Probe {
             }
         };
         say("measuring codecs ...");
-        let codec = ratios_of_codecs(&COMPARED.parse::<CompressorConfig>()?);
+        let codec = codec_seconds(&COMPARED.parse()?);
         let codec_seconds_per_value = links::all(comm, codec)?.into_iter().fold(0.0, f64::max);
         let pairs = links::pairs(world, ALL_PAIRS);
         say(&format!("measuring {} pairs of ranks ...", pairs.len()));

@@ -85,7 +85,7 @@ mod sparse;
 mod sums;
 mod wide;
 
-pub use arrivals::Arrivals;
+pub use arrivals::{Arrivals, Arrived};
 pub use encode::{
     Norm, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, tern_grad, threshold_top_k,
     top_k,

@@ -86,9 +86,9 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), ADD);
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), SUBTRACT);
         add::affine::Affine(256, b(), b(), b(), (), (), (), (), (), MASK);
-        arrivals::gathered::Gathered(256, b(), b(), b(), (), ());
+        arrivals::gathered::Gathered(256, b(), b(), b(), b(), b(), (), ());
         arrivals::refused::Refused(256, b(), b(), (), (), ());
-        arrivals::sampled::Sampled(256, b(), b(), (), (), ());
+        arrivals::sampled::Sampled(256, b(), b(), ());
         collect::count::Count(256, b(), b(), b(), 256);
         collect::scan::Scan(256, b(), b(), 256);
         collect::write::Write(256, b(), b(), b(), b(), b(), 256);

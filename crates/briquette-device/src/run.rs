@@ -154,7 +154,7 @@ impl Run {
         Run { divides: false, doubles: false, ..self }
     }
 
-    /// Returns the number of values that a vector may have: longer ones are exchanged in buckets.
+    /// Returns the number of values that a vector may have.
     pub fn most(&self) -> usize {
         // Kernels compute places in 32 bits.
         (self.client.properties().memory.max_page_size / 4).min(1 << 29) as usize

@@ -20,8 +20,8 @@ const TRIPPING: Duration = Duration::from_millis(300);
 /// Values that are encoded.
 const VALUES: usize = 1 << 20;
 
-/// Returns the seconds to encode and decode, per value.
-pub(super) fn ratios_of_codecs(config: &CompressorConfig) -> f64 {
+/// Returns the seconds of one thread to encode and decode, per value.
+pub(crate) fn codec_seconds(config: &CompressorConfig) -> f64 {
     let measured = measure(config, &normal(VALUES), Key::new(0), 5);
     (measured.encode_seconds + measured.decode_seconds) / VALUES as f64
 }

@@ -117,8 +117,8 @@ fn a_probe_measures_the_ranks_of_a_launcher_for_a_plan() {
     let plan: serde_json::Value = serde_json::from_str(&stdout(&briquette(&plan))).unwrap();
     let row = plan.as_array().unwrap().iter().find(|row| row["exchange"] == "topk:20x:q8").unwrap();
     let seconds = row["codec_seconds"].as_f64().unwrap();
-    // One encoder and three decoders, which take a part of the 1000 s each.
-    assert!((1000.0..3000.1).contains(&seconds), "{seconds}");
+    // Slower by some millions than this machine, of which one encoder and three decoders take microseconds.
+    assert!(seconds > 10.0, "{seconds}");
     std::fs::write(file, "{}").unwrap();
     let error = briquette(&["plan", "--network", file]).stderr;
     let error = String::from_utf8_lossy(&error);

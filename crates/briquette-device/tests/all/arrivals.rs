@@ -36,10 +36,11 @@ fn tensors_arrive_in_any_order_and_those_that_are_not_finite_are_zeros() {
         let (arrivals, mut gradient) = Arrivals::new(&run, len, lengths.len());
         for slot in [5, 1, 0, 3, 2] {
             let tensor = run.upload(&tensors[slot]);
-            arrivals.sample(slot, &tensor);
-            arrivals.put(slot, places[slot].start, &tensor);
+            arrivals.put(slot, places[slot].start, &tensor, &Arrivals::sample(&run, &tensor));
         }
-        let (bad, samples) = arrivals.read().unwrap();
+        let other = run.upload(&[1.5, 2.5]);
+        let (bad, samples, others) = arrivals.read(&[&other]).unwrap();
+        assert_eq!(others, [[1.5, 2.5]]);
         assert_eq!(bad, Some(3), "the first slot of the layout, and slot 4 has not arrived");
         for slot in [0, 1, 2, 3, 5] {
             let stride = Arrivals::stride(lengths[slot]);
@@ -96,7 +97,8 @@ fn a_vector_is_fed_range_by_range_as_on_the_host() {
     for run in runs() {
         for x in [&x, &large] {
             let (arrivals, mut gradient) = Arrivals::new(&run, layout.len(), 1);
-            arrivals.put(0, 0, &run.upload(x));
+            let tensor = run.upload(x);
+            arrivals.put(0, 0, &tensor, &Arrivals::sample(&run, &tensor));
             let mut twin = HostDevice::new(x.clone(), Kernels::All);
             let (expected, found) = (fed(&mut twin, &layout, [&u, &v]), fed(&mut gradient, &layout, [&u, &v]));
             assert_eq!(expected[0].1, found[0].1);
@@ -130,7 +132,8 @@ impl<'a> Late<'a> {
             let place = slot.range();
             if range.start <= place.start && place.end <= range.end && !self.is_there[index] {
                 self.is_there[index] = true;
-                self.arrivals.put(index, place.start, &self.run.upload(&self.values[place]));
+                let tensor = self.run.upload(&self.values[place.clone()]);
+                self.arrivals.put(index, place.start, &tensor, &Arrivals::sample(&self.run, &tensor));
             }
         }
     }

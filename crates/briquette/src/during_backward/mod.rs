@@ -30,10 +30,11 @@ use briquette_core::error::{ReduceError, SyncError};
 use briquette_core::reduce::{Arriving, DevicePart, DevicePlace};
 use briquette_core::step::{ArrivingGradient, EarlyExchange, LentStrategy};
 use briquette_core::sync::Header;
+use burn::tensor::Tensor;
 
 #[cfg(feature = "device")]
-pub(crate) use self::on_device::{DeviceGradient, Queue};
-pub(crate) use self::source::{Decay, End, GradientSource, Message, Storage};
+pub(crate) use self::on_device::{DeviceGradient, Placing, Queue};
+pub(crate) use self::source::{Decay, Deliver, End, GradientSource, Gradients, Message, Storage};
 #[cfg(feature = "overlap-backward")]
 pub(crate) use self::tap::{Clock, Hook, Taps};
 use crate::error::Error;
@@ -45,12 +46,35 @@ pub(crate) const CHANNEL: usize = 1;
 pub(crate) struct PendingExchange {
     pub(crate) messages: Sender<Message>,
     pub(crate) pending: Option<Pending<FinishedExchange>>,
+    #[cfg(feature = "device")]
+    pub(crate) placing: Option<Placing>,
+}
+
+impl PendingExchange {
+    /// Ends the backward pass with the gradients of the step.
+    pub(crate) fn end(&self, gradients: Vec<Option<Tensor<1>>>, header: Header, at: Instant) {
+        #[cfg(feature = "device")]
+        let gradients = match &self.placing {
+            Some(placing) => Gradients::OnDevice(placing.give(gradients)),
+            None => Gradients::Tensors(gradients),
+        };
+        #[cfg(not(feature = "device"))]
+        let gradients = Gradients::Tensors(gradients);
+        drop(self.messages.send(Message::End(End { gradients, header, at })));
+    }
+
+    /// Abandons the step.
+    pub(crate) fn give_up(&self) {
+        #[cfg(feature = "device")]
+        self.placing.iter().for_each(Placing::end);
+        drop(self.messages.send(Message::GivenUp));
+    }
 }
 
 impl Drop for PendingExchange {
     /// Releases the channel's thread, which would otherwise wait indefinitely for gradients.
     fn drop(&mut self) {
-        drop(self.messages.send(Message::GivenUp));
+        self.give_up();
     }
 }
 
@@ -85,8 +109,15 @@ pub(crate) struct Exchanged {
 
 impl ExchangeJob {
     pub(crate) fn start(self, messages: Sender<Message>, comm: &mut Session) -> PendingExchange {
+        #[cfg(feature = "device")]
+        let placing = self.source.storage().placing();
         let pending = comm.start_on_free_link(CHANNEL, move |comm| self.run(comm));
-        PendingExchange { messages, pending: Some(pending) }
+        PendingExchange {
+            messages,
+            pending: Some(pending),
+            #[cfg(feature = "device")]
+            placing,
+        }
     }
 
     fn run(mut self, comm: &mut Session) -> FinishedExchange {

@@ -13,7 +13,7 @@ use burn::tensor::{DType, Tensor, s};
 use tracing::trace_span;
 
 #[cfg(feature = "device")]
-use super::on_device::DeviceGradient;
+use super::on_device::{DeviceGradient, Given, Placing};
 use crate::error::Error;
 use crate::flat::copy_finite;
 
@@ -52,6 +52,9 @@ impl Decay {
     }
 }
 
+/// Makes a message of a slot's gradient.
+pub(crate) type Deliver = Box<dyn Fn(usize, Tensor<1>) -> Arrived + Send + Sync>;
+
 /// The memory of the flat vector.
 pub(crate) enum Storage {
     Host(Vec<f32>),
@@ -60,9 +63,16 @@ pub(crate) enum Storage {
 }
 
 impl Storage {
-    /// Returns what the thread that computes a gradient does with it.
-    #[cfg(feature = "overlap-backward")]
-    pub(crate) fn deliver(&self) -> Box<dyn Fn(usize, Tensor<1>) -> Arrived + Send + Sync> {
+    #[cfg(feature = "device")]
+    pub(crate) fn placing(&self) -> Option<Placing> {
+        match self {
+            Storage::Host(_) => None,
+            Storage::Device(gradient) => Some(gradient.placing().clone()),
+        }
+    }
+
+    /// Returns the function that is called by the thread that computes a gradient.
+    pub(crate) fn deliver(&self) -> Deliver {
         match self {
             Storage::Host(_) => Box::new(|_, gradient| Arrived::Tensor(gradient)),
             #[cfg(feature = "device")]
@@ -74,10 +84,16 @@ impl Storage {
     }
 }
 
+/// The gradients of the step, by slot.
+pub(crate) enum Gradients {
+    Tensors(Vec<Option<Tensor<1>>>),
+    #[cfg(feature = "device")]
+    OnDevice(Result<Given, Error>),
+}
+
 /// Values known at the end of the backward pass.
 pub(crate) struct End {
-    /// The gradient of each slot that did not arrive during the pass, if it has one.
-    pub(crate) gradients: Vec<Option<Tensor<1>>>,
+    pub(crate) gradients: Gradients,
     /// The step header with all recorded values.
     pub(crate) header: Header,
     pub(crate) at: Instant,
@@ -115,6 +131,8 @@ pub(crate) struct GradientSource {
     decay: Decay,
     /// If the step has gradients: those in the slots that arrived before, to be compared.
     given: Option<Vec<Option<Tensor<1>>>>,
+    #[cfg(feature = "device")]
+    given_on_device: Option<Vec<Option<briquette_device::Vector>>>,
 }
 
 impl GradientSource {
@@ -150,6 +168,8 @@ impl GradientSource {
             began: Some(Instant::now()),
             decay,
             given: None,
+            #[cfg(feature = "device")]
+            given_on_device: None,
         }
     }
 
@@ -196,10 +216,39 @@ impl GradientSource {
     fn check(&mut self) -> Result<(), Error> {
         #[cfg(feature = "device")]
         if let Storage::Device(gradient) = &self.storage {
-            let (bad, samples) = gradient.check()?;
+            let given = self.given_on_device.take();
+            let vectors: Vec<_> = given.iter().flatten().flatten().collect();
+            let (bad, samples, values) = gradient.check(&vectors)?;
             (self.bad_slot, self.samples) = (self.bad_slot.into_iter().chain(bad).min(), samples);
+            let mut values = values.into_iter();
+            if let Some(given) = given {
+                let given: Vec<_> = given.into_iter().map(|given| given.and_then(|_| values.next())).collect();
+                self.compare(&given);
+            }
+            return Ok(());
         }
-        self.given.take().map_or(Ok(()), |given| self.compare(&given))
+        let Some(given) = self.given.take() else { return Ok(()) };
+        let came = self.came();
+        let samples: Vec<Tensor<1>> = came.iter().filter_map(|slot| given[*slot].as_ref()).map(sample).collect();
+        let mut read = vec![None; self.slots.len()];
+        if !samples.is_empty() {
+            let data = Tensor::cat(samples, 0).try_into_data().map_err(Error::device)?;
+            let mut rest = data.as_slice::<f32>().map_err(Error::device)?;
+            for slot in came.into_iter().filter(|slot| given[*slot].is_some()) {
+                let (samples, others) = rest.split_at(self.slots[slot].len().div_ceil(stride(self.slots[slot].len())));
+                (read[slot], rest) = (Some(samples.to_vec()), others);
+            }
+        }
+        self.compare(&read);
+        Ok(())
+    }
+
+    /// Returns the slots that arrived during the pass and have values, in order.
+    fn came(&self) -> Vec<usize> {
+        let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
+        let mut came: Vec<usize> = came.collect();
+        came.sort_unstable();
+        came
     }
 
     /// Finishes the average on the device, of which the host's part is `average`.
@@ -257,26 +306,50 @@ impl GradientSource {
             Some(Message::End(end)) => {
                 self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
-                let mut gradients = end.gradients;
-                let is_given = gradients.iter().any(Option::is_some);
-                gradients.resize(self.slots.len(), None);
-                let missing: Vec<usize> = (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect();
-                for slot in missing {
-                    match gradients[slot].take() {
-                        Some(gradient) => self.put(slot, Arrived::Tensor(gradient)),
-                        None => self.leave_out(slot),
-                    }
+                match end.gradients {
+                    Gradients::Tensors(gradients) => self.take_tensors(gradients),
+                    #[cfg(feature = "device")]
+                    Gradients::OnDevice(given) => self.take_given(given),
                 }
-                self.given = is_given.then_some(gradients);
                 true
             }
             Some(Message::GivenUp) | None => {
                 self.is_over = true;
-                let missing: Vec<usize> = (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect();
-                missing.into_iter().for_each(|slot| self.leave_out(slot));
+                self.missing().into_iter().for_each(|slot| self.leave_out(slot));
                 false
             }
         }
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect()
+    }
+
+    fn take_tensors(&mut self, mut gradients: Vec<Option<Tensor<1>>>) {
+        let is_given = gradients.iter().any(Option::is_some);
+        gradients.resize(self.slots.len(), None);
+        for slot in self.missing() {
+            match gradients[slot].take() {
+                Some(gradient) => self.put(slot, Arrived::Tensor(gradient)),
+                None => self.leave_out(slot),
+            }
+        }
+        self.given = is_given.then_some(gradients);
+    }
+
+    #[cfg(feature = "device")]
+    fn take_given(&mut self, given: Result<Given, Error>) {
+        let Given { late, samples } = given.unwrap_or_else(|error| {
+            self.problem.get_or_insert(error);
+            Given { late: Vec::new(), samples: None }
+        });
+        for slot in self.missing() {
+            match late.get(slot) {
+                Some(true) => self.put(slot, Arrived::InPlace(Ok(()))),
+                _ => self.leave_out(slot),
+            }
+        }
+        self.given_on_device = samples;
     }
 
     fn leave_out(&mut self, slot: usize) {
@@ -309,7 +382,7 @@ impl GradientSource {
             #[cfg(feature = "device")]
             (Storage::Device(device), gradient) => {
                 let placed = match gradient {
-                    Arrived::Tensor(gradient) => device.placing().place(slot, gradient),
+                    Arrived::Tensor(_) => unreachable!("a gradient on a device is put in its place there"),
                     Arrived::InPlace(placed) => placed,
                 };
                 if weight != 1.0 {
@@ -335,34 +408,22 @@ impl GradientSource {
     }
 
     /// Finds the first slot whose gradient at the step differs from the one that arrived, because it was clipped, scaled,
-    /// accumulated or left out. If gradients were taken with the clone of the forward pass, they are empty, because Burn returns
-    /// gradients of leaves only. Empty gradients are not compared.
-    fn compare(&mut self, gradients: &[Option<Tensor<1>>]) -> Result<(), Error> {
-        let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
-        let mut came: Vec<usize> = came.collect();
-        came.sort_unstable();
-        let given = |slot: &usize| gradients.get(*slot).and_then(Option::as_ref);
-        self.replaced = came.iter().copied().find(|slot| given(slot).is_none());
-        let samples: Vec<Tensor<1>> = came.iter().filter_map(given).map(sample).collect();
-        if self.replaced.is_some() || samples.is_empty() {
-            return Ok(());
-        }
-        let data = Tensor::cat(samples, 0).try_into_data().map_err(Error::device)?;
-        let mut rest = data.as_slice::<f32>().map_err(Error::device)?;
-        for slot in came {
-            let (given, others) = rest.split_at(self.slots[slot].len().div_ceil(stride(self.slots[slot].len())));
-            rest = others;
+    /// accumulated or left out, given the samples of the step. If gradients were taken with the clone of the forward pass, they are empty, because
+    /// Burn returns gradients of leaves only. Empty gradients are not compared.
+    fn compare(&mut self, given: &[Option<Vec<f32>>]) {
+        let is_replaced = |slot: &usize| {
+            let Some(given) = &given[*slot] else { return true };
             let came = &self.samples[SAMPLES * slot..][..given.len()];
             let scale = came.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
             let near = |(a, b): (&f32, &f32)| {
                 (a - b).abs() <= 1e-5 * scale || a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
             };
-            if !came.iter().zip(given).all(near) {
-                self.replaced = Some(slot);
-                break;
-            }
-        }
-        Ok(())
+            !came.iter().zip(given).all(near)
+        };
+        let came = self.came();
+        // A gradient that was left out comes first.
+        let left_out = came.iter().copied().find(|slot| given[*slot].is_none());
+        self.replaced = left_out.or_else(|| came.into_iter().find(is_replaced));
     }
 }
 

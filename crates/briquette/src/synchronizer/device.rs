@@ -52,6 +52,12 @@ impl Synchronizer {
         let devices = module.devices();
         let [device] = &devices[..] else { return Kernels::Host };
         let Some(run) = flat::run_on(device) else { return Kernels::Host };
+        let len = self.driver.layout().len();
+        if len > run.most() {
+            let most = run.most();
+            warn!(target: TARGET, rank = self.rank(), "gradients are compressed on the host: {len} values, a vector on the device has at most {most}");
+            return Kernels::Host;
+        }
         match run.check() {
             Ok(()) => {
                 info!(target: TARGET, rank = self.rank(), "gradients are compressed on the device ({run:?})");

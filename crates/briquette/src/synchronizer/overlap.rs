@@ -20,7 +20,7 @@ use super::recorded::WeightedMean;
 #[cfg(feature = "overlap-backward")]
 use crate::during_backward;
 use crate::during_backward::{
-    Decay, End, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange, Storage,
+    Decay, Deliver, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange, Storage,
 };
 #[cfg(feature = "device")]
 use crate::during_backward::{DeviceGradient, Queue};
@@ -89,9 +89,7 @@ impl Synchronizer {
         self.check_layout(module).inspect_err(|error| self.comm.abort(&error.to_string()))?;
         #[cfg(feature = "overlap-backward")]
         if crate::backend::is_tapped(module) {
-            let storage = self.storage(module)?;
-            let deliver = storage.deliver();
-            let messages = self.arm(module, storage, |source| source)?;
+            let (messages, deliver) = self.arm(module, |source| source)?;
             let hook = move |slot, gradient| {
                 drop(messages.send(Message::Gradient(slot, deliver(slot, gradient), Instant::now())));
             };
@@ -128,32 +126,28 @@ impl Synchronizer {
     }
 
     /// Returns the memory for a gradient.
-    fn storage<M: Module>(&mut self, module: &M) -> Result<Storage, Error> {
+    fn storage<M: Module>(&mut self, module: &M, decay: &Decay) -> Result<Storage, Error> {
         #[cfg(feature = "device")]
         if let Some(run) = self.kernels(module) {
-            let decay = self.decay(module);
             let queue = self.overlap.queue.get_or_insert_with(|| Queue::new(run)).clone();
-            return Ok(Storage::Device(Box::new(DeviceGradient::new(&queue, self.layout()?.slots(), decay))));
+            return Ok(Storage::Device(Box::new(DeviceGradient::new(&queue, self.layout()?.slots(), decay.clone()))));
         }
-        let _ = module;
+        let _ = (module, decay);
         Ok(Storage::Host(std::mem::take(&mut self.overlap.spare[0])))
-    }
-
-    fn decay<M: Module>(&self, module: &M) -> Decay {
-        match self.weight_decay {
-            0.0 => Decay::default(),
-            factor => Decay { factor, parameters: flat::flat_parameters(module) },
-        }
     }
 
     fn arm<M: Module>(
         &mut self,
         module: &M,
-        storage: Storage,
         how: fn(GradientSource) -> GradientSource,
-    ) -> Result<Sender<Message>, Error> {
+    ) -> Result<(Sender<Message>, Deliver), Error> {
         let (messages, inbox) = mpsc::channel();
-        let decay = self.decay(module);
+        let decay = match self.weight_decay {
+            0.0 => Decay::default(),
+            factor => Decay { factor, parameters: flat::flat_parameters(module) },
+        };
+        let storage = self.storage(module, &decay)?;
+        let deliver = storage.deliver();
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
         // Only at the end is it known whether all ranks have recorded samples.
@@ -170,7 +164,7 @@ impl Synchronizer {
             average,
         };
         self.overlap.armed = Some(job.start(messages.clone(), &mut self.comm));
-        Ok(messages)
+        Ok((messages, deliver))
     }
 
     /// The slots in the order in which their gradients arrive on rank 0; empty until it is known.
@@ -190,7 +184,7 @@ impl Synchronizer {
     /// every rank refuses the step.
     pub(crate) fn give_up(&mut self) -> Result<(), Error> {
         let Some(mut armed) = self.overlap.armed.take() else { return Ok(()) };
-        drop(armed.messages.send(Message::GivenUp));
+        armed.give_up();
         match self.finish_exchange(&mut armed) {
             Ok(Some(Err(Error::Sync(error)))) if error.is_on_all_ranks() => Ok(()),
             Ok(Some(Err(error))) | Err(error) => {
@@ -208,7 +202,7 @@ impl Synchronizer {
         self.loss = WeightedMean::default();
         // The other ranks may wait for this one on the channel.
         self.comm.abort(LOST);
-        drop(armed.messages.send(Message::GivenUp));
+        armed.give_up();
         drop(self.finish_exchange(&mut armed));
     }
 
@@ -220,14 +214,15 @@ impl Synchronizer {
     fn finish_exchange(&mut self, armed: &mut PendingExchange) -> Result<Option<Result<Exchanged, Error>>, Error> {
         let Some(pending) = armed.pending.take() else { return Ok(None) };
         let (FinishedExchange { strategy, mut source, average, exchanged }, ended) = pending.finish(&mut self.comm);
-        self.driver.give_back(strategy, matches!(exchanged, Some(Ok(_))));
+        let succeeded = matches!(exchanged, Some(Ok(_)));
+        self.driver.give_back(strategy, succeeded);
         self.gradients.present.clone_from(&source.present);
         self.overlap.arrived = std::mem::take(&mut source.arrived);
         self.overlap.spare[1] = average;
         match source.into_storage() {
             Storage::Host(flat) => self.overlap.spare[0] = flat,
             #[cfg(feature = "device")]
-            Storage::Device(gradient) => self.overlap.on_device = Some(gradient),
+            Storage::Device(gradient) => self.overlap.on_device = Some(gradient).filter(|_| succeeded),
         }
         ended?;
         Ok(exchanged)
@@ -243,8 +238,7 @@ impl Synchronizer {
         let given = flat::flat_gradients(module, &grads);
         let (was_armed, has_data) = (self.overlap.armed.is_some(), given.iter().any(Option::is_some));
         if !was_armed {
-            let storage = self.storage(module)?;
-            self.arm(module, storage, GradientSource::after_computing)?;
+            let (_messages, _deliver) = self.arm(module, GradientSource::after_computing)?;
         }
         let Some(mut armed) = self.overlap.armed.take() else {
             return Err(self.order("sync_gradients", "forward_model"));
@@ -253,8 +247,7 @@ impl Synchronizer {
         let (bad_slot, plan) = (self.check_buffers(module)?, self.plan()?);
         self.digest = self.digest_due(module, plan)?;
         let header = self.header(bad_slot, plan);
-        let end = End { gradients: given, header, at: computed };
-        drop(armed.messages.send(Message::End(end)));
+        armed.end(given, header, computed);
         let begin = self.comm.now();
         let exchanged = match self.finish_exchange(&mut armed) {
             Ok(None) => return Err(self.order("sync_gradients", "forward_model")),
