@@ -60,7 +60,7 @@ pub fn copy_to(run: &Run, x: &Vector, range: Range<usize>, out: &Vector, start: 
 pub(crate) fn add_residual(values: &mut [f32], residual: &[f32], start: usize, count: usize, weight: f32, zero: u32) {
     if ABSOLUTE_POS < count {
         let at = start + ABSOLUTE_POS;
-        values[at] = sealed(residual[at] * weight, zero) + values[at];
+        values[at] += sealed(residual[at] * weight, zero);
     }
 }
 

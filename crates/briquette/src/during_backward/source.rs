@@ -204,10 +204,10 @@ impl GradientSource {
         self.arrive(0..self.slots.len(), comm);
         // All slots may have arrived before the end message.
         while self.header.is_none() && self.receive(comm) {}
-        if self.header.is_some() {
-            if let Err(error) = self.check() {
-                self.problem.get_or_insert(error);
-            }
+        if self.header.is_some()
+            && let Err(error) = self.check()
+        {
+            self.problem.get_or_insert(error);
         }
         self.header
     }
