@@ -47,7 +47,7 @@ impl DevicePart<'_> {
     /// As [`DeviceVector::encode`], for this part.
     ///
     /// # Errors
-    /// [`DeviceError`] if the device fails, as for the other operations.
+    /// [`DeviceError`](crate::error::DeviceError) if the device fails, as for the other operations.
     pub fn encode(&mut self, compressor: &mut dyn Compressor, key: Key, out: &mut Message) -> OnDevice<bool> {
         self.vector.encode(compressor, self.range.clone(), key, out)
     }
