@@ -17,7 +17,9 @@
 
 #[cfg(feature = "device")]
 mod on_device;
+mod on_host;
 mod source;
+mod storage;
 #[cfg(feature = "overlap-backward")]
 mod tap;
 
@@ -34,7 +36,11 @@ use burn::tensor::Tensor;
 
 #[cfg(feature = "device")]
 pub(crate) use self::on_device::{DeviceGradient, Placing, Queue};
-pub(crate) use self::source::{Decay, Deliver, End, GradientSource, Gradients, Message, Storage};
+pub(crate) use self::on_host::HostGradient;
+use self::source::End;
+pub(crate) use self::source::{GradientSource, Message};
+use self::storage::Gradients;
+pub(crate) use self::storage::{Decay, Deliver, Storage};
 #[cfg(feature = "overlap-backward")]
 pub(crate) use self::tap::{Clock, Hook, Taps};
 use crate::error::Error;
@@ -55,11 +61,11 @@ impl PendingExchange {
     pub(crate) fn end(&self, gradients: Vec<Option<Tensor<1>>>, header: Header, at: Instant) {
         #[cfg(feature = "device")]
         let gradients = match &self.placing {
-            Some(placing) => Gradients::OnDevice(placing.give(gradients)),
-            None => Gradients::Tensors(gradients),
+            Some(placing) => placing.give(gradients).map(Gradients::OnDevice),
+            None => Ok(Gradients::Tensors(gradients)),
         };
         #[cfg(not(feature = "device"))]
-        let gradients = Gradients::Tensors(gradients);
+        let gradients = Ok(Gradients::Tensors(gradients));
         drop(self.messages.send(Message::End(End { gradients, header, at })));
     }
 

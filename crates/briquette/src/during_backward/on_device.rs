@@ -15,7 +15,7 @@ use briquette_core::{Session, Slot};
 use briquette_device::{Arrivals, Run, Vector, copy_to};
 use burn::tensor::{DType, StreamId, Tensor};
 
-use super::source::Decay;
+use super::storage::{Checked, Decay};
 use crate::error::Error;
 use crate::flat;
 
@@ -50,11 +50,14 @@ struct Open {
 }
 
 /// The gradients of a step on the device.
+#[derive(Default)]
 pub(crate) struct Given {
     /// Set for each slot with a gradient that did not arrive before.
     pub(crate) late: Vec<bool>,
-    /// If the step has gradients: sampled values of those in the slots that arrived before.
-    pub(crate) samples: Option<Vec<Option<Vector>>>,
+    /// Samples of those in the slots that arrived before.
+    pub(crate) samples: Vec<Option<Vector>>,
+    /// Set if the step has gradients.
+    pub(crate) is_given: bool,
 }
 
 impl Placing {
@@ -69,7 +72,7 @@ impl Placing {
 
     /// Queues the copies of the gradients that have not arrived, and ends the arrivals.
     pub(crate) fn give(&self, gradients: Vec<Option<Tensor<1>>>) -> Result<Given, Error> {
-        let Some(mut open) = self.lock().take() else { return Ok(Given { late: Vec::new(), samples: None }) };
+        let Some(mut open) = self.lock().take() else { return Ok(Given::default()) };
         let is_given = gradients.iter().any(Option::is_some);
         let (mut late, mut samples) = (vec![false; open.starts.len()], vec![None; open.starts.len()]);
         for (slot, gradient) in gradients.into_iter().enumerate() {
@@ -82,7 +85,7 @@ impl Placing {
                 None => {}
             }
         }
-        Ok(Given { late, samples: is_given.then_some(samples) })
+        Ok(Given { late, samples, is_given })
     }
 
     /// Ends the arrivals: a gradient that comes later is not of this step.
@@ -146,11 +149,13 @@ impl DeviceGradient {
         self.vector.scale_range(weight, range);
     }
 
-    /// Waits for all tensors. Returns the first slot with a value that is not finite, the values of each slot that are compared, and those of
-    /// the given slots.
-    pub(crate) fn check(&self, given: &[&Vector]) -> Result<(Option<u32>, Vec<f32>, Vec<Vec<f32>>), Error> {
-        let (bad, samples, given) = self.arrivals.read(given).map_err(Error::device)?;
-        Ok((bad.map(|slot| slot as u32), samples, given))
+    /// Waits for all tensors, and reads the samples.
+    pub(super) fn check(&self, Given { samples: given, .. }: Given) -> Result<Checked, Error> {
+        let vectors: Vec<&Vector> = given.iter().flatten().collect();
+        let (bad, samples, values) = self.arrivals.read(&vectors).map_err(Error::device)?;
+        let mut values = values.into_iter();
+        let given = given.iter().map(|given| given.as_ref().and_then(|_| values.next())).collect();
+        Ok(Checked { bad_slot: bad.map(|slot| slot as u32), samples, given })
     }
 
     pub(crate) fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {

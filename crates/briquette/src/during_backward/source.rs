@@ -7,15 +7,11 @@ use std::time::Instant;
 use briquette_core::error::DeviceError;
 use briquette_core::reduce::{Arriving, DevicePart, DevicePlace};
 use briquette_core::sync::Header;
-use briquette_core::trace::TARGET;
 use briquette_core::{Session, Slot};
-use burn::tensor::{DType, Tensor, s};
-use tracing::trace_span;
 
-#[cfg(feature = "device")]
-use super::on_device::{DeviceGradient, Given, Placing};
+use super::on_host::SAMPLES;
+use super::storage::{Arrived, Checked, Gradients, Storage};
 use crate::error::Error;
-use crate::flat::copy_finite;
 
 /// Messages from the rank's thread to its exchange.
 #[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
@@ -28,72 +24,9 @@ pub(crate) enum Message {
     GivenUp,
 }
 
-/// A gradient that is complete.
-#[cfg_attr(not(feature = "overlap-backward"), allow(dead_code))]
-pub(crate) enum Arrived {
-    Tensor(Tensor<1>),
-    /// It is in its place in the flat vector, on the device.
-    #[cfg(feature = "device")]
-    InPlace(Result<(), Error>),
-}
-
-/// Local weight decay: its factor, and the parameters.
-#[derive(Clone, Default)]
-pub(crate) struct Decay {
-    pub(crate) factor: f64,
-    pub(crate) parameters: Vec<Tensor<1>>,
-}
-
-impl Decay {
-    /// Returns what is added to a slot's gradient, if anything is.
-    pub(super) fn of(&self, slot: usize) -> Option<Tensor<1>> {
-        let parameter = self.parameters.get(slot).filter(|_| self.factor != 0.0)?;
-        Some(parameter.clone().mul_scalar(self.factor))
-    }
-}
-
-/// Makes a message of a slot's gradient.
-pub(crate) type Deliver = Box<dyn Fn(usize, Tensor<1>) -> Arrived + Send + Sync>;
-
-/// The memory of the flat vector.
-pub(crate) enum Storage {
-    Host(Vec<f32>),
-    #[cfg(feature = "device")]
-    Device(Box<DeviceGradient>),
-}
-
-impl Storage {
-    #[cfg(feature = "device")]
-    pub(crate) fn placing(&self) -> Option<Placing> {
-        match self {
-            Storage::Host(_) => None,
-            Storage::Device(gradient) => Some(gradient.placing().clone()),
-        }
-    }
-
-    /// Returns the function that is called by the thread that computes a gradient.
-    pub(crate) fn deliver(&self) -> Deliver {
-        match self {
-            Storage::Host(_) => Box::new(|_, gradient| Arrived::Tensor(gradient)),
-            #[cfg(feature = "device")]
-            Storage::Device(gradient) => {
-                let placing = gradient.placing().clone();
-                Box::new(move |slot, gradient| Arrived::InPlace(placing.place(slot, gradient)))
-            }
-        }
-    }
-}
-
-/// The gradients of the step, by slot.
-pub(crate) enum Gradients {
-    Tensors(Vec<Option<Tensor<1>>>),
-    #[cfg(feature = "device")]
-    OnDevice(Result<Given, Error>),
-}
-
 /// Values known at the end of the backward pass.
 pub(crate) struct End {
-    pub(crate) gradients: Gradients,
+    pub(crate) gradients: Result<Gradients, Error>,
     /// The step header with all recorded values.
     pub(crate) header: Header,
     pub(crate) at: Instant,
@@ -118,8 +51,6 @@ pub(crate) struct GradientSource {
     pub(crate) bad_slot: Option<u32>,
     /// An error that ends the run.
     pub(crate) problem: Option<Error>,
-    /// Sampled values of each slot that arrived, to be compared with the gradients of the step.
-    samples: Vec<f32>,
     /// A slot whose gradient was changed after its arrival.
     pub(crate) replaced: Option<usize>,
     /// Set if no more messages follow.
@@ -128,26 +59,13 @@ pub(crate) struct GradientSource {
     weight: f32,
     /// The start of the computation; `None` if the computation ended before the exchange began.
     began: Option<Instant>,
-    decay: Decay,
-    /// If the step has gradients: those in the slots that arrived before, to be compared.
-    given: Option<Vec<Option<Tensor<1>>>>,
-    #[cfg(feature = "device")]
-    given_on_device: Option<Vec<Option<briquette_device::Vector>>>,
+    /// The gradients of the step, to be compared with those that arrived, and whether it has any.
+    given: Option<Gradients>,
+    is_given: bool,
 }
 
 impl GradientSource {
-    pub(crate) fn new(
-        messages: Receiver<Message>,
-        slots: &[Slot],
-        order: Vec<usize>,
-        decay: Decay,
-        mut storage: Storage,
-    ) -> Self {
-        match &mut storage {
-            Storage::Host(flat) => flat.resize(slots.last().map_or(0, |slot| slot.range().end), 0.0),
-            #[cfg(feature = "device")]
-            Storage::Device(_) => {}
-        }
+    pub(crate) fn new(messages: Receiver<Message>, slots: &[Slot], order: Vec<usize>, storage: Storage) -> Self {
         let (there, present) = (vec![false; slots.len()], vec![false; slots.len()]);
         GradientSource {
             messages,
@@ -160,16 +78,13 @@ impl GradientSource {
             order,
             bad_slot: None,
             problem: None,
-            samples: vec![0.0; SAMPLES * slots.len()],
             replaced: None,
             is_over: false,
             header: None,
             weight: 1.0,
             began: Some(Instant::now()),
-            decay,
             given: None,
-            #[cfg(feature = "device")]
-            given_on_device: None,
+            is_given: false,
         }
     }
 
@@ -212,55 +127,25 @@ impl GradientSource {
         self.header
     }
 
-    /// Finds values that are not finite on a device, and gradients that differ from those of the step.
+    /// Finds values that are not finite on a device, and the first slot whose gradient at the step differs from the one that arrived, because it
+    /// was clipped, scaled, accumulated or left out. If gradients were taken with the clone of the forward pass, they are empty, because Burn
+    /// returns gradients of leaves only. Empty gradients are not compared.
     fn check(&mut self) -> Result<(), Error> {
-        #[cfg(feature = "device")]
-        if let Storage::Device(gradient) = &self.storage {
-            let given = self.given_on_device.take();
-            let vectors: Vec<_> = given.iter().flatten().flatten().collect();
-            let (bad, samples, values) = gradient.check(&vectors)?;
-            (self.bad_slot, self.samples) = (self.bad_slot.into_iter().chain(bad).min(), samples);
-            let mut values = values.into_iter();
-            if let Some(given) = given {
-                let given: Vec<_> = given.into_iter().map(|given| given.and_then(|_| values.next())).collect();
-                self.compare(&given);
-            }
-            return Ok(());
-        }
         let Some(given) = self.given.take() else { return Ok(()) };
-        let came = self.came();
-        let samples: Vec<Tensor<1>> = came.iter().filter_map(|slot| given[*slot].as_ref()).map(sample).collect();
-        let mut read = vec![None; self.slots.len()];
-        if !samples.is_empty() {
-            let data = Tensor::cat(samples, 0).try_into_data().map_err(Error::device)?;
-            let mut rest = data.as_slice::<f32>().map_err(Error::device)?;
-            for slot in came.into_iter().filter(|slot| given[*slot].is_some()) {
-                let (samples, others) = rest.split_at(self.slots[slot].len().div_ceil(stride(self.slots[slot].len())));
-                (read[slot], rest) = (Some(samples.to_vec()), others);
-            }
+        let checked = self.storage.check(given, &self.slots)?;
+        self.bad_slot = self.bad_slot.into_iter().chain(checked.bad_slot).min();
+        if self.is_given {
+            let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
+            let mut came: Vec<usize> = came.collect();
+            came.sort_unstable();
+            self.replaced = replaced(&came, &checked);
         }
-        self.compare(&read);
         Ok(())
-    }
-
-    /// Returns the slots that arrived during the pass and have values, in order.
-    fn came(&self) -> Vec<usize> {
-        let came = self.arrived.iter().map(|(slot, _)| *slot).filter(|slot| self.slots[*slot].len() > 0);
-        let mut came: Vec<usize> = came.collect();
-        came.sort_unstable();
-        came
     }
 
     /// Finishes the average on the device, of which the host's part is `average`.
     pub(crate) fn finish(&mut self, average: &[f32]) -> Result<(), DeviceError> {
-        match &mut self.storage {
-            Storage::Host(_) => {
-                let _ = average;
-                Ok(())
-            }
-            #[cfg(feature = "device")]
-            Storage::Device(gradient) => gradient.finish(average),
-        }
+        self.storage.finish(average)
     }
 
     /// A slot's path.
@@ -306,11 +191,7 @@ impl GradientSource {
             Some(Message::End(end)) => {
                 self.computed(1.0, end.at, comm);
                 self.header = Some(end.header);
-                match end.gradients {
-                    Gradients::Tensors(gradients) => self.take_tensors(gradients),
-                    #[cfg(feature = "device")]
-                    Gradients::OnDevice(given) => self.take_given(given),
-                }
+                self.take(end.gradients);
                 true
             }
             Some(Message::GivenUp) | None => {
@@ -325,77 +206,35 @@ impl GradientSource {
         (0..self.slots.len()).filter(|slot| !self.there[*slot]).collect()
     }
 
-    fn take_tensors(&mut self, mut gradients: Vec<Option<Tensor<1>>>) {
-        let is_given = gradients.iter().any(Option::is_some);
-        gradients.resize(self.slots.len(), None);
+    /// Takes the gradients of the step in the slots that did not arrive before.
+    fn take(&mut self, gradients: Result<Gradients, Error>) {
+        let mut gradients = match gradients {
+            Ok(gradients) => Some(gradients),
+            Err(error) => {
+                self.problem.get_or_insert(error);
+                None
+            }
+        };
+        self.is_given = gradients.as_ref().is_some_and(Gradients::is_given);
         for slot in self.missing() {
-            match gradients[slot].take() {
-                Some(gradient) => self.put(slot, Arrived::Tensor(gradient)),
+            match gradients.as_mut().and_then(|gradients| gradients.take_late(slot)) {
+                Some(gradient) => self.put(slot, gradient),
                 None => self.leave_out(slot),
             }
         }
-        self.given = is_given.then_some(gradients);
-    }
-
-    #[cfg(feature = "device")]
-    fn take_given(&mut self, given: Result<Given, Error>) {
-        let Given { late, samples } = given.unwrap_or_else(|error| {
-            self.problem.get_or_insert(error);
-            Given { late: Vec::new(), samples: None }
-        });
-        for slot in self.missing() {
-            match late.get(slot) {
-                Some(true) => self.put(slot, Arrived::InPlace(Ok(()))),
-                _ => self.leave_out(slot),
-            }
-        }
-        self.given_on_device = samples;
+        self.given = gradients;
     }
 
     fn leave_out(&mut self, slot: usize) {
         self.there[slot] = true;
-        match &mut self.storage {
-            Storage::Host(flat) => flat[self.slots[slot].range()].fill(0.0),
-            // Its values are zeros from the beginning.
-            #[cfg(feature = "device")]
-            Storage::Device(_) => {}
-        }
+        self.storage.leave_out(self.slots[slot].range());
     }
 
     /// Stores a gradient. Values that are not finite become zeros, so that no rank waits for this one; at its end the step is
     /// refused.
     fn put(&mut self, slot: usize, gradient: Arrived) {
-        let (place, weight) = (self.slots[slot].range(), self.weight);
         (self.there[slot], self.present[slot]) = (true, true);
-        let put = match (&mut self.storage, gradient) {
-            (Storage::Host(flat), Arrived::Tensor(gradient)) => {
-                let read = Read { slot, decay: &self.decay, samples: &mut self.samples[SAMPLES * slot..][..SAMPLES] };
-                let flat = &mut flat[place];
-                let finite = read.to(gradient, flat);
-                match &finite {
-                    Ok(true) if weight == 1.0 => {}
-                    Ok(true) => flat.iter_mut().for_each(|value| *value *= weight),
-                    Ok(false) | Err(_) => flat.fill(0.0),
-                }
-                finite
-            }
-            #[cfg(feature = "device")]
-            (Storage::Device(device), gradient) => {
-                let placed = match gradient {
-                    Arrived::Tensor(_) => unreachable!("a gradient on a device is put in its place there"),
-                    Arrived::InPlace(placed) => placed,
-                };
-                if weight != 1.0 {
-                    device.scale(weight, place);
-                }
-                placed.map(|()| true)
-            }
-            #[cfg(feature = "device")]
-            (Storage::Host(_), Arrived::InPlace(_)) => {
-                unreachable!("only a gradient on a device is put in its place there")
-            }
-        };
-        match put {
+        match self.storage.put(slot, self.slots[slot].range(), gradient, self.weight) {
             Ok(true) => {}
             Ok(false) => {
                 let slot = slot as u32;
@@ -406,82 +245,27 @@ impl GradientSource {
             }
         }
     }
+}
 
-    /// Finds the first slot whose gradient at the step differs from the one that arrived, because it was clipped, scaled,
-    /// accumulated or left out, given the samples of the step. If gradients were taken with the clone of the forward pass, they are empty, because
-    /// Burn returns gradients of leaves only. Empty gradients are not compared.
-    fn compare(&mut self, given: &[Option<Vec<f32>>]) {
-        let is_replaced = |slot: &usize| {
-            let Some(given) = &given[*slot] else { return true };
-            let came = &self.samples[SAMPLES * slot..][..given.len()];
-            let scale = came.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
-            let near = |(a, b): (&f32, &f32)| {
-                (a - b).abs() <= 1e-5 * scale || a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
-            };
-            !came.iter().zip(given).all(near)
+/// Returns the first of the slots that arrived whose gradient was left out of the step or, if there is none, that has another one there.
+fn replaced(came: &[usize], Checked { samples, given, .. }: &Checked) -> Option<usize> {
+    let of = |slot: usize| given.get(slot).and_then(Option::as_ref);
+    let differs = |slot: &usize| {
+        let given = of(*slot)?;
+        let came = &samples[SAMPLES * slot..][..given.len()];
+        let scale = came.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+        let near = |(a, b): (&f32, &f32)| {
+            (a - b).abs() <= 1e-5 * scale || a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
         };
-        let came = self.came();
-        // A gradient that was left out comes first.
-        let left_out = came.iter().copied().find(|slot| given[*slot].is_none());
-        self.replaced = left_out.or_else(|| came.into_iter().find(is_replaced));
-    }
-}
-
-/// Reading of a gradient to the host.
-struct Read<'a> {
-    slot: usize,
-    decay: &'a Decay,
-    samples: &'a mut [f32],
-}
-
-impl Read<'_> {
-    /// Reads a gradient to its place, and returns whether it is finite.
-    fn to(self, gradient: Tensor<1>, flat: &mut [f32]) -> Result<bool, Error> {
-        let Read { slot, decay, samples } = self;
-        let _read = trace_span!(target: TARGET, "read", slot).entered();
-        let decay = decay.of(slot);
-        // If the gradient is read unchanged, the samples are taken from the values on the host.
-        let sampled = gradient.dtype() == DType::F32 && decay.is_none();
-        if !sampled {
-            let data = sample(&gradient).try_into_data().map_err(Error::device)?;
-            let values = data.as_slice::<f32>().map_err(Error::device)?;
-            samples[..values.len()].copy_from_slice(values);
-        }
-        let gradient = if let Some(decay) = decay { gradient + decay } else { gradient };
-        let gradient = if gradient.dtype() == DType::F32 { gradient } else { gradient.cast(DType::F32) };
-        let data = gradient.try_into_data().map_err(Error::device)?;
-        let values = data.as_slice().map_err(Error::device)?;
-        if sampled {
-            values.iter().step_by(stride(values.len())).take(SAMPLES).zip(samples).for_each(|(from, to)| *to = *from);
-        }
-        Ok(copy_finite(values, flat))
-    }
-}
-
-/// The number of values of a slot that are compared.
-const SAMPLES: usize = 16;
-#[cfg(feature = "device")]
-const _: () = assert!(SAMPLES == briquette_device::Arrivals::SAMPLES);
-
-fn stride(len: usize) -> usize {
-    len.div_ceil(SAMPLES).max(1)
-}
-
-/// Evenly spaced values of the vector, as `f32`.
-fn sample(vector: &Tensor<1>) -> Tensor<1> {
-    let len = vector.dims()[0];
-    let sample = vector.clone().slice(s![..;stride(len) as isize]);
-    if sample.dtype() == DType::F32 { sample } else { sample.cast(DType::F32) }
+        (!came.iter().zip(given).all(near)).then_some(*slot)
+    };
+    came.iter().copied().find(|slot| of(*slot).is_none()).or_else(|| came.iter().find_map(differs))
 }
 
 impl Arriving for GradientSource {
     fn wait(&mut self, range: Range<usize>, comm: &mut Session) -> &[f32] {
         self.arrive_in(&range, comm);
-        match &mut self.storage {
-            Storage::Host(flat) => &flat[range],
-            #[cfg(feature = "device")]
-            Storage::Device(gradient) => gradient.wait(range, comm),
-        }
+        self.storage.wait(range, comm)
     }
 
     fn order(&self) -> &[usize] {
@@ -489,19 +273,11 @@ impl Arriving for GradientSource {
     }
 
     fn on_device(&self) -> Option<DevicePlace> {
-        match &self.storage {
-            Storage::Host(_) => None,
-            #[cfg(feature = "device")]
-            Storage::Device(gradient) => Some(gradient.on_device()),
-        }
+        self.storage.on_device()
     }
 
     fn device(&mut self, range: Range<usize>, comm: &mut Session) -> Option<DevicePart<'_>> {
         self.arrive_in(&range, comm);
-        match &mut self.storage {
-            Storage::Host(_) => None,
-            #[cfg(feature = "device")]
-            Storage::Device(gradient) => Some(gradient.part(range)),
-        }
+        self.storage.part(range)
     }
 }

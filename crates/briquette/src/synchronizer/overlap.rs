@@ -20,7 +20,8 @@ use super::recorded::WeightedMean;
 #[cfg(feature = "overlap-backward")]
 use crate::during_backward;
 use crate::during_backward::{
-    Decay, Deliver, ExchangeJob, Exchanged, FinishedExchange, GradientSource, Message, PendingExchange, Storage,
+    Decay, Deliver, ExchangeJob, Exchanged, FinishedExchange, GradientSource, HostGradient, Message, PendingExchange,
+    Storage,
 };
 #[cfg(feature = "device")]
 use crate::during_backward::{DeviceGradient, Queue};
@@ -126,14 +127,18 @@ impl Synchronizer {
     }
 
     /// Returns the memory for a gradient.
-    fn storage<M: Module>(&mut self, module: &M, decay: &Decay) -> Result<Storage, Error> {
+    fn storage<M: Module>(&mut self, module: &M) -> Result<Storage, Error> {
+        let decay = match self.weight_decay {
+            0.0 => Decay::default(),
+            factor => Decay { factor, parameters: flat::flat_parameters(module) },
+        };
         #[cfg(feature = "device")]
         if let Some(run) = self.kernels(module) {
             let queue = self.overlap.queue.get_or_insert_with(|| Queue::new(run)).clone();
-            return Ok(Storage::Device(Box::new(DeviceGradient::new(&queue, self.layout()?.slots(), decay.clone()))));
+            return Ok(Storage::Device(Box::new(DeviceGradient::new(&queue, self.layout()?.slots(), decay))));
         }
-        let _ = (module, decay);
-        Ok(Storage::Host(std::mem::take(&mut self.overlap.spare[0])))
+        let flat = std::mem::take(&mut self.overlap.spare[0]);
+        Ok(Storage::Host(HostGradient::new(flat, self.layout()?.slots(), decay)))
     }
 
     fn arm<M: Module>(
@@ -142,11 +147,7 @@ impl Synchronizer {
         how: fn(GradientSource) -> GradientSource,
     ) -> Result<(Sender<Message>, Deliver), Error> {
         let (messages, inbox) = mpsc::channel();
-        let decay = match self.weight_decay {
-            0.0 => Decay::default(),
-            factor => Decay { factor, parameters: flat::flat_parameters(module) },
-        };
-        let storage = self.storage(module, &decay)?;
+        let storage = self.storage(module)?;
         let deliver = storage.deliver();
         let samples = WeightedMean { samples: self.loss.samples, ..Default::default() };
         let learning_rate = self.learning_rate.filter(|_| self.rate_step == Some(self.step()));
@@ -154,7 +155,7 @@ impl Synchronizer {
         let header = Header { learning_rate: None, samples_recorded: false, ..self.header_of(&samples, None) };
         let average = std::mem::take(&mut self.overlap.spare[1]);
         let strategy = self.driver.lend();
-        let source = GradientSource::new(inbox, strategy.layout().slots(), self.overlap.order.clone(), decay, storage);
+        let source = GradientSource::new(inbox, strategy.layout().slots(), self.overlap.order.clone(), storage);
         let job = ExchangeJob {
             strategy,
             source: how(source),
@@ -220,7 +221,7 @@ impl Synchronizer {
         self.overlap.arrived = std::mem::take(&mut source.arrived);
         self.overlap.spare[1] = average;
         match source.into_storage() {
-            Storage::Host(flat) => self.overlap.spare[0] = flat,
+            Storage::Host(gradient) => self.overlap.spare[0] = gradient.into_flat(),
             #[cfg(feature = "device")]
             Storage::Device(gradient) => self.overlap.on_device = Some(gradient).filter(|_| succeeded),
         }

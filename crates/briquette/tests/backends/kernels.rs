@@ -23,13 +23,22 @@ struct Wide {
 }
 
 impl Wide {
-    fn gradients(&self, seed: u64, device: &Device) -> GradientsParams {
+    fn new(device: &Device) -> Self {
+        let mut numbers = Numbers::new(3);
+        let matrix = Param::from_tensor(numbers.tensor(SIDES, device).require_grad());
+        Wide { matrix, shift: Param::from_tensor(numbers.tensor([SIDES[0]], device).require_grad()) }
+    }
+
+    fn loss(&self, seed: u64, device: &Device) -> Tensor<1> {
         let mut numbers = Numbers::new(seed);
         let [rows, columns] = SIDES;
         let by = numbers.tensor::<2>([columns, rows], device);
         let product = self.matrix.val().transpose() * by;
-        let loss = product.square().sum() + self.shift.val().sum();
-        GradientsParams::from_grads(loss.backward(), self)
+        product.square().sum() + self.shift.val().sum()
+    }
+
+    fn gradients(&self, seed: u64, device: &Device) -> GradientsParams {
+        GradientsParams::from_grads(self.loss(seed, device).backward(), self)
     }
 }
 
@@ -49,6 +58,67 @@ pub(crate) fn gradients_arrive_on_the_device(device: &Device) {
     }
 }
 
+/// Rank 0's gradient in one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mistake {
+    None,
+    NotFinite,
+    Doubled,
+    LeftOut,
+}
+
+/// Errors and parameters are those of the host where ranks have different numbers of samples, and where one makes a mistake.
+pub(crate) fn arriving_gradients_are_checked_as_on_the_host(device: &Device) {
+    for (mistake, words) in
+        [(Mistake::None, ""), (Mistake::NotFinite, "matrix"), (Mistake::Doubled, "matrix"), (Mistake::LeftOut, "shift")]
+    {
+        let (host, here) = (with_mistake(device, mistake, true), with_mistake(device, mistake, false));
+        let texts = |of: &[(Vec<String>, Vec<f32>)]| of[0].0.clone();
+        assert_eq!(texts(&here), texts(&host), "{mistake:?}");
+        assert_eq!(texts(&host).len(), usize::from(mistake != Mistake::None), "{mistake:?}");
+        assert!(texts(&host).iter().all(|text| text.contains(words)), "{mistake:?}: {:?}", texts(&host));
+        assert_eq!(bits(&here[0].1), bits(&host[0].1), "{mistake:?}");
+        assert_eq!(bits(&here[0].1), bits(&here[1].1), "{mistake:?}: replicas");
+    }
+}
+
+/// Returns the errors of each rank, and its parameters.
+fn with_mistake(device: &Device, mistake: Mistake, on_host: bool) -> Vec<(Vec<String>, Vec<f32>)> {
+    let config = "reducer=gather:topk:100x feedback=error bucket_values=10000 during_backward=true";
+    ranks(2, |comm| {
+        let (rank, config) = (comm.rank(), config.parse::<Config>()?);
+        let config = if on_host { config.with_host_compression() } else { config };
+        let mut optim =
+            DistributedOptimizer::new(SgdConfig::new().init(), comm, config, 1).with_local_weight_decay(0.01);
+        let (mut module, mut errors) = (optim.join(Wide::new(device))?, Vec::new());
+        for step in 0..STEPS as u64 {
+            optim.record_samples(4 + 3 * rank);
+            let mistake = if step == 2 && rank == 0 { mistake } else { Mistake::None };
+            let loss = optim.forward_model(&module)?.loss(data(step, rank), device);
+            let loss = if mistake == Mistake::NotFinite { loss * f32::INFINITY } else { loss };
+            let mut gradients = GradientsParams::from_grads(loss.backward(), &module);
+            if mistake == Mistake::Doubled {
+                let gradient = gradients.remove::<2>(module.matrix.id).expect("a gradient");
+                gradients.register(module.matrix.id, gradient * 2.0);
+            } else if mistake == Mistake::LeftOut {
+                gradients.remove::<1>(module.shift.id);
+            }
+            match optim.try_step(0.05, module, gradients) {
+                Ok(next) => module = next,
+                Err(error) => {
+                    errors.push(error.to_string());
+                    module = *error.model;
+                }
+            }
+            // A mistake in the program ends the run, a bad batch does not.
+            if errors.iter().any(|error| !error.contains("non-finite")) {
+                break;
+            }
+        }
+        Ok((errors, values(&module)))
+    })
+}
+
 fn compare(device: &Device, clips: bool) {
     compare_runs(device, &Config::top_k(0.01).expect("a share"), clips);
 }
@@ -58,9 +128,7 @@ fn compare_runs(device: &Device, config: &Config, clips: bool) {
     let run = |on_host: [bool; 2]| {
         ranks(2, |comm| {
             let rank = comm.rank();
-            let mut numbers = Numbers::new(3);
-            let matrix = Param::from_tensor(numbers.tensor(SIDES, device).require_grad());
-            let module = Wide { matrix, shift: Param::from_tensor(numbers.tensor([SIDES[0]], device).require_grad()) };
+            let module = Wide::new(device);
             let config = config.clone();
             let config = if on_host[rank] { config.with_host_compression() } else { config };
             let mut optim = DistributedOptimizer::new(SgdConfig::new().init(), comm, config, 1);

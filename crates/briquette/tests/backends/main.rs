@@ -41,7 +41,8 @@ macro_rules! suite {
             suite!(@facts $backend, mlp: Mlp, resnet: ResNet, lstm: Lstm);
             #[cfg(feature = "device")]
             suite!(@tests $backend, kernels::the_device_has_the_bits_of_the_host,
-                kernels::gradients_arrive_on_the_device);
+                kernels::gradients_arrive_on_the_device,
+                kernels::arriving_gradients_are_checked_as_on_the_host);
             suite!(@tests $backend,
                 facts::slots_without_a_gradient_stay_out_of_the_way,
                 types::half_precision_is_handled_or_refused,

@@ -64,7 +64,7 @@ impl DevicePart<'_> {
         Ok(finite)
     }
 
-    /// As [`DeviceVector::subtract`], for this part. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
+    /// As [`DeviceVector::subtract`], for this part. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub fn subtract(&mut self, message: &Message, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
         self.copies.changed(&self.range);
         let subtracted = self.vector.subtract(self.range.clone(), message, slots, kept);
@@ -117,7 +117,7 @@ impl DevicePart<'_> {
         self.vector.accumulate(self.range.clone(), velocity, states, slots)
     }
 
-    /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceInput::finish`](super::DeviceInput::finish).
+    /// As [`DeviceVector::mask`], for this part of a velocity of the whole vector. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub fn mask(&mut self, message: &Message, mask: Mask, velocity: &mut dyn DeviceMemory) {
         if let Err(error) = self.vector.mask(self.range.clone(), message, mask, velocity) {
             self.copies.failed.get_or_insert(error);
@@ -195,14 +195,14 @@ impl DevicePart<'_> {
     }
 
     /// As [`DeviceVector::subtract_product`], for the [whole](DevicePart::is_whole) vector. A failure is reported by
-    /// [`DeviceInput::finish`](super::DeviceInput::finish).
+    /// [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
         self.copies.changed(&self.range);
         let subtracted = self.vector.subtract_product(plan, slots, kept);
         self.or_fail(subtracted)
     }
 
-    /// Records a failure for [`DeviceInput::finish`](super::DeviceInput::finish).
+    /// Records a failure for [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub(crate) fn or_fail(&mut self, finite: OnDevice<bool>) -> bool {
         finite.unwrap_or_else(|error| {
             self.copies.failed.get_or_insert(error);
