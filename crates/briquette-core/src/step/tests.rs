@@ -116,6 +116,8 @@ fn a_gradient_that_arrives_is_exchanged_as_one_that_is_there() {
     for text in [
         "reducer=dense",
         "reducer=gather:topk:4x feedback=error",
+        // Signs of zeros are not zeros.
+        "reducer=gather:sign feedback=error",
         "reducer=gather:qsgd:2 feedback=none",
         "reducer=power-sgd:1",
     ] {

@@ -157,13 +157,10 @@ impl Storage {
     }
 
     pub(super) fn part(&mut self, range: Range<usize>) -> Option<DevicePart<'_>> {
-        match self {
-            Storage::Host(_) => {
-                drop(range);
-                None
-            }
+        match (self, range) {
+            (Storage::Host(_), _) => None,
             #[cfg(feature = "device")]
-            Storage::Device(gradient) => Some(gradient.part(range)),
+            (Storage::Device(gradient), range) => Some(gradient.part(range)),
         }
     }
 
