@@ -25,6 +25,8 @@ pub(crate) use codes::{Codes, HEADER, PREFIX};
 pub use payload::{Coding, Grid};
 pub(crate) use payload::{Payload, Values, bucket_count, for_buckets, power_of_two};
 
+use half::f16;
+
 use crate::error::WireError;
 use crate::math::{all_finite, distance2, norm2};
 
@@ -150,6 +152,30 @@ impl Message {
             _ => self.add_dense(start, weight, out),
         }
         Ok(())
+    }
+
+    /// Returns a bound on the magnitudes of all values, from the scales of a quantized message or the kept values of a sparse one. Returns `None` for
+    /// other messages, of which every value would have to be decoded.
+    pub fn largest(&self) -> Option<f32> {
+        let largest = |values: &[f32]| values.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+        match &self.payload {
+            Payload::Sparse { values, .. } => match values {
+                Values::F32(values) => Some(largest(values)),
+                Values::F16 { exponent, .. } => Some(f16::MAX.to_f32() * power_of_two(*exponent)),
+                Values::Q8 { ranges, .. } => Some(largest(ranges.as_flattened())),
+                Values::Coded(message) => message.largest(),
+            },
+            Payload::Half { kind: HalfKind::F16, exponents, .. } => {
+                Some(f16::MAX.to_f32() * power_of_two(exponents.iter().copied().max().unwrap_or(0)))
+            }
+            Payload::Quantized { scales, .. } | Payload::Sign { scales, .. } => Some(largest(scales)),
+            Payload::Levels { levels, .. } => Some(largest(levels)),
+            Payload::Affine { ranges, .. } => Some(largest(ranges.as_flattened())),
+            Payload::Half { kind: HalfKind::Bf16, .. }
+            | Payload::Dense(_)
+            | Payload::Natural { .. }
+            | Payload::Lossless { .. } => None,
+        }
     }
 
     /// Returns whether every value is finite.

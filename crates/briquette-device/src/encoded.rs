@@ -148,9 +148,7 @@ impl Encoded {
         key: Key,
         out: &mut Message,
     ) -> Result<DeviceMessage, DeviceError> {
-        self.read(run, out)?;
-        recode(out, values, key)?;
-        DeviceMessage::upload(run, out)
+        self.start(run).finish_coded(run, values, key, out)
     }
 
     /// Returns the vectors to read.
@@ -261,6 +259,25 @@ impl Reading {
     pub fn finish(self, run: &Run, out: &mut Message) -> Result<DeviceMessage, DeviceError> {
         let read = run.wait(self.copying)?;
         self.encoded.finish(run, &read, out)
+    }
+
+    /// As [`Encoded::read_coded`].
+    ///
+    /// # Errors
+    /// As for [`finish`](Reading::finish).
+    ///
+    /// # Panics
+    /// If the message is not sparse.
+    pub fn finish_coded(
+        self,
+        run: &Run,
+        values: &mut dyn Compressor,
+        key: Key,
+        out: &mut Message,
+    ) -> Result<DeviceMessage, DeviceError> {
+        self.finish(run, out)?;
+        recode(out, values, key)?;
+        DeviceMessage::upload(run, out)
     }
 }
 

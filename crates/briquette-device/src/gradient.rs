@@ -2,6 +2,7 @@
 
 mod fed;
 mod messages;
+mod subtracted;
 
 use std::ops::Range;
 
@@ -11,17 +12,17 @@ use briquette_core::reduce::{DeviceMemory, DeviceVector, LowRankPlan, Mask, OnDe
 use briquette_core::{Key, Message, Slot};
 
 use self::fed::Fed;
-use self::messages::sparse_statistics;
+use self::messages::Started;
+use self::subtracted::Subtracted;
 use crate::error::DeviceError;
-use crate::finite::{first_not_finite, queue_first_bad};
+use crate::feed;
+use crate::finite::first_not_finite;
 use crate::low_rank::LowRank;
 use crate::memory::{Memory, values};
 use crate::message::DeviceMessage;
 use crate::pack::{pack, unpack};
 use crate::run::{Run, Vector};
-use crate::sent::{Slots, sent};
 use crate::sums::{Groups, Terms, sums};
-use crate::{encode, feed};
 
 /// A gradient in the memory of a device, with its average. Made of the tensors of a backward pass, which are read and never written.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct Gradient {
     /// Low-rank factors `P` and `Q` of the values.
     factors: Option<[Vector; 2]>,
     fed: Vec<Fed>,
+    started: Vec<Started>,
+    subtracted: Vec<Subtracted>,
     zeros: Option<Vector>,
 }
 
@@ -54,8 +57,8 @@ impl Gradient {
 
     pub(crate) fn of(run: &Run, values: Vector) -> Gradient {
         let (len, average) = (values.len(), run.empty(values.len()));
-        let (own, factors, fed, zeros) = Default::default();
-        Gradient { run: run.clone(), values, average, len, own, factors, fed, zeros }
+        let (own, factors, fed, started, subtracted, zeros) = Default::default();
+        Gradient { run: run.clone(), values, average, len, own, factors, fed, started, subtracted, zeros }
     }
 
     /// Multiplies values by `weight`.
@@ -100,13 +103,6 @@ impl Gradient {
             Some((_, message)) => Ok(message.clone()),
             None => DeviceMessage::upload(&self.run, message),
         }
-    }
-
-    /// Waits for words, and for whether a range of the values is finite.
-    fn read_and_check(&self, words: &Vector, range: &Range<usize>) -> Result<(Vec<u32>, bool), DeviceError> {
-        let bad = queue_first_bad(&self.run, &self.run.part(&self.values, range.clone()));
-        let mut read = self.run.read_words(&[words, &bad])?;
-        Ok((read.swap_remove(0), read[0][0] == u32::MAX))
     }
 }
 
@@ -205,6 +201,11 @@ impl DeviceVector for Gradient {
         Ok((Memory::boxed(&self.run, next), bad))
     }
 
+    fn start_encoding(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<()> {
+        let Some(encoding) = compressor.encoding() else { return Ok(()) };
+        self.start(encoding, range, key).map_err(self.failed("encoding a gradient"))
+    }
+
     fn encode(
         &mut self,
         compressor: &mut dyn Compressor,
@@ -214,21 +215,16 @@ impl DeviceVector for Gradient {
     ) -> OnDevice<bool> {
         let Some(encoding) = compressor.encoding() else { return Ok(false) };
         let failed = self.failed("encoding a gradient");
-        let part = self.run.part(&self.values, range.clone());
-        let Some(encoded) = self.queue(encoding, &part, key).map_err(&failed)? else { return Ok(false) };
-        let message = self.read(encoding, encoded, key, out).map_err(&failed)?;
+        self.start(encoding, range.clone(), key).map_err(&failed)?;
+        let Some(at) = self.started.iter().position(|started| started.is(&range, key)) else { return Ok(false) };
+        let started = self.started.swap_remove(at);
+        let message = started.finish(&self.run, out).map_err(&failed)?;
         self.own.retain(|(encoded, _)| *encoded != range);
         self.own.push((range, message));
         Ok(true)
     }
 
-    fn average(
-        &mut self,
-        range: Range<usize>,
-        weight: f32,
-        messages: &[&Message],
-        own: usize,
-    ) -> OnDevice<Option<bool>> {
+    fn average(&mut self, range: Range<usize>, weight: f32, messages: &[&Message], own: usize) -> OnDevice<bool> {
         let failed = self.failed("averaging messages");
         feed::clear_range(&self.run, &self.average, range.clone());
         for (rank, message) in messages.iter().enumerate() {
@@ -238,8 +234,12 @@ impl DeviceVector for Gradient {
             };
             message.map_err(&failed)?.add(&self.run, weight, &self.average, range.start);
         }
+        Ok(true)
+    }
+
+    fn is_average_finite(&mut self, range: Range<usize>) -> OnDevice<bool> {
         let part = self.run.part(&self.average, range);
-        Ok(Some(first_not_finite(&self.run, &part).map_err(&failed)?.is_none()))
+        Ok(first_not_finite(&self.run, &part).map_err(self.failed("checking an average"))?.is_none())
     }
 
     fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()> {
@@ -247,34 +247,12 @@ impl DeviceVector for Gradient {
         Ok(())
     }
 
-    fn subtract(
-        &mut self,
-        range: Range<usize>,
-        message: &Message,
-        slots: &[Slot],
-        kept: &mut [SentStatistics],
-    ) -> OnDevice<bool> {
-        let failed = self.failed("subtracting a message");
-        let on_device = self.message(&range, message).map_err(&failed)?;
-        let (run, part) = (&self.run, self.run.part(&self.values, range.clone()));
-        // What is queued before the subtraction is read after it, in one wait.
-        let (statistics, finite) = match message.sparse_indices() {
-            Some(indices) => {
-                let before = encode::gather(run, &part, indices);
-                on_device.subtract(run, &self.values, range.start);
-                let (read, finite) = self.read_and_check(&before, &range).map_err(&failed)?;
-                (sparse_statistics(&read, message, indices, slots).map_err(&failed)?, finite)
-            }
-            None => {
-                let slots = Slots::new(run, slots.iter().map(Slot::len));
-                let sent = sent(run, &part, &on_device.decode(run), &slots);
-                on_device.subtract(run, &self.values, range.start);
-                let (read, finite) = self.read_and_check(&sent.words, &range).map_err(&failed)?;
-                (sent.totals(&read), finite)
-            }
-        };
-        add(kept, statistics);
-        Ok(finite)
+    fn subtract(&mut self, range: Range<usize>, message: &Message, slots: &[Slot]) -> OnDevice<()> {
+        self.subtract_message(range, message, slots).map_err(self.failed("subtracting a message"))
+    }
+
+    fn subtracted(&mut self) -> OnDevice<(Vec<SentStatistics>, bool)> {
+        self.read_subtracted().map_err(self.failed("subtracting a message"))
     }
 
     fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
@@ -301,18 +279,13 @@ impl DeviceVector for Gradient {
         first_not_finite(run, &self.average).map_err(self.failed("writing a product"))
     }
 
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool> {
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
         let (run, tables, [p, q]) = (&self.run, self.tables(plan), self.factors());
         let product = run.empty(self.values.len());
         tables.expand(run, p, q, &product);
         tables.put_dense(run, &tables.dense(run, &self.values), &product);
-        let slots = Slots::new(run, slots.iter().map(Slot::len));
-        let statistics = sent(run, &self.values, &product, &slots);
-        DeviceMessage::dense(product).subtract(run, &self.values, 0);
-        let (read, finite) =
-            self.read_and_check(&statistics.words, &(0..self.len)).map_err(self.failed("subtracting a product"))?;
-        add(kept, statistics.totals(&read));
-        Ok(finite)
+        self.subtract_dense(0..self.len, &DeviceMessage::dense(product), slots);
+        Ok(())
     }
 
     fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {
@@ -341,14 +314,6 @@ impl DeviceVector for Gradient {
 
     fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
         Ok(Memory::boxed(&self.run, self.run.upload(values)))
-    }
-}
-
-/// Adds the energy and the number of values that were sent, of each slot.
-fn add(kept: &mut [SentStatistics], statistics: Vec<(f64, usize)>) {
-    for (kept, (energy, values)) in kept.iter_mut().zip(statistics) {
-        kept.energy += energy;
-        kept.values += values;
     }
 }
 

@@ -25,6 +25,22 @@ pub enum Kernels {
     None,
 }
 
+/// Operations whose result is on the host.
+const WAITS: [&str; 12] = [
+    "fetch",
+    "energies",
+    "kept_energy",
+    "fed_energies",
+    "total",
+    "subtract_velocity",
+    "encode",
+    "is_average_finite",
+    "subtracted",
+    "left_factor",
+    "right_factor",
+    "put_product",
+];
+
 /// A vector on a device that is host memory, with the bytes that a bus would carry.
 #[derive(Debug)]
 pub struct HostDevice {
@@ -35,6 +51,11 @@ pub struct HostDevice {
     factors: [Vec<f32>; 2],
     /// The energies of slots that were fed, with their places.
     fed: Vec<(usize, [f64; 2])>,
+    /// Messages of encodings that have started.
+    started: Vec<(Range<usize>, Key, Message)>,
+    /// Statistics of slots that were subtracted, with their places, and whether all remainders are finite.
+    subtracted: Vec<(Range<usize>, SentStatistics)>,
+    is_finite: bool,
     kernels: Kernels,
     /// Shared by the vectors that were packed from this one.
     bus: Arc<Mutex<Bus>>,
@@ -45,6 +66,8 @@ pub struct HostDevice {
 struct Bus {
     down: usize,
     up: usize,
+    /// Operations that wait for the device.
+    waits: usize,
     left: Option<usize>,
     /// Set if only one operation fails.
     is_once: bool,
@@ -61,7 +84,8 @@ impl HostDevice {
 
     fn on(values: Vec<f32>, kernels: Kernels, bus: Arc<Mutex<Bus>>) -> Self {
         let (len, average) = (values.len(), vec![f32::NAN; values.len()]);
-        HostDevice { values, average, len, factors: Default::default(), fed: Vec::new(), kernels, bus }
+        let (factors, fed, started, subtracted) = Default::default();
+        HostDevice { values, average, len, factors, fed, started, subtracted, is_finite: true, kernels, bus }
     }
 
     /// Sets values, as a gradient that arrives does.
@@ -94,6 +118,11 @@ impl HostDevice {
         self.bus().up
     }
 
+    /// Returns the number of operations that waited for the device.
+    pub fn waits(&self) -> usize {
+        self.bus().waits
+    }
+
     fn bus(&self) -> MutexGuard<'_, Bus> {
         self.bus.lock().expect("nothing panics with this lock")
     }
@@ -124,8 +153,16 @@ impl HostDevice {
         }
     }
 
+    /// Records what was subtracted from slots, which are relative to `start` of the vector.
+    fn record(&mut self, start: usize, slots: &[Slot], sent: Vec<SentStatistics>, finite: bool) {
+        let place = |slot: &Slot| start + slot.range().start..start + slot.range().end;
+        self.subtracted.extend(slots.iter().map(place).zip(sent));
+        self.is_finite &= finite;
+    }
+
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
         let mut bus = self.bus();
+        bus.waits += usize::from(WAITS.contains(&operation));
         bus.clock.fetch_add(bus.seconds.map_or(0, |seconds| seconds(operation)), Ordering::Relaxed);
         let fails = bus.left == Some(0);
         bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
@@ -244,6 +281,18 @@ impl DeviceVector for HostDevice {
         Ok((Box::new(Memory(next)), self.average.iter().position(|value| !value.is_finite())))
     }
 
+    fn start_encoding(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<()> {
+        self.run("start_encoding")?;
+        let is_started = self.started.iter().any(|started| (&started.0, started.1) == (&range, key));
+        if self.kernels != Kernels::None && !is_started {
+            let mut message = Message::default();
+            compressor.compress_into(&self.values[range.clone()], key, &mut message);
+            self.bus().down += message.encoded_len();
+            self.started.push((range, key, message));
+        }
+        Ok(())
+    }
+
     fn encode(
         &mut self,
         compressor: &mut dyn Compressor,
@@ -255,21 +304,19 @@ impl DeviceVector for HostDevice {
         if self.kernels == Kernels::None {
             return Ok(false);
         }
+        if let Some(at) = self.started.iter().position(|started| (&started.0, started.1) == (&range, key)) {
+            *out = self.started.swap_remove(at).2;
+            return Ok(true);
+        }
         compressor.compress_into(&self.values[range], key, out);
         self.bus().down += out.encoded_len();
         Ok(true)
     }
 
-    fn average(
-        &mut self,
-        range: Range<usize>,
-        weight: f32,
-        messages: &[&Message],
-        own: usize,
-    ) -> OnDevice<Option<bool>> {
+    fn average(&mut self, range: Range<usize>, weight: f32, messages: &[&Message], own: usize) -> OnDevice<bool> {
         self.run("average")?;
         if self.kernels != Kernels::All {
-            return Ok(None);
+            return Ok(false);
         }
         let average = &mut self.average[range];
         average.fill(0.0);
@@ -278,9 +325,13 @@ impl DeviceVector for HostDevice {
             up += if rank == own { 0 } else { message.encoded_len() };
             message.add_to(weight, average).expect("a message that the host has checked");
         }
-        let finite = all_finite(average);
         self.bus().up += up;
-        Ok(Some(finite))
+        Ok(true)
+    }
+
+    fn is_average_finite(&mut self, range: Range<usize>) -> OnDevice<bool> {
+        self.run("is_average_finite")?;
+        Ok(all_finite(&self.average[range]))
     }
 
     fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()> {
@@ -290,16 +341,25 @@ impl DeviceVector for HostDevice {
         Ok(())
     }
 
-    fn subtract(
-        &mut self,
-        range: Range<usize>,
-        message: &Message,
-        slots: &[Slot],
-        kept: &mut [SentStatistics],
-    ) -> OnDevice<bool> {
+    fn subtract(&mut self, range: Range<usize>, message: &Message, slots: &[Slot]) -> OnDevice<()> {
         self.run("subtract")?;
-        let start = slots.first().map_or(0, |slot| slot.range().start);
-        Ok(message.subtract_sent(start, slots, &mut self.values[range], kept))
+        let (start, first) = (range.start, slots.first().map_or(0, |slot| slot.range().start));
+        let mut sent = vec![SentStatistics::default(); slots.len()];
+        let finite = message.subtract_sent(first, slots, &mut self.values[range], &mut sent);
+        self.record(start - first, slots, sent, finite);
+        Ok(())
+    }
+
+    fn subtracted(&mut self) -> OnDevice<(Vec<SentStatistics>, bool)> {
+        if self.subtracted.is_empty() {
+            return Ok((Vec::new(), true));
+        }
+        self.run("subtracted")?;
+        let mut subtracted = std::mem::take(&mut self.subtracted);
+        self.bus().down += 16 * subtracted.len();
+        subtracted.sort_by_key(|(place, _)| (place.start, place.end));
+        let finite = std::mem::replace(&mut self.is_finite, true);
+        Ok((subtracted.into_iter().map(|(_, sent)| sent).collect(), finite))
     }
 
     fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
@@ -329,11 +389,12 @@ impl DeviceVector for HostDevice {
         Ok(self.average.iter().position(|value| !value.is_finite()))
     }
 
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool> {
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
         self.run("subtract_product")?;
-        self.bus().down += 16 * slots.len();
-        let [p, q] = &self.factors;
-        Ok(plan.subtract_product((p, q), &mut self.values, kept, (&mut Vec::new(), &mut Vec::new())))
+        let ([p, q], mut sent) = (&self.factors, vec![SentStatistics::default(); slots.len()]);
+        let finite = plan.subtract_product((p, q), &mut self.values, &mut sent, (&mut Vec::new(), &mut Vec::new()));
+        self.record(0, slots, sent, finite);
+        Ok(())
     }
 
     fn pack(&mut self, ranges: &[Range<usize>]) -> OnDevice<Box<dyn DeviceVector>> {

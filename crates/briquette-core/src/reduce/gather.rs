@@ -113,6 +113,7 @@ impl<C: Compressor, A: Aggregator> Gather<C, A> {
         comm: &mut Session,
     ) -> Result<(), ReduceError> {
         let (rank, len) = (comm.rank(), round.average.len());
+        self.start((round.key, round.slots), input, comm)?;
         let is_staged = self.staged.key.take() == Some(round.key);
         let place = Place { grain: self.grain, slots: round.slots, key: round.key.rank(rank) };
         let (mut dense, mut sent) = (0.0, 0.0);
@@ -250,6 +251,11 @@ impl Place<'_> {
     }
 }
 
+/// Returns the length of a vector of these slots.
+fn len(slots: &[Slot]) -> usize {
+    slots.last().map_or(0, |slot| slot.range().end)
+}
+
 /// Compresses one part of a vector of `len` values where it is: on its device, or on the host.
 fn encode<C: Compressor>(
     compressor: &mut C,
@@ -315,6 +321,31 @@ impl<C: Compressor, A: Aggregator> Reducer for Gather<C, A> {
             }
         }
         Ok(exchanged)
+    }
+
+    /// Queues the encoding of every part, unless a probe has left its message.
+    fn start(
+        &mut self,
+        (key, slots): (Key, &[Slot]),
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        if input.on_device().is_none() {
+            return Ok(());
+        }
+        let (rank, is_staged) = (comm.rank(), self.staged.key == Some(key));
+        let (place, len) = (Place { grain: self.grain, slots, key: key.rank(rank) }, len(slots));
+        for part in 0..self.grain.parts(slots) {
+            let ratio = self.setting.of(part);
+            if is_staged && self.staged.ratios.iter().any(|staged| Some(*staged) == ratio) {
+                continue;
+            }
+            tune(&mut self.compressor, ratio);
+            let Some(mut device) = input.device(place.range(part, len), comm) else { continue };
+            let started = device.start_encoding(&mut self.compressor, place.key.bucket(part));
+            started.map_err(|source| ReduceError::Device { rank, source })?;
+        }
+        Ok(())
     }
 
     fn can_subtract_sent(&self) -> bool {

@@ -51,7 +51,7 @@ use crate::seam::{
     Round, SentInput,
 };
 use crate::settings::{CompressorConfig, Described, Exchange, ReducerSettings, ReducerTraits};
-use crate::{CompressionRatio, Layout, Session, stateful};
+use crate::{CompressionRatio, Key, Layout, Session, Slot, stateful};
 
 /// Rings of a ladder, and the ratios from which a controller chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -136,6 +136,15 @@ impl<R: Reducer> Reducer for Ladder<R> {
         self.sent.resize(if takes_off { input.len() } else { 0 }, 0.0);
         let sent = sent.or(takes_off.then_some(&mut self.sent[..]));
         self.rings[ring].reduce(Round { key, slots, agreed_step, input, average, sent }, comm)
+    }
+
+    fn start(
+        &mut self,
+        vector: (Key, &[Slot]),
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        if self.ring.is_none() { self.sparse.start(vector, input, comm) } else { Ok(()) }
     }
 
     fn can_subtract_sent(&self) -> bool {

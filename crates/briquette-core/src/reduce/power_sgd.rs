@@ -214,7 +214,8 @@ impl Reducer for PowerSgd {
 
     fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
         if let Some(device) = &mut input.device {
-            return device.subtract_product(&self.plan, input.slots, input.kept);
+            device.subtract_product(&self.plan, input.slots);
+            return true;
         }
         let factors = (&self.left[..self.plan.left_len()], &self.own[..]);
         self.plan.subtract_product(factors, input.vector, input.kept, (&mut self.columns, &mut self.blocks))

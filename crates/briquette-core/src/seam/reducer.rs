@@ -242,6 +242,20 @@ pub trait Reducer: Stateful + Send {
         self.reduce(Round { input, ..round }, comm)
     }
 
+    /// Starts to encode a vector on a device, without waiting, so that the device works during the exchange of another vector. The next
+    /// [`reduce_arriving`](Reducer::reduce_arriving) is of this vector, complete, under the same key. Does nothing by default.
+    ///
+    /// # Errors
+    /// As [`reduce`](Reducer::reduce).
+    fn start(
+        &mut self,
+        _vector: (Key, &[Slot]),
+        _input: &mut dyn Arriving,
+        _comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        Ok(())
+    }
+
     /// Runs an exchange that is a complete step: reduces, then commits on success or discards on an error.
     ///
     /// # Errors
@@ -306,6 +320,14 @@ impl<R: Reducer + ?Sized> Reducer for Box<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         (**self).reduce_arriving(round, input, comm)
+    }
+    fn start(
+        &mut self,
+        vector: (Key, &[Slot]),
+        input: &mut dyn Arriving,
+        comm: &mut Session,
+    ) -> Result<(), ReduceError> {
+        (**self).start(vector, input, comm)
     }
     fn can_subtract_sent(&self) -> bool {
         (**self).can_subtract_sent()

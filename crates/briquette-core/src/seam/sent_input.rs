@@ -85,6 +85,12 @@ impl<'a> SentInput<'a> {
         self.device.as_ref().map_or(self.vector.len(), DevicePart::len)
     }
 
+    /// Waits for what subtractions on a device have measured: completes `kept`, and returns whether the remainder is finite. On the host, everything is
+    /// known already. Called for a whole vector.
+    pub(crate) fn settle(&mut self) -> bool {
+        self.device.as_mut().is_none_or(|device| device.subtracted(self.kept))
+    }
+
     /// Subtracts a message from this view, of which it encodes all values; see [`subtract_sent`](crate::seam::Reducer::subtract_sent). Masks the
     /// velocity if a sparsifier selected the values.
     pub(crate) fn subtract(&mut self, message: &Message, is_selected: bool) -> bool {
@@ -96,7 +102,11 @@ impl<'a> SentInput<'a> {
             _ => {}
         }
         match &mut self.device {
-            Some(device) => device.subtract(message, self.slots, self.kept),
+            // Measured when all messages are subtracted.
+            Some(device) => {
+                device.subtract(message, self.slots);
+                true
+            }
             None => {
                 let start = self.slots.first().map_or(0, |slot| slot.range().start);
                 message.subtract_sent(start, self.slots, self.vector, self.kept)

@@ -166,8 +166,15 @@ impl<R: Reducer> Reducer for Bucketed<R> {
         let mut round = Round { agreed_step: &of_a_part, ..round };
         let order = self.order(input.order());
         let buckets = &mut self.buckets;
-        let mut done = until_failure(order.into_iter().map(|at| {
-            let bucket = &mut buckets[at];
+        let is_complete = input.on_device().is_some_and(|place| place.is_complete);
+        let mut done = until_failure((0..order.len()).map(|turn| {
+            // The device encodes the next bucket while this one is exchanged.
+            for &next in order[turn..].iter().take(if is_complete { 2 } else { 0 }) {
+                if let Err(error) = buckets[next].start(&round, input, comm) {
+                    return Done { index: next, slots: buckets[next].slots.len(), result: Err(error) };
+                }
+            }
+            let bucket = &mut buckets[order[turn]];
             if input.on_device().is_some() {
                 let mut part = PartOf { range: bucket.range.clone(), whole: &mut *input };
                 return bucket.exchange(&mut round, comm, |reducer, share, comm| {
@@ -283,6 +290,13 @@ impl<R: Reducer> Bucket<R> {
     /// Exchanges this bucket's share of `whole`, with these values.
     fn reduce(&mut self, input: &[f32], whole: &mut Round<'_>, comm: &mut Session) -> Done {
         self.exchange(whole, comm, |reducer, share, comm| reducer.reduce(Round { input, ..share }, comm))
+    }
+
+    /// Starts to encode this bucket's share of `whole`, which is on a device.
+    fn start(&mut self, whole: &Round<'_>, input: &mut dyn Arriving, comm: &mut Session) -> Result<(), ReduceError> {
+        let mut part = PartOf { range: self.range.clone(), whole: input };
+        comm.scope().bucket = Some(self.index);
+        self.reducer.start((whole.key.bucket(self.index), &self.slots), &mut part, comm)
     }
 
     /// Exchanges this bucket's share of `whole`, whose input is left to `exchange`.

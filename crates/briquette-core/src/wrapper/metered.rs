@@ -169,8 +169,9 @@ impl<R: Reducer> Reducer for Metered<R> {
     }
 
     fn subtract_sent(&mut self, input: &mut SentInput<'_>) -> bool {
-        let finite = self.inner.subtract_sent(input);
+        let mut finite = self.inner.subtract_sent(input);
         if self.gains {
+            finite &= input.settle();
             let parts =
                 input.energies.iter().zip(&*input.kept).map(|(energy, kept)| (*energy, kept.energy, kept.values));
             self.gain = summarize(parts, &mut self.slots);

@@ -60,7 +60,7 @@ impl FedEnergies {
         let device = device.as_mut().map(DevicePart::reborrow);
         let mut input = SentInput::new(slots, vector, device, &self.fed, &mut self.kept);
         input.velocity = velocity.reborrow();
-        let finite = inner.subtract_sent(&mut input);
+        let finite = inner.subtract_sent(&mut input) & input.settle();
         self.left.clear();
         self.left.extend(self.fed.iter().zip(&self.kept).map(|(energy, kept)| (energy - kept.energy).max(0.0)));
         self.residual.left = self.left.iter().sum();

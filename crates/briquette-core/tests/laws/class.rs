@@ -30,6 +30,29 @@ fn law_7_declared_classes_hold() {
     }
 }
 
+/// What [`Message::largest`] says is not exceeded by any decoded value; most messages say something.
+#[test]
+fn no_value_of_a_message_exceeds_its_bound() {
+    briquette_zoo::install();
+    let (mut bounded, mut all) = (0, 0);
+    for config in compressors() {
+        for (name, x) in vectors() {
+            let (mut message, mut decoded) = (Message::default(), vec![0.0; x.len()]);
+            config.build().compress_into(&x, Key::new(3), &mut message);
+            message.decode_into(&mut decoded).unwrap();
+            let largest = decoded.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+            let bound = message.largest();
+            // A code times its scale may round up.
+            assert!(
+                bound.is_none_or(|bound| largest <= bound * 1.0001),
+                "{config} on {name}: {largest}, not {bound:?}"
+            );
+            (bounded, all) = (bounded + usize::from(bound.is_some()), all + 1);
+        }
+    }
+    assert!(2 * bounded > all, "{bounded} of {all} messages have a bound");
+}
+
 #[test]
 fn law_7_short_values_lose_no_more_of_what_is_kept_than_declared() {
     // In the class of top-k the omitted values dominate this error; the class of keeping everything isolates it.

@@ -3,7 +3,7 @@
 
 use crate::whole_and_in_buckets;
 use briquette_core::compress::{Compressor, top_k::TopK};
-use briquette_core::config::Config;
+use briquette_core::config::{Config, Exchange};
 use briquette_core::error::{ConfigError, ReduceError, SyncError};
 use briquette_core::laws::{
     self, Delivered, HostDevice, Kernels, Rank, Setup, Synchronizes, assert_same_runs, each_rank,
@@ -245,10 +245,16 @@ fn a_value_is_fetched_once() {
 
 /// Bytes down and up in a step after the first, as shares of the gradient, of rank 0 of two.
 fn moved(config: &Config, kernels: Kernels) -> [f64; 2] {
+    let [down, up, _] = work(config, kernels);
+    [down, up].map(|bytes| bytes as f64 / (4 * laws::long().len()) as f64)
+}
+
+/// Bytes down and up, and waits, in a step after the first, of rank 0 of two.
+fn work(config: &Config, kernels: Kernels) -> [usize; 3] {
     let layout = laws::long();
-    let moved = each_rank(Local::world(2), |mut comm, rank| {
+    let work = each_rank(Local::world(2), |mut comm, rank| {
         let mut strategy = config.build(&layout, 2).unwrap();
-        let mut moved = [0, 0];
+        let mut work = [0; 3];
         for step in 0..3 {
             let agreed_step = briquette_core::reduce::AgreedStep { step, ..Default::default() };
             let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
@@ -258,11 +264,78 @@ fn moved(config: &Config, kernels: Kernels) -> [f64; 2] {
             input.finish(&average).unwrap();
             strategy.commit();
             assert_eq!(vector.len(), layout.len());
-            moved = [vector.down(), vector.up()];
+            work = [vector.down(), vector.up(), vector.waits()];
         }
-        moved.map(|bytes| bytes as f64 / (4 * layout.len()) as f64)
+        work
     });
-    moved[0]
+    work[0]
+}
+
+/// A step waits once for the message of each bucket, or for those of a vector's slots, which are all queued first. Energies and statistics cost a
+/// wait each for the whole vector, whatever the number of buckets.
+#[test]
+fn a_step_waits_for_the_device_once_a_bucket() {
+    // Of each bucket or vector: its message, and its average if all magnitudes would have to be read to know that the sum is finite.
+    for (text, waits) in [
+        ("reducer=gather:topk:100x feedback=error", 1),
+        ("reducer=gather:topk:100x:q8 feedback=error", 1),
+        ("reducer=gather:minmax feedback=error", 1),
+        ("reducer=gather:qsgd:4 feedback=none", 1),
+        ("reducer=gather:sign feedback=error", 1),
+        ("reducer=gather:f16 feedback=none", 1),
+        ("reducer=ladder:topk:100x feedback=error", 1),
+        ("reducer=gather:topk:100x feedback=momentum", 1),
+        ("reducer=gather:natural feedback=none", 2),
+        ("reducer=gather:bf16 feedback=error", 2),
+    ] {
+        let config: Config = text.parse().unwrap();
+        let buckets = Config::every_step(Exchange { bucket_values: Some(1000), ..config.exchange.clone() });
+        let of = |config: &Config| work(config, Kernels::All)[2];
+        assert_eq!((of(&config), of(&buckets)), (waits + 2, 3 * waits + 2), "{text}, whole and in 3 buckets");
+    }
+}
+
+/// Averages of the largest numbers, of which a tenth is rounded up, in all buckets of ten ranks but the last. No device is asked whether the last is
+/// finite.
+#[test]
+fn an_average_that_overflows_is_named_by_ranks_on_devices_and_on_hosts() {
+    let layout = Layout::new([("first", vec![4]), ("second", vec![4]), ("third", vec![4])]);
+    let run = |values: f32, on_device: fn(usize) -> bool| {
+        each_rank(Local::world(10), |mut comm, rank| {
+            let config: Config = "reducer=gather:topk:2x feedback=error bucket_values=4".parse().unwrap();
+            let (mut strategy, agreed_step) = (config.build(&layout, 10).unwrap(), Default::default());
+            let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
+            let mut own = [values, values, 1.0, 0.0].repeat(2);
+            own.extend([1.0, 2.0, 3.0, 4.0]);
+            if !on_device(rank) {
+                return strategy.after_backward(&mut own, &cx, &mut comm).map(|()| (own, None));
+            }
+            let mut vector = HostDevice::new(own, Kernels::All);
+            let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, 3));
+            strategy.during_backward(&mut input, &mut average, &cx, &mut comm)?;
+            input.finish(&average).unwrap();
+            let waits = vector.waits();
+            Ok((vector.into_average(), Some(waits)))
+        })
+    };
+    for on_device in [|_| true, |rank| rank == 1] as [fn(usize) -> bool; 2] {
+        for (values, waits) in [(f32::MAX, None), (f32::MAX / 4.0, Some(5)), (f32::MAX / 1.9, Some(7))] {
+            let hosts = run(values, |_| false);
+            let ranks = run(values, on_device);
+            for (rank, (got, host)) in ranks.into_iter().zip(hosts).enumerate() {
+                match (got, host, waits) {
+                    (Err(got), Err(host), None) => {
+                        assert_eq!(got.to_string(), host.to_string());
+                        assert!(got.to_string().contains("first"), "{got}");
+                    }
+                    (Ok((got, waited)), Ok((host, _)), Some(waits)) => {
+                        assert_eq!((got, waited), (host, on_device(rank).then_some(waits)), "{values}, rank {rank}");
+                    }
+                    (got, host, _) => panic!("{values}, rank {rank}: {got:?} and {host:?}"),
+                }
+            }
+        }
+    }
 }
 
 /// Bytes across the bus in a step of top-k 1 %, after the first: the message down, the other rank's message up.

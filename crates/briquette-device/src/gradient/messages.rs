@@ -1,17 +1,45 @@
 //! Messages of a gradient: the encoder of each encoding, and statistics of a sparse message.
 
+use std::ops::Range;
+
 use briquette_core::compress::{Encoding, random_k::RandomK, top_k::TopK};
-use briquette_core::{CompressionRatio, Key, Layout, Message, Slot};
+use briquette_core::{CompressionRatio, Key, Message};
 
 use super::Gradient;
-use crate::Encoded;
 use crate::encode::{self, Norm};
 use crate::error::DeviceError;
 use crate::message::DeviceMessage;
-use crate::run::Vector;
+use crate::run::{Run, Vector};
+use crate::{Encoded, Reading};
 
 /// Values that a hard threshold is expected to keep at most, as a share: more cost a second copy.
 const EXPECTED_SHARE: usize = 20;
+
+/// A message on its way to the host.
+#[derive(Debug)]
+pub(super) struct Started {
+    range: Range<usize>,
+    key: Key,
+    encoding: Encoding,
+    reading: Reading,
+}
+
+impl Started {
+    pub(super) fn is(&self, range: &Range<usize>, key: Key) -> bool {
+        self.range == *range && self.key == key
+    }
+
+    /// Waits for the message, whose kept values the host may encode.
+    pub(super) fn finish(self, run: &Run, out: &mut Message) -> Result<DeviceMessage, DeviceError> {
+        match self.encoding {
+            Encoding::TopK { values, .. } if values != briquette_core::compress::ValueKind::F32 => {
+                let mut short = TopK::ratio(CompressionRatio::DENSE).with_values(values);
+                self.reading.finish_coded(run, &mut short, self.key, out)
+            }
+            _ => self.reading.finish(run, out),
+        }
+    }
+}
 
 impl Gradient {
     /// Queues the kernels of an encoding, if there are any.
@@ -43,28 +71,24 @@ impl Gradient {
         }))
     }
 
-    /// Waits for a message, whose kept values the host may encode.
-    pub(super) fn read(
-        &self,
-        encoding: Encoding,
-        encoded: Encoded,
-        key: Key,
-        out: &mut Message,
-    ) -> Result<DeviceMessage, DeviceError> {
-        match encoding {
-            Encoding::TopK { values, .. } if values != briquette_core::compress::ValueKind::F32 => {
-                let mut short = TopK::ratio(CompressionRatio::DENSE).with_values(values);
-                encoded.read_coded(&self.run, &mut short, key, out)
-            }
-            _ => encoded.read(&self.run, out),
+    /// Starts to encode a range of the values, unless this has been done or there are no kernels.
+    pub(super) fn start(&mut self, encoding: Encoding, range: Range<usize>, key: Key) -> Result<(), DeviceError> {
+        if self.started.iter().any(|started| started.is(&range, key)) {
+            return Ok(());
         }
+        let part = self.run.part(&self.values, range.clone());
+        if let Some(encoded) = self.queue(encoding, &part, key)? {
+            self.started.push(Started { range, key, encoding, reading: encoded.start(&self.run) });
+        }
+        Ok(())
     }
 
     /// Returns the energy that a sparse message keeps, or `None` if there is no such message.
     pub(super) fn kept_of(&self, encoding: Encoding, x: &Vector, key: Key) -> Result<Option<f64>, DeviceError> {
         let Some(encoded) = self.queue(encoding, x, key)? else { return Ok(None) };
         let mut message = Message::default();
-        self.read(encoding, encoded, key, &mut message)?;
+        let reading = encoded.start(&self.run);
+        Started { range: 0..x.len(), key, encoding, reading }.finish(&self.run, &mut message)?;
         let Some(indices) = message.sparse_indices() else { return Ok(None) };
         match message.sparse_f32() {
             // Values as they are in the vector: c·(2x − c) is c².
@@ -73,31 +97,16 @@ impl Gradient {
             }
             _ => {}
         }
-        let whole = Layout::flat(x.len());
         let before = self.run.read_words(&[&encode::gather(&self.run, x, indices)])?;
-        Ok(sparse_statistics(&before[0], &message, indices, whole.slots())?.first().map(|(energy, _)| *energy))
+        Ok(Some(statistics_of_kept(&before[0], &crate::sparse::kept_values(&message)?).0))
     }
 }
 
-/// Returns the energy and the number of the values that a sparse message sent, of each slot, summed as core does. `before` are the bits of the vector
-/// in its places.
-pub(super) fn sparse_statistics(
-    before: &[u32],
-    message: &Message,
-    indices: &[u32],
-    slots: &[Slot],
-) -> Result<Vec<(f64, usize)>, DeviceError> {
-    let sent = crate::sparse::kept_values(message)?;
-    let start = slots.first().map_or(0, |slot| slot.range().start);
-    let mut from = 0;
-    let slot = |slot: &Slot| {
-        let to = from + indices[from..].partition_point(|&index| (index as usize) < slot.range().end - start);
-        let pairs = before[from..to].iter().zip(&sent[from..to]);
-        from = to;
-        pairs.fold((0.0, 0), |(energy, values), (before, sent)| {
-            let (before, value) = (f64::from(f32::from_bits(*before)), f64::from(*sent));
-            (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
-        })
-    };
-    Ok(slots.iter().map(slot).collect())
+/// Returns the energy and the number of values that a sparse message sent of a slot, summed as core does. `before` are the bits of the vector in its
+/// places.
+pub(super) fn statistics_of_kept(before: &[u32], sent: &[f32]) -> (f64, usize) {
+    before.iter().zip(sent).fold((0.0, 0), |(energy, values), (before, sent)| {
+        let (before, value) = (f64::from(f32::from_bits(*before)), f64::from(*sent));
+        (energy + value * (2.0 * before - value), values + usize::from(*sent != 0.0))
+    })
 }

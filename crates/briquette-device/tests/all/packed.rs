@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use briquette_core::compress::{Compressor, min_max::MinMax, top_k::TopK};
 use briquette_core::laws::{HostDevice, Kernels};
-use briquette_core::reduce::{DeviceVector, Mask, SentStatistics};
+use briquette_core::reduce::{DeviceVector, Mask};
 use briquette_core::{Key, Layout, Message};
 use briquette_device::{Gradient, pack, unpack};
 
@@ -77,15 +77,17 @@ fn exchange(vector: &mut dyn DeviceVector, ranges: &[Range<usize>], compressor: 
     vector.put_average(0, &vec![0.25; vector.len()]).unwrap();
     let mut packed = vector.pack(ranges).unwrap();
     let (values, all, layout) = (read(&mut *packed), 0..packed.len(), Layout::flat(packed.len()));
-    let (mut message, mut kept) = (Message::default(), [SentStatistics::default()]);
+    let mut message = Message::default();
     assert_eq!(packed.encode(compressor, all.clone(), Key::new(1), &mut message), Ok(true));
-    assert_eq!(packed.average(all.clone(), 1.0, &[&message], 0), Ok(Some(true)));
+    assert_eq!(packed.average(all.clone(), 1.0, &[&message], 0), Ok(true));
+    assert_eq!(packed.is_average_finite(all.clone()), Ok(true));
     vector.unpack_average(ranges, &*packed.take_average().unwrap()).unwrap();
     assert_eq!(packed.len(), all.len(), "the length stays");
     let mut masked = velocity.pack(ranges);
     packed.mask(all.clone(), &message, Mask::SENT, &mut *masked).unwrap();
     velocity.unpack(ranges, &*masked);
-    assert_eq!(packed.subtract(all, &message, layout.slots(), &mut kept), Ok(true));
+    packed.subtract(all, &message, layout.slots()).unwrap();
+    assert!(packed.subtracted().unwrap().1);
     vector.unpack(ranges, Some(&*packed.take().unwrap())).unwrap();
     let average = vector.take_average().unwrap().fetch();
     [values, average, read(vector), velocity.fetch()]

@@ -141,6 +141,37 @@ fn laws_hold_on_devices() {
     }
 }
 
+/// Three buckets, a message each: the device is waited for once a bucket, and once each for the energies and the statistics of all.
+#[test]
+fn a_step_waits_for_the_device_once_a_bucket() {
+    let layout = laws::long();
+    for run in runs() {
+        for text in [
+            "reducer=gather:topk:100x feedback=error",
+            "reducer=gather:topk:100x:q8 feedback=error",
+            "reducer=gather:minmax feedback=error",
+            "reducer=gather:qsgd:4 feedback=none",
+            "reducer=gather:sign feedback=error",
+        ] {
+            let config: Config = text.parse().unwrap();
+            let config = Config::every_step(Exchange { bucket_values: Some(1000), ..config.exchange });
+            let waits = each_rank(Local::world(2), |mut comm, rank| {
+                let mut strategy = config.build(&layout, 2).unwrap();
+                // Ranks count apart, on one device.
+                let (run, agreed_step) = (Run::new(run.client().clone()).unwrap(), AgreedStep::default());
+                let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
+                let own = laws::gradient(&layout, rank, 1);
+                let mut vector = gradient(&run, &own, layout.slots().iter().map(|slot| slot.range()));
+                let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, layout.slots().len()));
+                strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
+                input.finish(&average).unwrap();
+                run.work().waits
+            });
+            assert_eq!(waits, [5, 5], "{text}, {run:?}");
+        }
+    }
+}
+
 /// Bytes across the bus in a step after the first, as shares of the gradient, with two ranks.
 #[test]
 fn only_messages_cross_the_bus() {

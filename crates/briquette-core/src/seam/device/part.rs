@@ -44,6 +44,14 @@ impl DevicePart<'_> {
         DevicePart { vector: &mut *self.vector, copies: &mut *self.copies, range: self.range.clone() }
     }
 
+    /// As [`DeviceVector::start_encoding`], for this part.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::error::DeviceError) if the device fails, as for the other operations.
+    pub fn start_encoding(&mut self, compressor: &mut dyn Compressor, key: Key) -> OnDevice<()> {
+        self.vector.start_encoding(compressor, self.range.clone(), key)
+    }
+
     /// As [`DeviceVector::encode`], for this part.
     ///
     /// # Errors
@@ -52,22 +60,37 @@ impl DevicePart<'_> {
         self.vector.encode(compressor, self.range.clone(), key, out)
     }
 
-    /// As [`DeviceVector::average`], for this part.
+    /// As [`DeviceVector::average`], for this part. Returns whether the average is finite, or `None` if the device cannot decode one of the messages.
+    /// Waits for the device only if magnitudes in the messages do not exclude that the sum overflows.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn average(&mut self, weight: f32, messages: &[&Message], own: usize) -> OnDevice<Option<bool>> {
-        let finite = self.vector.average(self.range.clone(), weight, messages, own)?;
-        if finite.is_some() {
-            self.copies.averaged.push(self.range.clone());
+        if !self.vector.average(self.range.clone(), weight, messages, own)? {
+            return Ok(None);
         }
-        Ok(finite)
+        self.copies.averaged.push(self.range.clone());
+        Ok(Some(is_bounded(weight, messages) || self.vector.is_average_finite(self.range.clone())?))
     }
 
     /// As [`DeviceVector::subtract`], for this part. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
-    pub fn subtract(&mut self, message: &Message, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
+    pub fn subtract(&mut self, message: &Message, slots: &[Slot]) {
         self.copies.changed(&self.range);
-        let subtracted = self.vector.subtract(self.range.clone(), message, slots, kept);
+        let subtracted = self.vector.subtract(self.range.clone(), message, slots);
+        self.or_fail(subtracted.map(|()| true));
+    }
+
+    /// As [`DeviceVector::subtracted`], for the [whole](DevicePart::is_whole) vector: adds the statistics to `kept`, one entry for each slot, if anything
+    /// was subtracted. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
+    pub(crate) fn subtracted(&mut self, kept: &mut [SentStatistics]) -> bool {
+        let subtracted = self.vector.subtracted().map(|(sent, finite)| {
+            assert!(sent.is_empty() || sent.len() == kept.len(), "every slot is subtracted, or none");
+            for (kept, sent) in kept.iter_mut().zip(sent) {
+                kept.energy += sent.energy;
+                kept.values += sent.values;
+            }
+            finite
+        });
         self.or_fail(subtracted)
     }
 
@@ -196,10 +219,10 @@ impl DevicePart<'_> {
 
     /// As [`DeviceVector::subtract_product`], for the [whole](DevicePart::is_whole) vector. A failure is reported by
     /// [`DeviceCopies::finish`](super::DeviceCopies::finish).
-    pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> bool {
+    pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) {
         self.copies.changed(&self.range);
-        let subtracted = self.vector.subtract_product(plan, slots, kept);
-        self.or_fail(subtracted)
+        let subtracted = self.vector.subtract_product(plan, slots);
+        self.or_fail(subtracted.map(|()| true));
     }
 
     /// Records a failure for [`DeviceCopies::finish`](super::DeviceCopies::finish).
@@ -270,6 +293,13 @@ impl DevicePart<'_> {
     pub fn upload(&mut self, values: &[f32]) -> OnDevice<Box<dyn DeviceMemory>> {
         self.vector.upload(values)
     }
+}
+
+/// Returns whether the magnitudes in the messages show that `Σ weight · message` is finite.
+fn is_bounded(weight: f32, messages: &[&Message]) -> bool {
+    let sum: Option<f64> = messages.iter().map(|message| message.largest().map(f64::from)).sum();
+    // Half of the range is far more than all that rounding adds.
+    sum.is_some_and(|sum| f64::from(weight.abs()) * sum <= f64::from(f32::MAX) / 2.0)
 }
 
 impl fmt::Debug for DevicePart<'_> {

@@ -121,6 +121,14 @@ pub trait DeviceVector: Send {
         momentum: f32,
     ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)>;
 
+    /// Queues the kernels that encode these values, and the copy of the message to the host, and does not wait. [`encode`](DeviceVector::encode) with
+    /// the same arguments then returns that message. Does nothing if the device has no kernel for `compressor`, or has queued this already. The values
+    /// must not change in between.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn start_encoding(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<()>;
+
     /// Encodes these values and returns true, or returns false if the device has no kernel for `compressor`.
     ///
     /// # Errors
@@ -134,17 +142,17 @@ pub trait DeviceVector: Send {
     ) -> OnDevice<bool>;
 
     /// Writes `Σ weight · message` to these values of the average, in the order of the messages, of which `own` is the one that was encoded
-    /// here. Returns whether all are finite, or `None` if the device cannot decode one of the messages.
+    /// here. Returns false if the device cannot decode one of the messages. Does not wait.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn average(
-        &mut self,
-        range: Range<usize>,
-        weight: f32,
-        messages: &[&Message],
-        own: usize,
-    ) -> OnDevice<Option<bool>>;
+    fn average(&mut self, range: Range<usize>, weight: f32, messages: &[&Message], own: usize) -> OnDevice<bool>;
+
+    /// Returns whether these values of the average are finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn is_average_finite(&mut self, range: Range<usize>) -> OnDevice<bool>;
 
     /// Copies values from the host to the average, from `start` on.
     ///
@@ -152,18 +160,19 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn put_average(&mut self, start: usize, values: &[f32]) -> OnDevice<()>;
 
-    /// Subtracts a message of this rank from the values that it encodes, and adds statistics of it to `kept`, one entry for each of
-    /// `slots`, which tile the range. Returns whether the remainder is finite.
+    /// Subtracts a message of this rank from the values that it encodes, and measures [statistics](DeviceVector::subtracted) of it for each of `slots`,
+    /// which tile the range. Does not wait.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn subtract(
-        &mut self,
-        range: Range<usize>,
-        message: &Message,
-        slots: &[Slot],
-        kept: &mut [SentStatistics],
-    ) -> OnDevice<bool>;
+    fn subtract(&mut self, range: Range<usize>, message: &Message, slots: &[Slot]) -> OnDevice<()>;
+
+    /// Returns the statistics of what was subtracted since the last call, of each slot in the order of their places, and whether the remainders are
+    /// finite.
+    ///
+    /// # Errors
+    /// As [`fetch`](DeviceVector::fetch).
+    fn subtracted(&mut self) -> OnDevice<(Vec<SentStatistics>, bool)>;
 
     /// Computes `P = M Q` for every matrix of the plan, followed by the values of its dense slots, and returns true. Returns false if the device
     /// has no kernels for products.
@@ -186,11 +195,11 @@ pub trait DeviceVector: Send {
     fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>>;
 
     /// Subtracts `P Qᵀ` with the factors of [`right_factor`](DeviceVector::right_factor) from every matrix, and dense slots from themselves.
-    /// Adds statistics of it to `kept`. Returns whether the remainder is finite.
+    /// Measures [statistics](DeviceVector::subtracted) of it. Does not wait.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot], kept: &mut [SentStatistics]) -> OnDevice<bool>;
+    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()>;
 
     /// Returns a new vector on the same device, which holds the values of these ranges, one after another, and has room for their average.
     ///

@@ -227,7 +227,7 @@ impl Group {
             if let Some((velocity, mask)) = &mut velocity {
                 part.velocity = SentVelocity::Device(&mut **velocity, *mask);
             }
-            let finite = self.reducer.subtract_sent(&mut part);
+            let finite = self.reducer.subtract_sent(&mut part) & part.settle();
             vector.check()?;
             device.unpack(places, Some(&*packed.take()?))?;
             finite
