@@ -10,6 +10,7 @@ pub mod measure;
 pub mod memory;
 pub mod plan;
 pub mod probe;
+pub mod report;
 #[cfg(unix)]
 pub mod signals;
 pub mod terminal;

@@ -1,4 +1,4 @@
-//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), predicts times (`plan`, `probe`), checks settings, shows checkpoints, makes tokens and certificates.
+//! `briquette`: starts ranks (`launch`), compares compressors (`inspect`, `codec`), predicts times (`plan`, `probe`), shows runs (`report`), checks settings, shows checkpoints, makes tokens and certificates.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use briquette_cli::measure::{Measured, measure, on_threads};
 use briquette_cli::memory::TooLarge;
 use briquette_cli::plan::Plan;
 use briquette_cli::probe::Probe;
+use briquette_cli::report::Report;
 use briquette_cli::terminal::{complain, printable, progress, show, show_records};
 use briquette_cli::{memory, token};
 use briquette_core::config::CompressorConfig;
@@ -49,6 +50,8 @@ enum Command {
     Probe(Probe),
     /// Predicts the time of training on a network of yours, for several exchanges and numbers of ranks.
     Plan(Plan),
+    /// Writes a page about training runs: charts and tables of loss, accuracy, bytes, time and layers.
+    Report(Report),
     /// Compresses a vector, writes the message and what it decodes to, so that implementations can be compared.
     Codec(Codec),
     #[cfg(unix)]
@@ -142,6 +145,7 @@ fn run() -> Result<u8> {
         Command::Inspect(inspect) => inspect.run()?,
         Command::Probe(probe) => probe.run()?,
         Command::Plan(plan) => plan.run()?,
+        Command::Report(report) => report.run()?,
         Command::Codec(codec) => codec.run()?,
         #[cfg(unix)]
         Command::RunRank(rank) => return Ok(rank.run()),

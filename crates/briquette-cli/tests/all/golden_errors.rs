@@ -11,7 +11,7 @@ use briquette_testkit::golden::{Shell, hold};
 
 const TEXTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden_errors.txt");
 
-const LINES: [&str; 50] = [
+const LINES: [&str; 54] = [
     "briquette inspekt gradient.bin",
     "briquette inspect",
     "briquette inspect absent.bin",
@@ -42,6 +42,10 @@ const LINES: [&str; 50] = [
     "briquette plan --network 1gbit --values many --compute 1",
     "briquette plan --network 1gbit --world 1",
     "briquette plan dir --network 1gbit",
+    "briquette report",
+    "briquette report absent",
+    "briquette report dir",
+    "briquette report dir --json --open",
     "briquette cert --out certs --name ''",
     "briquette cert --out certs --name ' '",
     "briquette cert --out certs --name 'not a name'",

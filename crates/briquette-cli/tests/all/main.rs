@@ -6,3 +6,4 @@ mod command;
 mod files;
 mod golden_errors;
 mod launch;
+mod report;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::comparison::Curve;
+use briquette_cli::report::svg::Curve;
 
 /// Marks of the curves, in order; at intersections, the later one is shown.
 const MARKS: [char; 3] = ['•', '○', '×'];
@@ -61,7 +61,7 @@ mod tests {
 
     fn curve(name: &'static str, end: f64, shape: impl Fn(f64) -> f64) -> Curve {
         let points = (0..=20).map(|i| end * f64::from(i) / 20.0).map(|x| (x, shape(x))).collect();
-        Curve { name, points }
+        Curve { name: name.to_owned(), points, ..Curve::default() }
     }
 
     #[test]
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn what_has_no_points_has_no_picture_and_one_value_has_one_row() {
-        assert_eq!(draw(&[Curve { name: "dense", points: Vec::new() }], "s", 24, 5), "");
-        let flat = draw(&[Curve { name: "dense", points: vec![(0.0, 1.5), (2.0, 1.5)] }], "s", 4, 3);
+        assert_eq!(draw(&[Curve::default()], "s", 24, 5), "");
+        let flat = draw(&[Curve { points: vec![(0.0, 1.5), (2.0, 1.5)], ..Curve::default() }], "s", 4, 3);
         assert_eq!(flat.lines().next(), Some("   1.50 ┤••••"));
         assert_eq!(flat.matches('•').count(), 5, "{flat}");
     }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use briquette::core::files;
+use briquette_cli::report::svg::Curve;
 use briquette_cli::terminal::bytes;
 use briquette_examples::record::{StepRecord, Summary};
 use briquette_examples::settings::Settings;
@@ -11,14 +12,6 @@ pub(crate) const SMOOTHED: usize = 8;
 
 /// Columns of the table.
 pub(crate) const COLUMNS: [&str; 5] = ["exchange", "test accuracy", "bytes sent", "simulated time", "wall time"];
-
-/// Values over a horizontal axis.
-#[derive(Debug, Clone)]
-pub(crate) struct Curve {
-    pub(crate) name: &'static str,
-    /// Points in the order of their first number.
-    pub(crate) points: Vec<(f64, f64)>,
-}
 
 /// One of the runs.
 #[derive(Debug)]
@@ -66,17 +59,17 @@ impl Run {
             (window[window.len() - 1].0, mean)
         };
         let length = SMOOTHED.min(points.len()).max(1);
-        Curve { name: self.name, points: points.windows(length).map(smoothed).collect() }
+        self.curve(points.windows(length).map(smoothed).collect())
     }
 
     /// Returns the bytes that rank 0 sends per step.
     pub(crate) fn bytes(&self) -> Curve {
-        Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.bytes_sent as f64))) }
+        self.curve(self.points(|record| Some((record.step as f64, record.bytes_sent as f64))))
     }
 
     /// Returns the nominal compression ratio of each step.
     pub(crate) fn ratios(&self) -> Curve {
-        Curve { name: self.name, points: self.points(|record| Some((record.step as f64, record.ratio?))) }
+        self.curve(self.points(|record| Some((record.step as f64, record.ratio?))))
     }
 
     /// Returns the newest table of layers, of a compressed step if there is one.
@@ -84,6 +77,10 @@ impl Run {
         let mut tables = self.records.iter().rev().filter(|record| !record.slots.is_empty());
         let is_compressed = |record: &&StepRecord| record.ratio.is_some_and(|ratio| ratio > 1.0);
         tables.clone().find(is_compressed).or_else(|| tables.next())
+    }
+
+    fn curve(&self, points: Vec<(f64, f64)>) -> Curve {
+        Curve { name: self.name.to_owned(), class: self.name.to_owned(), points, errors: Vec::new() }
     }
 
     fn points(&self, of: impl Fn(&StepRecord) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {

@@ -4,7 +4,6 @@
 mod chart;
 mod comparison;
 mod report;
-mod svg;
 
 use std::ffi::OsStr;
 use std::fs;
