@@ -55,7 +55,7 @@ pub fn table(class: &str, columns: &[&str], rows: &[Vec<String>]) -> String {
     format!("<table class=\"{class}\">\n{head}{body}</table>\n")
 }
 
-/// Returns what a reader may open.
+/// Returns elements below a line that a reader opens.
 pub fn details(summary: &str, body: &str) -> String {
     format!("<details><summary>{}</summary>\n{body}</details>\n", escaped(summary))
 }

@@ -182,7 +182,8 @@ impl Page {
 
     /// Adds what controllers read: the share of energy that was sent, and the staleness of the residual.
     fn signals(&mut self, groups: &[Group]) {
-        let signals: [(_, _, fn(&Point) -> Option<f64>, fn(f64) -> String); 2] = [
+        type Signal = (&'static str, &'static str, fn(&Point) -> Option<f64>, fn(f64) -> String);
+        let signals: [Signal; 2] = [
             ("gain", "Gain: the share of a vector's energy that was sent.", |point| point.gain.get(), percent),
             (
                 "delay",

@@ -86,7 +86,7 @@ pub(super) struct Evaluation {
     pub(super) accuracy: f64,
 }
 
-/// What a controller decided, or a change of an elastic world, in words.
+/// Decision of a controller, or change of an elastic world, in words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Decision {
     pub(super) step: u64,
@@ -123,7 +123,7 @@ pub(super) struct Run {
     /// Paths of layers in their order in the model.
     #[serde(skip)]
     pub(super) paths: Vec<String>,
-    /// What is missing or damaged.
+    /// Notes on files that are missing or damaged.
     pub(super) notes: Vec<String>,
     /// Set if seconds are those of a simulated network.
     pub(super) is_simulated: bool,

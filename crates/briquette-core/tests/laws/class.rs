@@ -30,7 +30,7 @@ fn law_7_declared_classes_hold() {
     }
 }
 
-/// What [`Message::largest`] says is not exceeded by any decoded value; most messages say something.
+/// Bounds of [`Message::largest`], which most messages have.
 #[test]
 fn no_value_of_a_message_exceeds_its_bound() {
     briquette_zoo::install();

@@ -15,7 +15,7 @@ use crate::run::Vector;
 use crate::sent::{Sent, Slots, sent};
 use crate::sparse::kept_values;
 
-/// What is read of a subtraction.
+/// A subtraction, with what is read of it.
 #[derive(Debug)]
 pub(super) struct Subtracted {
     /// Place of the message in the vector.
