@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/config.toml       the settings and the run's id; a run begins when it is renamed into place
-//!     metrics.jsonl  summary.json  gradient.safetensors  checkpoints/
+//!     metrics.jsonl  summary.json  gradient.safetensors  checkpoints/  transfers/
 //!     lock              held by rank 0's process from before anything is written until the run ends
 //!     replaced-by-ID/   what an earlier run left, while run ID takes its place
 //! ```
@@ -28,12 +28,13 @@ use crate::train::{Control, Refused};
 /// Settings of the run. A directory with this file contains a run.
 const CONFIG: &str = "config.toml";
 /// Other files of a run.
-const FILES: [&str; 5] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS];
+const FILES: [&str; 6] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS, TRANSFERS];
 pub(crate) const FRAMES: &str = "frames";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const GRADIENT: &str = "gradient.safetensors";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
+pub(crate) const TRANSFERS: &str = "transfers";
 /// Name prefix of the place where these are kept while another run replaces them.
 const REPLACED: &str = "replaced-by-";
 
@@ -171,6 +172,8 @@ impl RunDirectory {
         written: Written,
         own: &[StepRecord],
     ) -> Result<RunFiles> {
+        // Those of the failure from which this run goes on.
+        let _ = fs::remove_dir_all(self.path.join(TRANSFERS));
         let metrics = self.path.join(METRICS);
         let file = crate::record::keep_before(&metrics, written, own);
         let file = file.with_context(|| format!("cannot write {}", metrics.display()))?;

@@ -9,6 +9,7 @@ mod position;
 mod rank;
 mod server;
 mod start;
+mod transfers;
 
 use std::fmt::Display;
 use std::path::Path;
@@ -39,6 +40,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) use self::common::OF_SIZE;
 pub use self::failure::Refused;
 use self::failure::{RankError, first_error};
+pub use self::transfers::Recorders;
 use crate::directory;
 use crate::endpoint::Endpoint;
 use crate::interrupt::Stage;
@@ -72,6 +74,8 @@ pub struct Control {
     pub output: Output,
     /// Stage of the run.
     pub stage: Stage,
+    /// Records of the last transfers of this process's ranks.
+    pub recorders: Recorders,
 }
 
 impl Control {

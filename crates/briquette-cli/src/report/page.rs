@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use briquette_core::comm::{Record, Transfer, Way};
+
 use super::groups::{Axis, Folded, Group};
 use super::html::{details, dim, legend, page, section, table};
 use super::run::{Layer, Point, Run};
 use super::svg::{Bars, Chart, Curve, HeatMap, escaped, number};
 use crate::terminal::bytes;
 
+/// Transfers of each rank that are shown.
+const TRANSFERS: usize = 100;
 /// Groups that have a curve in each chart. All are in the tables.
 const CURVES: usize = 8;
 /// Rows of a table behind a chart.
@@ -29,6 +33,7 @@ pub(super) fn of(groups: &[Group]) -> Page {
     let mut page = Page::default();
     page.body +=
         &format!("<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n", escaped(&title(groups)), escaped(&verdict(groups)));
+    page.failures(groups);
     page.result(groups);
     page.progress(groups, "Loss on training samples", "loss", |group, class, axis| {
         group.curve(class, axis, |point| point.loss.get()).map(smoothed)
@@ -56,6 +61,27 @@ impl Page {
     fn chart(&mut self, name: &str, svg: String) -> String {
         self.charts.push((name.to_owned(), svg.clone()));
         svg
+    }
+
+    /// Adds who waited for whom, of the runs whose ranks left records of their last transfers.
+    fn failures(&mut self, groups: &[Group]) {
+        let runs = groups.iter().flat_map(|group| &group.runs).filter(|run| !run.transfers.is_empty());
+        let mut body = String::new();
+        for run in runs {
+            body += &dim(run.path.display());
+            body += &run.culprits.iter().map(|why| format!("<p>{}.</p>\n", escaped(why))).collect::<String>();
+            let rows: Vec<_> = run.transfers.iter().map(last_transfer).collect();
+            body += &table("", &["rank", "failure", "last transfer", "step", "waited"], &rows);
+            let all = run.transfers.iter().map(|record| {
+                let rows: Vec<_> = record.transfers.iter().rev().take(TRANSFERS).map(transfer).collect();
+                let columns = ["start", "transfer", "bytes", "seconds"];
+                details(&format!("Last transfers of rank {}", record.rank), &table("numbers", &columns, &rows))
+            });
+            body += &all.collect::<String>();
+        }
+        if !body.is_empty() {
+            self.add("Last transfers", &body);
+        }
     }
 
     fn result(&mut self, groups: &[Group]) {
@@ -318,6 +344,32 @@ impl Page {
         }
         self.add("Runs and settings", &body);
     }
+}
+
+/// Returns a rank's failure, and the transfer that it was in.
+fn last_transfer(record: &Record) -> Vec<String> {
+    let failure = record.failure.as_ref();
+    let last = record.transfers.iter().rev().find(|transfer| transfer.end.is_none()).or(record.transfers.last());
+    let waited =
+        last.zip(failure).filter(|(last, _)| last.end.is_none()).map(|(last, failure)| failure.at - last.start);
+    vec![
+        record.rank.to_string(),
+        failure.map_or("none".to_owned(), |failure| failure.message.clone()),
+        last.map_or("none".to_owned(), name),
+        last.map_or(String::new(), |last| last.step.to_string()),
+        waited.map_or(String::new(), seconds),
+    ]
+}
+
+fn name(transfer: &Transfer) -> String {
+    let way = if transfer.way == Way::Send { "to" } else { "from" };
+    let bucket = transfer.bucket.map_or(String::new(), |bucket| format!(" of bucket {bucket}"));
+    format!("{way} rank {} in {}{bucket}", transfer.peer, transfer.operation)
+}
+
+fn transfer(of: &Transfer) -> Vec<String> {
+    let taken = of.end.map_or("not completed".to_owned(), |end| format!("{:.6}", end - of.start));
+    vec![format!("{:.6}", of.start), format!("{}, step {}", name(of), of.step), bytes(of.bytes), taken]
 }
 
 /// Returns the layers to show, in the order of the model, and the number of the others.

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use briquette_core::comm::{Record, culprits};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -127,6 +128,11 @@ pub(super) struct Run {
     pub(super) notes: Vec<String>,
     /// Set if seconds are those of a simulated network.
     pub(super) is_simulated: bool,
+    /// Last transfers of the ranks that left a record.
+    #[serde(skip)]
+    pub(super) transfers: Vec<Record>,
+    /// Ranks that caused the run's failure, in words.
+    pub(super) culprits: Vec<String>,
 }
 
 /// A number, or the text of one that is not finite.
@@ -251,7 +257,28 @@ impl Run {
         run.read_settings()?;
         run.read_metrics()?;
         run.read_summary()?;
+        run.read_transfers()?;
         Ok(run)
+    }
+
+    fn read_transfers(&mut self) -> Result<()> {
+        let folder = self.path.join("transfers");
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+        for entry in entries {
+            let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            match serde_json::from_slice(&bytes) {
+                Ok(record) => self.transfers.push(record),
+                Err(error) => self.notes.push(format!("{} is damaged: {error}", path.display())),
+            }
+        }
+        self.transfers.sort_by_key(|record| record.rank);
+        self.culprits = culprits(&self.transfers).into_iter().map(|(_, why)| why).collect();
+        self.notes.extend(self.culprits.iter().map(|why| format!("the run failed: {why}")));
+        Ok(())
     }
 
     fn read_settings(&mut self) -> Result<()> {

@@ -183,6 +183,33 @@ fn a_run_in_any_state_has_a_page_that_says_what_is_missing() {
     with_document(&fs::read_to_string(empty.join("report.html")).unwrap(), |_| {});
 }
 
+/// Rank 0 waited for rank 1, which left no record.
+#[test]
+fn a_failed_run_says_who_waited_for_whom() {
+    let home = TempDir::new().unwrap();
+    write(&home.path().join("runs/dense"), 1, 1.0);
+    let transfers = home.path().join("runs/dense/transfers");
+    fs::create_dir(&transfers).unwrap();
+    let transfer = json!({
+        "way": "receive", "peer": 1, "bytes": 0, "operation": "all_gather", "step": 7, "bucket": 2, "channel": 0, "start": 10.0, "end": null,
+    });
+    let failure = json!({"message": "rank 1 lost <here>", "blames": [1], "at": 13.5});
+    let record = json!({"rank": 0, "world": 2, "failure": failure, "transfers": [transfer]});
+    fs::write(transfers.join("rank-0.json"), record.to_string()).unwrap();
+    fs::write(transfers.join("rank-1.new"), "half a file").unwrap();
+    let output = report(home.path(), "runs");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the run failed: rank 1 left no record: it was killed"), "{said}");
+    with_document(&fs::read_to_string(home.path().join("runs/report.html")).unwrap(), |page| {
+        let rows: Vec<Vec<String>> = elements(page, "tr")
+            .iter()
+            .map(|row| row.children().filter(Node::is_element).map(text).collect())
+            .collect();
+        let row = ["0", "rank 1 lost <here>", "from rank 1 in all_gather of bucket 2", "7", "3.5 s"];
+        assert!(rows.iter().any(|of| of == &row), "{rows:?}");
+    });
+}
+
 /// A long run is thinned while it is read, and of many runs all are in the table.
 #[test]
 fn long_runs_and_many_runs_have_pages_of_a_bounded_size() {

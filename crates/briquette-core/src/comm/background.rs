@@ -82,7 +82,8 @@ impl Session {
         if !self.background.contains_key(&channel) {
             let number = self.channel_number(channel);
             let transport = self.transport.open(number)?;
-            let comm = Session::with_timeline(transport, self.call.timeline.of_channel(number));
+            let mut comm = Session::with_timeline(transport, self.call.timeline.of_channel(number));
+            (comm.recorder, comm.channel) = (self.recorder.clone(), number);
             // The transport has the channel on every rank, and the other ranks would wait for this one on it.
             let background = Background::new(comm, number).inspect_err(|error| self.abort(&error.to_string()))?;
             self.background.insert(channel, background);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::background::Background;
 use super::group::Group;
+use super::recorder::{Recorder, Started, Way};
 use super::shared::Share;
 use super::timeline::{Clocked, Sender, Timeline};
 use super::{AbortCause, Call, Clock, Frame, FramePool, Scope, Transport};
@@ -57,6 +58,9 @@ pub struct Session {
     spent: Spent,
     /// State shared with other sessions of this rank.
     pub(super) shared: Option<Share>,
+    pub(super) recorder: Recorder,
+    /// The transport's number for this session's channel; 0 for a session that is not in the background.
+    pub(super) channel: usize,
 }
 
 impl<T: Transport + 'static> From<T> for Session {
@@ -79,6 +83,7 @@ impl PartialEq for SessionId {
 impl Session {
     /// Creates a session with a timeline in place of the transport's clock.
     pub fn with_timeline(transport: Box<dyn Transport>, timeline: Box<dyn Timeline>) -> Session {
+        let recorder = Recorder::new(transport.rank(), transport.world());
         Session {
             identity: SessionId::default(),
             transport,
@@ -92,6 +97,8 @@ impl Session {
             busy: false,
             spent: Spent::default(),
             shared: None,
+            recorder,
+            channel: 0,
         }
     }
 
@@ -148,8 +155,10 @@ impl Session {
             comm.begin_call(&[to])?;
             let (to, bytes) = (comm.number(to), frame.len());
             comm.call.departure = comm.call.timeline.sends(to, bytes);
+            let transfer = comm.start_transfer(Way::Send, (to, bytes as u64));
             let sent = comm.transport.send(to, frame, &mut comm.call);
             comm.keep_failure(sent)?;
+            comm.recorder.end(transfer, None, comm.now());
             comm.traffic.sent += bytes as u64;
             comm.take_turn()
         })
@@ -240,6 +249,7 @@ impl Session {
     fn first_of(&mut self, from: &[usize], until: f64) -> Result<Sender, CommError> {
         self.call.timeline.receives_any(from, until).or_else(|deadline| {
             let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
+            self.recorder.failed(&error, self.now());
             self.abort(&error.reason());
             self.keep_failure(Err(error))
         })
@@ -247,23 +257,35 @@ impl Session {
 
     /// Receives the next frame from any of these ranks, which are numbered as in the transport's world.
     fn receive(&mut self, from: &[usize]) -> Result<(usize, Frame), CommError> {
+        let transfer = self.start_transfer(Way::Receive, (from[0], 0));
         let received = self.transport.recv_any(from, &mut self.call);
         let (from, frame) = self.keep_failure(received)?;
-        self.count_received(from, frame)
+        self.count_received(transfer, from, frame)
     }
 
     fn receive_within(&mut self, from: &[usize], seconds: f64) -> Result<Option<(usize, Frame)>, CommError> {
         let longest = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+        let transfer = self.start_transfer(Way::Receive, (from[0], 0));
         let received = self.transport.recv_any_within(from, longest, &mut self.call);
         let received = self.keep_failure(received)?;
-        received.map(|(from, frame)| self.count_received(from, frame)).transpose()
+        let Some((from, frame)) = received else {
+            self.recorder.end(transfer, None, self.now());
+            return Ok(None);
+        };
+        self.count_received(transfer, from, frame).map(Some)
     }
 
-    fn count_received(&mut self, from: usize, frame: Frame) -> Result<(usize, Frame), CommError> {
+    /// Records the start of a transfer with a rank, numbered as in the transport's world.
+    fn start_transfer(&self, way: Way, peer: (usize, u64)) -> Started {
+        self.recorder.start(way, peer, self.call.scope, self.channel, self.now())
+    }
+
+    fn count_received(&mut self, transfer: Started, from: usize, frame: Frame) -> Result<(usize, Frame), CommError> {
         self.traffic.received += frame.len() as u64;
         self.take_turn()?;
         let departure = self.call.departure;
         self.call.timeline.received(from, frame.len(), departure);
+        self.recorder.end(transfer, Some((from, frame.len() as u64)), self.now());
         Ok((from, frame))
     }
 
@@ -281,6 +303,7 @@ impl Session {
 
     /// Makes every rank's pending and later calls fail. Their errors contain this rank's number and `reason`.
     pub fn abort(&mut self, reason: &str) {
+        self.recorder.stopped(reason, self.now());
         self.transport.abort(self.call.scope, reason);
         self.call.timeline.stop();
     }
@@ -313,6 +336,11 @@ impl Session {
         &mut self.call.scope
     }
 
+    /// Returns the recorder of this rank's last transfers.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
     /// Returns the pool of reusable frames.
     pub fn pool(&mut self) -> &mut FramePool {
         &mut self.call.pool
@@ -336,9 +364,11 @@ impl Session {
         }
         if let Some(&other) = others.iter().find(|other| **other >= self.world()) {
             let cause = format!("the world has ranks 0 to {}", self.world() - 1);
-            self.abort(&format!("lost rank {other}: {cause}"));
             let (rank, during) = (self.transport.rank(), self.call.scope);
-            return self.keep_failure(Err(CommError::Lost { rank, other, address: None, during, cause }));
+            let reason = format!("lost rank {other}: {cause}");
+            let lost = self.keep_failure(Err(CommError::Lost { rank, other, address: None, during, cause }));
+            self.abort(&reason);
+            return lost;
         }
         self.take_turn()
     }
@@ -348,6 +378,7 @@ impl Session {
     pub(super) fn keep_failure<T>(&mut self, result: Result<T, CommError>) -> Result<T, CommError> {
         result.map_err(|error| {
             self.call.timeline.stop();
+            self.recorder.failed(&error, self.now());
             self.failed.get_or_insert(error).clone()
         })
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use briquette::core::comm::{Record, culprits};
 use briquette::core::config::{ServerConfig, StrategyConfig};
 
 use super::processes::{children, processes, records};
@@ -81,5 +82,32 @@ fn a_rank_that_is_killed_is_named_by_another_under_everything() {
             .filter(|line| line.starts_with("[rank ") && !line.starts_with(&format!("[rank {rank}]")));
         let named = others.filter(|line| line.contains(&format!("rank {rank} "))).count();
         assert!(named > 0, "{flags}, rank {rank} killed: {}", ended.stderr);
+        let records = std::fs::read_dir(runs.path("run/transfers")).expect("a record of each survivor");
+        let read = |path: &Path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let records: Vec<Record> = records.map(|file| read(&file.unwrap().path())).collect();
+        let culprits: Vec<usize> = culprits(&records).into_iter().map(|(culprit, _)| culprit).collect();
+        assert_eq!(culprits, [rank], "{flags}: {records:?}");
+    }
+}
+
+/// A process that receives SIGUSR1 writes the transfers of its ranks, and goes on.
+#[test]
+fn a_request_writes_the_last_transfers_and_training_goes_on() {
+    let runs = Runs::default();
+    let flags = format!("{} --epochs 5000 --checkpoint-every 0 --out run", processes(2, 3000));
+    let mut running = runs.start(CIFAR, &flags).within(Duration::from_secs(120));
+    let metrics = runs.path("run/metrics.jsonl");
+    running.wait_until(|| records(&metrics) > 2);
+    running.signal("USR1");
+    let files = [0, 1].map(|rank| runs.path(&format!("run/transfers/rank-{rank}.json")));
+    running.wait_until(|| files.iter().all(|file| file.exists()));
+    let before = records(&metrics);
+    running.wait_until(|| records(&metrics) > before + 1);
+    running.signal("INT");
+    assert_eq!(running.end().code, Some(130));
+    for (rank, file) in files.iter().enumerate() {
+        let record: Record = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!((record.rank, record.world, record.failure), (rank, 2, None));
+        assert!(record.transfers.iter().any(|transfer| transfer.peer != rank && transfer.bytes > 0));
     }
 }

@@ -131,8 +131,9 @@ impl Session {
     pub(in crate::comm) fn take_turn(&mut self) -> Result<(), CommError> {
         self.call.timeline.take_turn().map_err(|Overdue { holder, seconds }| {
             let (rank, during) = (self.transport.rank(), self.call.scope);
-            self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
             let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };
+            self.recorder.failed(&error, self.now());
+            self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
             self.failed.get_or_insert(error).clone()
         })
     }
