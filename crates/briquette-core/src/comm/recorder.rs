@@ -18,7 +18,7 @@ const KEPT: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Transfer {
-    /// Whether it is sent or received.
+    /// Direction.
     pub way: Way,
     /// The other rank; of several awaited ones, the first until a frame arrives.
     pub peer: usize,
@@ -60,7 +60,7 @@ pub struct Failure {
     pub at: f64,
 }
 
-/// What a rank did last. The file format is JSON.
+/// Last transfers of a rank. The file format is JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
