@@ -62,7 +62,7 @@ pack() {
     llvm=$(libraries "$out/programs/"* | grep libLLVM || true)
     for library in $(libraries "$out/programs/"*); do
         case $(basename "$library") in
-            libz3.so* | libxml2.so*) stand_in "$llvm" "$library" "$out/programs" ;;
+            libz3.so* | libxml2.so*) [ -z "$llvm" ] || stand_in "$llvm" "$library" "$out/programs" ;;
             libicu* | liblzma*) ;;
             *) cp -L "$library" "$out/programs/" ;;
         esac

@@ -172,7 +172,7 @@ impl RunDirectory {
         written: Written,
         own: &[StepRecord],
     ) -> Result<RunFiles> {
-        // Those of the failure from which this run goes on.
+        // Of the failure after which this run is resumed.
         let _ = fs::remove_dir_all(self.path.join(TRANSFERS));
         let metrics = self.path.join(METRICS);
         let file = crate::record::keep_before(&metrics, written, own);

@@ -53,7 +53,8 @@ impl Stage {
 /// # Errors
 /// The system does not allow watching for signals.
 pub fn catch(control: &Control) -> Result<()> {
-    let Control { stop, output, stage, .. } = control.clone();
+    let Control { stop, output, stage, recorders, .. } = control.clone();
+    recorders.write_on_request(output.clone());
     watch(move || {
         let is_second = stop.swap(true, Ordering::SeqCst);
         if stage.prepares() && !stage.is_quiet() {

@@ -130,6 +130,7 @@ impl Control {
 /// The first failing rank's own error; the other ranks only report that they were stopped.
 pub fn train<T: Task>(settings: &Settings, task: &T, control: &Control) -> Result<Summary> {
     control.check_out(&settings.out)?;
+    control.recorders.clear();
     let key = Key::new(settings.seed);
     // A server has no data.
     let workers = settings.ranks - usize::from(settings.server.is_some());

@@ -8,7 +8,7 @@ mod page;
 mod run;
 pub mod svg;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
@@ -21,8 +21,7 @@ use self::run::{Run, find};
 use self::svg::Curve;
 use crate::terminal::{complain, printable, progress, show};
 
-const HELP: &str = "Runs with the same settings but the seed are one curve, with one standard error as a band. Names are those of the folders, as far as they \
-                    differ.
+const HELP: &str = "Runs with the same settings but the seed are one curve, with one standard error as a band. Names are the parts of the paths in which runs differ.
 
 Examples:
   briquette report runs/latest --open               one run
@@ -85,10 +84,14 @@ impl Report {
     }
 
     fn read(&self) -> Result<Vec<Run>> {
-        let mut folders = Vec::new();
+        let (mut folders, mut seen) = (Vec::new(), BTreeSet::new());
         for path in &self.runs {
-            let found = find(path)?;
-            folders.extend(found.into_iter().filter(|folder| !folders.contains(folder)).collect::<Vec<_>>());
+            for folder in find(path)? {
+                // Links such as `latest` lead to a run that may be named as well.
+                if seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
+                    folders.push(folder);
+                }
+            }
         }
         let bar = progress("runs");
         bar.set_length(folders.len() as u64);

@@ -118,6 +118,7 @@ impl DeviceVector for Gradient {
     }
 
     fn scale(&mut self, weight: f32) -> OnDevice<()> {
+        self.started.clear();
         feed::scale(&self.run, &self.values, weight);
         Ok(())
     }
@@ -293,6 +294,7 @@ impl DeviceVector for Gradient {
     }
 
     fn unpack(&mut self, ranges: &[Range<usize>], from: Option<&dyn DeviceMemory>) -> OnDevice<()> {
+        self.started.clear();
         unpack(&self.run, from.map(values), ranges, &self.values);
         Ok(())
     }

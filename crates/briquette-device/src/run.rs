@@ -89,10 +89,13 @@ struct Counts {
 
 type Read = Result<Vec<Bytes>, ServerError>;
 
-/// A copy to the host that has been started.
-pub(crate) enum Copying {
-    Done(Read),
-    Running(Pin<Box<dyn Future<Output = Read> + Send>>),
+/// A copy to the host that has been started. If it is not waited for, its end is awaited before its memory is used again.
+pub(crate) struct Copying(Option<Pin<Box<dyn Future<Output = Read> + Send>>>);
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|read| drop(read_sync(read)));
+    }
 }
 
 impl std::fmt::Debug for Copying {
@@ -255,22 +258,26 @@ impl Run {
         let handles = vectors.iter().map(|vector| vector.handle.clone()).collect();
         self.counts.down.fetch_add(vectors.iter().map(|vector| 4 * vector.len).sum(), Relaxed);
         let client = self.client.clone();
-        let mut read: Pin<Box<dyn Future<Output = Read> + Send>> =
-            Box::pin(async move { client.read_async(handles).await });
+        let mut read: Pin<Box<dyn Future<Output = Read> + Send>> = Box::pin(async move {
+            let read = client.read_async(handles);
+            // Some runtimes wait for the copy in the first poll of their own future.
+            let mut is_queued = false;
+            std::future::poll_fn(
+                |_| if std::mem::replace(&mut is_queued, true) { Poll::Ready(()) } else { Poll::Pending },
+            )
+            .await;
+            read.await
+        });
         // The first poll queues the copy.
-        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(read) => Copying::Done(read),
-            Poll::Pending => Copying::Running(read),
-        }
+        let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        debug_assert!(polled.is_pending(), "the copy is only queued");
+        Copying(Some(read))
     }
 
     /// Waits for a copy: the bytes of its vectors.
-    pub(crate) fn wait(&self, copying: Copying) -> Result<Vec<Bytes>, DeviceError> {
+    pub(crate) fn wait(&self, mut copying: Copying) -> Result<Vec<Bytes>, DeviceError> {
         self.counts.waits.fetch_add(1, Relaxed);
-        let read = match copying {
-            Copying::Done(read) => read,
-            Copying::Running(read) => read_sync(read),
-        };
+        let read = read_sync(copying.0.take().expect("a copy is waited for once"));
         read.map_err(|error| DeviceError::failed(self.client.name(), "reading from the device", error))
     }
 

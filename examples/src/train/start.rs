@@ -202,9 +202,9 @@ impl<T: Task> Run<'_, T> {
         let files = directory.map(open).transpose();
         let files = files.inspect_err(|error| sync.session().abort(&format!("{error:#}")))?;
         sync.session().barrier()?;
-        // A failure that the world survives is none of the run.
+        // An elastic world survives a failure, and its ranks have other numbers afterwards.
         if self.control.place.as_ref().is_none_or(|place| place.elastic.is_none()) {
-            self.control.recorders.add(&self.settings.out, sync.session(), &self.control.output);
+            self.control.recorders.add(&self.settings.out, sync.session());
         }
         // One rank of each other machine, once rank 0's file exists.
         if sync.rank() != 0 && self.control.place.as_ref().is_some_and(|place| place.local_rank == 0) {

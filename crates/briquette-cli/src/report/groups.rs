@@ -5,11 +5,11 @@ use std::path::{Component, PathBuf};
 
 use serde::Serialize;
 
-use super::run::{Point, Run};
+use super::run::{Mean, Point, Run};
 use super::svg::Curve;
 
 /// Settings in which runs of one group may differ.
-const OF_A_RUN: [&str; 4] = ["run", "seed", "out", "resume"];
+const OF_A_RUN: [&str; 3] = ["run", "seed", "out"];
 
 /// Runs with the same settings.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) fn groups(runs: Vec<Run>) -> Vec<Group> {
     for run in runs {
         let mut settings = run.settings.clone();
         settings.retain(|name, _| !OF_A_RUN.contains(&name.as_str()));
-        // Runs without settings cannot be told to be alike.
+        // Runs without settings may have different ones.
         let same = by_settings.iter_mut().find(|(of_group, _)| !settings.is_empty() && *of_group == settings);
         match same {
             Some((_, group)) => group.push(run),
@@ -85,6 +85,18 @@ fn common(runs: &[Run]) -> Vec<String> {
         let same = common.iter().zip(&other).take_while(|(a, b)| a == b).count();
         common.truncate(same);
     }
+    // Of `dense-1` and `dense-2` this is `dense`, and nothing of `seed-1` and `seed-2`.
+    let next = runs.iter().filter_map(|run| parts(&run.path).get(common.len()).cloned()).collect::<Vec<_>>();
+    if let Some(first) = next.first().filter(|_| runs.len() > 1 && next.len() == runs.len()) {
+        let same = |other: &String| first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+        let same = next.iter().map(same).min().unwrap_or(0);
+        let name: String = first.chars().take(same).collect();
+        let name = name.trim_end_matches(['-', '_', '.', ' ']);
+        let name = name.strip_suffix("seed").unwrap_or(name).trim_end_matches(['-', '_', '.', ' ']);
+        if !name.is_empty() {
+            common.push(name.to_owned());
+        }
+    }
     common
 }
 
@@ -108,24 +120,27 @@ fn names(paths: &[Vec<String>]) -> Vec<String> {
 impl Group {
     /// Returns a value of a point over an axis, as the mean of the runs.
     pub(super) fn curve(&self, class: &str, axis: Axis, value: impl Fn(&Point) -> Option<f64>) -> Option<Curve> {
-        let len = self.runs.iter().map(|run| run.points.len()).min().unwrap_or(0);
+        let runs = self.runs.iter().map(|run| &run.points[..]).filter(|points| !points.is_empty()).collect::<Vec<_>>();
+        let shortest = runs.iter().min_by_key(|points| points.last().map(|last| last.step)).copied().unwrap_or(&[]);
         let at = |point: &Point| match axis {
             Axis::Steps => point.step as f64,
             Axis::Bytes => point.bytes,
             Axis::Seconds => point.seconds,
         };
-        let point = |index: usize| {
-            let of =
-                |of: &dyn Fn(&Point) -> Option<f64>| Folded::of(self.runs.iter().map(|run| of(&run.points[index])));
+        let point = |step: u64| {
+            // Long runs have fewer points than steps, so that the next point of a run may be of a later step.
+            let of_run = |points: &[Point]| points.partition_point(|point| point.step < step).min(points.len() - 1);
+            let there = runs.iter().map(|points| &points[of_run(points)]).collect::<Vec<_>>();
+            let of = |of: &dyn Fn(&Point) -> Option<f64>| Folded::of(there.iter().map(|point| of(point)));
             let x = of(&|point| Some(at(point)))?;
             // A value that is not a number in one run is none in the mean.
-            let values = || self.runs.iter().filter_map(|run| value(&run.points[index]));
+            let values = || there.iter().filter_map(|point| value(point));
             if values().next().is_some() && values().any(|value| !value.is_finite()) {
                 return Some((x.mean, Folded { mean: f64::NAN, error: None }));
             }
             Some((x.mean, of(&value)?))
         };
-        let folded: Vec<(f64, Folded)> = (0..len).filter_map(point).collect();
+        let folded: Vec<(f64, Folded)> = shortest.iter().filter_map(|at| point(at.step)).collect();
         let errors = folded.iter().map(|(_, y)| y.error.unwrap_or(0.0)).collect();
         let points: Vec<_> = folded.into_iter().map(|(x, y)| (x, y.mean)).collect();
         (!points.is_empty()).then(|| Curve { name: self.name.clone(), class: class.to_owned(), points, errors })
@@ -133,12 +148,11 @@ impl Group {
 
     /// Returns the accuracy on test samples over an axis.
     pub(super) fn accuracy(&self, class: &str, axis: Axis) -> Option<Curve> {
-        let len = self.runs.iter().map(|run| run.evaluations.len()).min().unwrap_or(0);
+        let runs = self.runs.iter().map(|run| &run.evaluations).filter(|all| !all.is_empty()).collect::<Vec<_>>();
+        let len = runs.iter().map(|all| all.len()).min().unwrap_or(0);
         let (mut points, mut errors) = (Vec::new(), Vec::new());
         for index in 0..len {
-            let of = |of: fn(&super::run::Evaluation) -> f64| {
-                Folded::of(self.runs.iter().map(|run| Some(of(&run.evaluations[index]))))
-            };
+            let of = |of: fn(&super::run::Evaluation) -> f64| Folded::of(runs.iter().map(|all| Some(of(&all[index]))));
             let x = match axis {
                 Axis::Steps => of(|evaluation| evaluation.step as f64),
                 Axis::Bytes => of(|evaluation| evaluation.bytes),
@@ -179,7 +193,7 @@ impl Group {
     pub(super) fn parts(&self) -> [f64; 4] {
         let points = || self.runs.iter().flat_map(|run| &run.points);
         std::array::from_fn(|part| {
-            Folded::of(points().map(|point| point.parts[part].get())).map_or(0.0, |seconds| seconds.mean)
+            points().fold(Mean::default(), |sum, point| sum.and(point.parts[part])).get().unwrap_or(0.0)
         })
     }
 }
@@ -204,6 +218,28 @@ mod tests {
         let groups = groups(runs);
         let found: Vec<_> = groups.iter().map(|group| (group.name.as_str(), group.runs.len())).collect();
         assert_eq!(found, [("dense", 2), ("top-k/seed-1", 1)]);
+        let flat = ["dense-1", "dense-2", "topk-seed-1", "topk-seed-2"];
+        let flat = flat.map(|name| run(&format!("/a/{name}"), name.len() as u64, &name[..1])).to_vec();
+        assert_eq!(super::groups(flat).into_iter().map(|group| group.name).collect::<Vec<_>>(), ["dense", "topk"]);
+    }
+
+    /// A run of 700 steps has a point for each, one of 2 000 steps for every fourth.
+    #[test]
+    fn runs_of_different_lengths_are_folded_by_step() {
+        let long = |steps: u64, every: u64| {
+            let points = (0..steps / every).map(|at| Point {
+                step: at * every + every - 1,
+                bytes: at as f64,
+                ..Point::default()
+            });
+            Run { points: points.collect(), ..run("/a/b", steps, "dense") }
+        };
+        let runs = vec![long(700, 1), long(2000, 4), Run::default()];
+        let group = Group { name: "g".into(), runs };
+        let curve = group.curve("", Axis::Steps, |point| Some(point.step as f64)).unwrap();
+        assert_eq!(curve.points.len(), 700);
+        assert!(curve.points.iter().all(|(x, y)| x == y));
+        assert_eq!(curve.points[400], (401.5, 401.5), "steps 400 and 403");
     }
 
     #[test]

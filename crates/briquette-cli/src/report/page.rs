@@ -63,9 +63,9 @@ impl Page {
         svg
     }
 
-    /// Adds who waited for whom, of the runs whose ranks left records of their last transfers.
+    /// Adds the causes of failures, of the runs whose ranks left records of their last transfers.
     fn failures(&mut self, groups: &[Group]) {
-        let runs = groups.iter().flat_map(|group| &group.runs).filter(|run| !run.transfers.is_empty());
+        let runs = groups.iter().flat_map(|group| &group.runs).filter(|run| !run.transfers.is_empty()).take(CURVES);
         let mut body = String::new();
         for run in runs {
             body += &dim(run.path.display());
@@ -159,7 +159,7 @@ impl Page {
         let is_simple = curves.iter().all(|curve| curve.points.iter().all(|point| point.1 == curve.points[0].1));
         let decided: Vec<&Group> =
             groups.iter().take(CURVES).filter(|group| !group.runs[0].decisions.is_empty()).collect();
-        if curves.is_empty() || (is_simple && decided.is_empty()) {
+        if decided.is_empty() && (curves.is_empty() || is_simple) {
             return;
         }
         let mut notes = Vec::new();
@@ -167,7 +167,7 @@ impl Page {
             notes.extend(group.runs[0].decisions.iter().filter_map(|decision| {
                 Some((
                     decision.seconds,
-                    decision.ratio?,
+                    decision.ratio.filter(|ratio| ratio.is_finite())?,
                     format!("{}, step {}: {}", group.name, decision.step, decision.reason),
                 ))
             }));
@@ -186,7 +186,7 @@ impl Page {
         let svg = self.chart("ratio", chart.svg());
         let mut body = legend(&curves) + &svg;
         body += &dim(
-            "Nominal ratio: dense size over compressed size, without overhead; 1x is dense. A dot marks a decision of the controller and shows its reason.",
+            "Nominal ratio: dense size over compressed size, without overhead; 1x is dense. A dot marks a decision of the controller, or a new generation of an elastic world, and shows its reason.",
         );
         for group in &decided {
             let row = |decision: &super::run::Decision| {
@@ -201,7 +201,7 @@ impl Page {
             };
             let rows: Vec<_> = group.runs[0].decisions.iter().map(row).collect();
             let columns = ["step", "time", "ratio", "reason", "controller state"];
-            body += &details(&format!("Decisions of {}", group.name), &table("", &columns, &rows));
+            body += &details(&format!("Decisions and generations of {}", group.name), &table("", &columns, &rows));
         }
         self.add("Compression ratio", &body);
     }
@@ -245,7 +245,7 @@ impl Page {
     }
 
     fn budget(&mut self, groups: &[Group]) {
-        const PARTS: [&str; 4] = ["computing", "compressing", "waiting for the slowest rank", "exchanging"];
+        const PARTS: [&str; 4] = ["compute", "compression", "waiting for the slowest rank", "communication"];
         let rows: Vec<_> =
             groups.iter().take(CURVES).map(|group| (group.name.clone(), group.parts().to_vec())).collect();
         if rows.iter().all(|row| row.1.iter().sum::<f64>() == 0.0) {
@@ -306,6 +306,8 @@ impl Page {
                 }
                 .svg();
                 let file = format!("layers-{}-{}", name.replace(' ', "-"), file_name(&group.name));
+                let is_taken = self.charts.iter().any(|(other, _)| *other == file);
+                let file = if is_taken { format!("{file}-{}", self.charts.len()) } else { file };
                 body += &(dim(name) + &self.chart(&file, svg));
                 let last = columns.last().map_or("", String::as_str);
                 let row = |(path, cells): &(String, Vec<Option<f64>>)| {
@@ -340,7 +342,7 @@ impl Page {
         }
         let noted = groups.iter().flat_map(|group| &group.runs).filter(|run| !run.notes.is_empty()).count();
         if noted > 0 {
-            body += &dim(format!("{noted} of the runs are incomplete; see their settings."));
+            body += &dim(format!("Runs with notes next to their settings: {noted}."));
         }
         self.add("Runs and settings", &body);
     }
@@ -379,7 +381,9 @@ fn shown(run: &Run) -> (Vec<&String>, usize) {
         *total.entry(path).or_default() += layer.bytes.unwrap_or(0.0);
     }
     let mut largest: Vec<&String> = run.paths.iter().collect();
-    largest.sort_by(|a, b| total[b].total_cmp(&total[a]));
+    // A path may be of a table that was not kept.
+    let total = |path: &String| total.get(path).copied().unwrap_or(0.0);
+    largest.sort_by(|a, b| total(b).total_cmp(&total(a)));
     largest.truncate(LAYERS);
     let shown: Vec<&String> = run.paths.iter().filter(|path| largest.contains(path)).collect();
     let omitted = run.paths.len() - shown.len();
@@ -453,38 +457,38 @@ pub(super) fn verdict(groups: &[Group]) -> String {
         let [compute, compress, wait, exchange] = group.parts();
         let total = compute + compress + wait + exchange;
         let share =
-            (total > 0.0).then(|| format!(" Exchanging takes {} of a step.", percent((wait + exchange) / total)));
+            (total > 0.0).then(|| format!(" Communication takes {} of a step.", percent((wait + exchange) / total)));
         return format!("{parts}{}.{}", fewer.unwrap_or_default(), share.unwrap_or_default());
     }
     // Compared with the configuration that sends most.
     let sent = |group: &Group| group.number("bytes_sent").map_or(0.0, |sent| sent.mean);
+    let time = |group: &Group| group.seconds().map_or(f64::INFINITY, |time| time.mean);
     let Some(reference) = groups.iter().max_by(|a, b| sent(a).total_cmp(&sent(b))).filter(|most| sent(most) > 0.0)
     else {
         return format!("{} configurations; none has a summary with bytes.", groups.len());
     };
-    let compared = |group: &&Group| !std::ptr::eq(*group, reference) && sent(group) > 0.0;
-    let time = |group: &Group| group.seconds().map_or(f64::INFINITY, |time| time.mean);
-    let Some(fastest) = groups.iter().filter(compared).min_by(|a, b| time(a).total_cmp(&time(b))) else {
+    let compared = groups.iter().filter(|group| !std::ptr::eq(*group, reference) && sent(group) > 0.0);
+    let Some(best) = compared.min_by(|a, b| time(a).total_cmp(&time(b))) else {
         return format!("{} configurations, of which only {} has sent anything.", groups.len(), reference.name);
     };
-    let fewer = sent(reference) / sent(fastest);
-    let times = match (time(fastest), time(reference)) {
+    let times = match (time(best), time(reference)) {
         (a, b) if a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite() => {
-            format!(" and takes {:.2} of its time", a / b)
+            format!(" and takes {:.2} times as long", a / b)
         }
         _ => String::new(),
     };
-    let difference = accuracy(fastest).zip(accuracy(reference)).map(|(a, b)| {
+    let difference = accuracy(best).zip(accuracy(reference)).map(|(a, b)| {
         let error = a.error.zip(b.error).map(|(a, b)| format!(" ± {:.1}", 100.0 * a.hypot(b)));
         format!("; its test accuracy differs by {:+.1}{} points", 100.0 * (a.mean - b.mean), error.unwrap_or_default())
     });
-    let only = if groups.len() > 2 { "the fastest, " } else { "" };
-    format!(
-        "{only}{} sends {fewer:.1}x fewer bytes than {}{times}{}.",
-        fastest.name,
-        reference.name,
-        difference.unwrap_or_default()
-    )
+    let among = match groups.len() {
+        2 => String::new(),
+        count if time(best) <= time(reference) => format!("The fastest of {count} configurations: "),
+        count => format!("The fastest of {count} configurations is {}. After it, ", reference.name),
+    };
+    let fewer = sent(reference) / sent(best);
+    let difference = difference.unwrap_or_default();
+    format!("{among}{} sends {fewer:.1}x fewer bytes than {}{times}{difference}.", best.name, reference.name)
 }
 
 fn time_of(groups: &[Group]) -> &'static str {

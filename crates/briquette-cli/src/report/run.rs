@@ -1,12 +1,13 @@
-//! A run's folder: `metrics.jsonl`, `summary.json` and `config.toml`, as far as they are there.
+//! A run's directory: `metrics.jsonl`, `summary.json` and `config.toml`, each of which may be missing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_core::comm::{Record, culprits};
+use briquette_core::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,7 +49,7 @@ impl Mean {
         value.map_or(Mean::default(), |sum| Mean { sum, count: 1.0 })
     }
 
-    fn and(self, other: Mean) -> Mean {
+    pub(super) fn and(self, other: Mean) -> Mean {
         Mean { sum: self.sum + other.sum, count: self.count + other.count }
     }
 
@@ -269,7 +270,7 @@ impl Run {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes = files::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             match serde_json::from_slice(&bytes) {
                 Ok(record) => self.transfers.push(record),
                 Err(error) => self.notes.push(format!("{} is damaged: {error}", path.display())),
@@ -299,8 +300,17 @@ impl Run {
         if self.summary.get("interrupted") == Some(&Value::Bool(true)) {
             self.notes.push("the run was interrupted".into());
         }
+        let last_step = self.points.last().map_or(0, |last| last.step + 1);
+        if self.number("steps").is_some_and(|steps| (steps as u64) < last_step) {
+            self.notes.push("summary.json is of the run before it was resumed, and is left out".into());
+            self.summary.clear();
+            return Ok(());
+        }
         let (last, accuracy) = (self.points.last().cloned(), self.number("final_test_accuracy"));
-        if let (Some(last), Some(accuracy)) = (last, accuracy.filter(|accuracy| accuracy.is_finite())) {
+        // The summary of a run that was interrupted has the accuracy of an earlier step.
+        let is_final = self.summary.get("interrupted") != Some(&Value::Bool(true));
+        let accuracy = accuracy.filter(|accuracy| is_final && accuracy.is_finite());
+        if let (Some(last), Some(accuracy)) = (last, accuracy) {
             let evaluation = Evaluation { step: last.step + 1, seconds: last.seconds, bytes: last.bytes, accuracy };
             if self.evaluations.last().is_none_or(|newest| newest.step < evaluation.step) {
                 self.evaluations.push(evaluation);
@@ -312,7 +322,7 @@ impl Run {
     /// Returns a file's text, or notes that there is none.
     fn text(&mut self, name: &str) -> Result<Option<String>> {
         let path = self.path.join(name);
-        match fs::read(&path) {
+        match files::read(&path) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.notes.push(match name {
@@ -333,7 +343,7 @@ impl Run {
 
     fn read_metrics(&mut self) -> Result<()> {
         let path = self.path.join(METRICS);
-        let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = files::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let (mut file, mut line, mut damaged, mut total) =
             (BufReader::new(file), Vec::new(), 0_usize, Totals::default());
         loop {
@@ -352,7 +362,7 @@ impl Run {
             }
         }
         if damaged > 0 {
-            self.notes.push(format!("{damaged} lines of {METRICS} cannot be read"));
+            self.notes.push(format!("lines of {METRICS} that cannot be read: {damaged}"));
         }
         if self.points.is_empty() {
             self.notes.push(format!("no step in {METRICS}"));

@@ -249,19 +249,26 @@ fn short(name: &str) -> String {
 /// Escapes text for a page.
 pub fn escaped(text: &str) -> String {
     // No page may have control characters, however they are written.
-    let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    let is_bad = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{fffe}' | '\u{ffff}');
+    let text = text.replace(is_bad, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Formats a number without insignificant zeros.
 pub fn number(value: f64) -> String {
-    let text = format!("{value:.2}");
+    let small = value != 0.0 && value.abs() < 0.1;
+    if value.abs() < 0.0001 && small {
+        return format!("{value:.1e}");
+    }
+    let text = if small { format!("{value:.4}") } else { format!("{value:.2}") };
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Returns round numbers from the last that is not above `from` to the first that is not below `to`.
 fn ticks(from: f64, to: f64) -> Vec<f64> {
-    let (from, to) = if to > from { (from, to) } else { (from.min(0.0), from.max(0.0) + 1.0) };
+    // Finer than numbers are, an axis has no ticks.
+    let (from, to) =
+        if to - from > 1e-12 * from.abs().max(to.abs()) { (from, to) } else { (from.min(0.0), from.max(0.0) + 1.0) };
     let power = 10f64.powf(((to - from) / 5.0).log10().floor());
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|n| n * power).into_iter().find(|step| (to - from) / step <= 5.0);
     let step = step.unwrap_or(10.0 * power);
@@ -287,7 +294,7 @@ mod tests {
     #[test]
     fn text_from_elsewhere_stays_text() {
         assert_eq!(escaped("<b> & \"\u{1b}\""), "&lt;b&gt; &amp; &quot;\u{fffd}&quot;");
-        assert_eq!([0.0, 2.5, 10.0].map(number), ["0", "2.5", "10"]);
+        assert_eq!([0.0, 2.5, 10.0, 0.005, 0.00002].map(number), ["0", "2.5", "10", "0.005", "2.0e-5"]);
         assert_eq!(short("a.very.long.path.of.a.parameter.weight"), "…ng.path.of.a.parameter.weight");
     }
 

@@ -88,7 +88,7 @@ fn a_comparison_has_a_sentence_charts_with_bands_and_the_tables_behind_them() {
         write(&home.path().join(format!("runs/topk/seed-{seed}")), seed + 1, 10.0);
     }
     let said = succeeds(home.path(), "runs --svg figures");
-    let verdict = "topk sends 10.0x fewer bytes than dense and takes 0.40 of its time; its test accuracy differs by +1.0 ± 0.8 points.";
+    let verdict = "topk sends 10.0x fewer bytes than dense and takes 0.40 times as long; its test accuracy differs by +1.0 ± 0.8 points.";
     assert_eq!(said.lines().next(), Some(verdict));
     let page = fs::read_to_string(home.path().join("runs/report.html")).unwrap();
     with_document(&page, |page| {
@@ -162,7 +162,7 @@ fn a_run_in_any_state_has_a_page_that_says_what_is_missing() {
     let said = String::from_utf8(output.stderr).unwrap();
     for note in [
         "no config.toml",
-        "1 lines of metrics.jsonl cannot be read",
+        "lines of metrics.jsonl that cannot be read: 1",
         "the last line of metrics.jsonl is cut off",
         "the run was interrupted",
     ] {
@@ -193,13 +193,13 @@ fn a_failed_run_says_who_waited_for_whom() {
     let transfer = json!({
         "way": "receive", "peer": 1, "bytes": 0, "operation": "all_gather", "step": 7, "bucket": 2, "channel": 0, "start": 10.0, "end": null,
     });
-    let failure = json!({"message": "rank 1 lost <here>", "blames": [1], "at": 13.5});
+    let failure = json!({"message": "rank 1 lost <here>", "blames": [1], "stopped_by": null, "at": 13.5});
     let record = json!({"rank": 0, "world": 2, "failure": failure, "transfers": [transfer]});
     fs::write(transfers.join("rank-0.json"), record.to_string()).unwrap();
     fs::write(transfers.join("rank-1.new"), "half a file").unwrap();
     let output = report(home.path(), "runs");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("the run failed: rank 1 left no record: it was killed"), "{said}");
+    assert!(said.contains("the run failed: rank 1 left no record; rank 0 says: rank 1 lost <here>"), "{said}");
     with_document(&fs::read_to_string(home.path().join("runs/report.html")).unwrap(), |page| {
         let rows: Vec<Vec<String>> = elements(page, "tr")
             .iter()

@@ -284,8 +284,10 @@ pub(crate) fn expect_size(comm: &mut Session, from: usize, expected: usize, fram
         return Ok(());
     }
     let (rank, other) = (comm.number(comm.rank()), comm.number(from));
+    let error = CommError::Size { rank, other, during: *comm.scope(), expected, got: frame.len() };
+    comm.recorder.fails(&error, comm.now());
     comm.abort(&format!("got {} bytes from rank {other}, expected {expected}", frame.len()));
-    Err(CommError::Size { rank, other, during: *comm.scope(), expected, got: frame.len() })
+    Err(error)
 }
 
 /// Plain sums of numbers.

@@ -1,4 +1,4 @@
-//! Recorder of a rank's last transfers, for the question who waited for whom when a run failed.
+//! Recorder of a rank's last transfers, to find the rank that caused a failure.
 
 use std::collections::VecDeque;
 use std::io;
@@ -54,8 +54,10 @@ pub enum Way {
 pub struct Failure {
     /// Error message, or the reason for which this rank stopped the run.
     pub message: String,
-    /// The ranks that this rank blames: those that it waited for, that it lost, or that stopped the run. Empty if it stopped the run itself.
+    /// The ranks that this rank waited for in vain, or lost.
     pub blames: Vec<usize>,
+    /// The rank that stopped the run, if another one did.
+    pub stopped_by: Option<usize>,
     /// Seconds of the session's clock.
     pub at: f64,
 }
@@ -74,10 +76,17 @@ pub struct Record {
     pub transfers: Vec<Transfer>,
 }
 
-/// Handle to a session's record, which its background channels share. Recording is always on: a transfer costs two readings of the clock and an
-/// uncontended lock, and allocates nothing.
+/// Handle to a session's record, which its background channels share. Recording is always on: a transfer costs two readings of the clock and
+/// uncontended locks, and allocates nothing after the first.
 #[derive(Debug, Clone, Default)]
-pub struct Recorder(Arc<Mutex<State>>);
+pub struct Recorder(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Held while the file is written.
+    writing: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -87,6 +96,8 @@ struct State {
     first: u64,
     transfers: VecDeque<Entry>,
     failure: Option<Failure>,
+    /// Set when the failure has been written.
+    is_written: bool,
     file: Option<PathBuf>,
 }
 
@@ -107,8 +118,8 @@ pub(super) struct Started(u64);
 
 impl Recorder {
     pub(super) fn new(rank: usize, world: usize) -> Recorder {
-        let transfers = VecDeque::with_capacity(KEPT);
-        Recorder(Arc::new(Mutex::new(State { rank, world, transfers, ..State::default() })))
+        let state = Mutex::new(State { rank, world, ..State::default() });
+        Recorder(Arc::new(Shared { state, writing: Mutex::default() }))
     }
 
     /// Sets the file that is written at the first failure, and whose folder is made then.
@@ -122,6 +133,7 @@ impl Recorder {
     /// If the file cannot be written.
     pub fn write(&self) -> io::Result<()> {
         let Some(file) = self.state().file.clone() else { return Ok(()) };
+        let _writing = self.0.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let text = serde_json::to_vec(&self.record()).map_err(io::Error::other)?;
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
@@ -159,6 +171,9 @@ impl Recorder {
         start: f64,
     ) -> Started {
         let mut state = self.state();
+        if state.transfers.is_empty() {
+            state.transfers.reserve_exact(KEPT);
+        }
         if state.transfers.len() == KEPT {
             state.transfers.pop_front();
             state.first += 1;
@@ -177,73 +192,116 @@ impl Recorder {
         }
     }
 
-    /// Records an error of a call, unless there was a failure before, and writes the file.
-    pub(super) fn failed(&self, error: &CommError, at: f64) {
-        let blames = match error {
-            CommError::Deadline { others, .. } => others.to_vec(),
-            CommError::Aborted { by, .. } => vec![*by],
+    /// Removes a wait that has ended without a frame, if no transfer has started since.
+    pub(super) fn cancel(&self, Started(number): Started) {
+        let mut state = self.state();
+        if number + 1 == state.first + state.transfers.len() as u64 {
+            state.transfers.pop_back();
+        }
+    }
+
+    /// Records an error of a call, unless there was a failure before. The caller stops the run, which [writes](Self::stopped) the file.
+    pub(super) fn fails(&self, error: &CommError, at: f64) {
+        let (blames, stopped_by) = match error {
+            CommError::Deadline { others, .. } => (others.to_vec(), None),
             CommError::Lost { other, .. } | CommError::OutOfStep { other, .. } | CommError::Size { other, .. } => {
-                vec![*other]
+                (vec![*other], None)
             }
-            _ => Vec::new(),
+            CommError::Aborted { by, .. } => (Vec::new(), Some(*by)),
+            _ => Default::default(),
         };
-        self.put(Failure { message: error.to_string(), blames, at });
+        self.state().failure.get_or_insert_with(|| Failure { message: error.to_string(), blames, stopped_by, at });
+    }
+
+    /// As [`fails`](Self::fails), and writes the file.
+    pub(super) fn failed(&self, error: &CommError, at: f64) {
+        self.fails(error, at);
+        self.write_failure();
     }
 
     /// Records that this rank stops the run, unless there was a failure before, and writes the file.
     pub(super) fn stopped(&self, reason: &str, at: f64) {
-        self.put(Failure { message: reason.to_owned(), blames: Vec::new(), at });
+        let failure = || Failure { message: reason.to_owned(), blames: Vec::new(), stopped_by: None, at };
+        self.state().failure.get_or_insert_with(failure);
+        self.write_failure();
     }
 
-    fn put(&self, failure: Failure) {
-        let is_first = {
-            let mut state = self.state();
-            let is_first = state.failure.is_none();
-            state.failure.get_or_insert(failure);
-            is_first
-        };
+    fn write_failure(&self) {
+        if std::mem::replace(&mut self.state().is_written, true) {
+            return;
+        }
         // A record that cannot be written must not hide the failure itself.
-        if is_first && let Err(error) = self.write() {
+        if let Err(error) = self.write() {
             tracing::warn!("the record of the last transfers cannot be written: {error}");
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the ranks that caused a failure, and a sentence about each, from the records of the ranks that left one.
 ///
-/// Each rank blames the ranks that it waited for or lost. Blame is passed on while the blamed rank blames another one. It ends at a rank that
-/// stopped the run itself, that left no record, or that did not wait for any rank.
+/// A rank that detected the failure blames the ranks that it waited for or lost. A blamed rank that was told to stop passes the blame on to the rank
+/// that it was receiving from. The blame ends at a rank that stopped the run for a reason of its own, that left no record of the failure, or that was
+/// not receiving. If no rank has failed, as in records that were written on request, it begins at every rank that is receiving.
 pub fn culprits(records: &[Record]) -> Vec<(usize, String)> {
-    let of = |rank: usize| records.iter().find(|record| record.rank == rank);
+    let is_failed = records.iter().any(|record| record.failure.is_some());
+    // Without a failure, a record next to those of a failure is an earlier one.
+    let of = |rank: usize| records.iter().find(|record| record.rank == rank && record.failure.is_some() == is_failed);
     let mut found: Vec<(usize, String)> = Vec::new();
-    for record in records.iter().filter(|record| record.failure.is_some()) {
-        let (mut rank, mut seen) = (record.rank, vec![]);
-        let why = loop {
+    for first in records.iter().filter(|record| record.failure.is_some() == is_failed) {
+        let told = first.failure.as_ref().and_then(|failure| failure.stopped_by);
+        let mut waiting = told.map_or_else(|| next(first), |by| vec![by]);
+        if is_failed && waiting.is_empty() {
+            // It stopped the run itself.
+            waiting.push(first.rank);
+        }
+        let (mut seen, mut blame) = (vec![], waiting.into_iter().map(|rank| (rank, first)).collect::<Vec<_>>());
+        while let Some((rank, accuser)) = blame.pop() {
+            if seen.contains(&rank) {
+                continue;
+            }
             seen.push(rank);
             let Some(record) = of(rank) else {
-                break format!("rank {rank} left no record: it was killed, or its machine cannot be reached");
+                let said = accuser
+                    .failure
+                    .as_ref()
+                    .map_or(String::new(), |failure| format!("; rank {} says: {}", accuser.rank, failure.message));
+                found.push((rank, format!("rank {rank} left no record{said}")));
+                continue;
             };
-            let Some(failure) = &record.failure else {
-                break format!("rank {rank} did not fail; it last was {}", last(record));
-            };
-            match failure.blames.iter().find(|blamed| !seen.contains(blamed)) {
-                Some(blamed) => rank = *blamed,
-                None if failure.blames.is_empty() => break format!("rank {rank} stopped the run: {}", failure.message),
-                None => break format!("rank {rank} and another rank waited for each other: {}", failure.message),
+            let next = next(record);
+            let own =
+                record.failure.as_ref().filter(|failure| failure.stopped_by.is_none() && failure.blames.is_empty());
+            match own {
+                Some(failure) => found.push((rank, format!("rank {rank} stopped the run: {}", failure.message))),
+                None if next.iter().all(|next| *next == rank) => {
+                    found.push((rank, format!("rank {rank} was {}", last(record))))
+                }
+                None => blame.extend(next.into_iter().map(|next| (next, record))),
             }
-        };
-        if !found.iter().any(|(culprit, _)| *culprit == rank) {
-            found.push((rank, why));
         }
+    }
+    found.sort();
+    found.dedup_by_key(|(rank, _)| *rank);
+    if found.is_empty() && is_failed {
+        // Each of them blames another one.
+        let failed = records.iter().filter_map(|record| Some((record.rank, record.failure.as_ref()?.message.clone())));
+        found.extend(failed);
     }
     found
 }
 
-/// Returns what a rank did last, in words.
+/// Returns the ranks that a rank blames, or else the one that it was receiving from.
+fn next(record: &Record) -> Vec<usize> {
+    let blames = record.failure.iter().flat_map(|failure| failure.blames.iter().copied()).collect::<Vec<_>>();
+    let awaited = record.transfers.iter().rev().find(|transfer| transfer.end.is_none() && transfer.way == Way::Receive);
+    if blames.is_empty() { awaited.map(|transfer| transfer.peer).into_iter().collect() } else { blames }
+}
+
+/// Returns the last transfer of a rank, in words.
 fn last(record: &Record) -> String {
     let Some(last) = record.transfers.last() else { return "without any transfer".into() };
     let (doing, peer) = match (last.way, last.end) {
@@ -326,27 +384,40 @@ mod tests {
     fn a_rank_without_a_record_is_named() {
         let mut records = records(|comm| comm.abort("gone"));
         records.remove(1);
-        let said = "rank 1 left no record: it was killed, or its machine cannot be reached";
-        assert_eq!(culprits(&records), [(1, said.to_owned())]);
+        let found = culprits(&records);
+        assert_eq!((found.len(), found[0].0), (1, 1));
+        assert!(found[0].1.starts_with("rank 1 left no record; rank 0 says: rank 1 stopped the run"), "{found:?}");
     }
 
+    /// Rank 0 waits for rank 2, which waits for rank 1, which computes. Rank 0 gives up and tells the others.
     #[test]
     fn a_rank_that_computes_for_too_long_is_named_with_its_last_transfer() {
-        let failed = |rank, blames: &[usize]| Record {
-            rank,
-            world: 3,
-            failure: Some(Failure { message: "deadline".into(), blames: blames.to_vec(), at: 1.0 }),
-            transfers: Vec::new(),
+        let record = |rank, blames: &[usize], stopped_by, way, end| {
+            let recorder = Recorder::new(rank, 3);
+            let scope = Scope { operation: "all_reduce", step: 9, bucket: Some(0) };
+            let started = recorder.start(way, ((rank + 2) % 3, 5), scope, 0, 0.0);
+            if end {
+                recorder.end(started, None, 0.5);
+            }
+            let failure = Failure { message: "deadline".into(), blames: blames.to_vec(), stopped_by, at: 1.0 };
+            Record { failure: Some(failure), ..recorder.record() }
         };
-        let recorder = Recorder::new(1, 3);
-        let scope = Scope { operation: "all_reduce", step: 9, bucket: Some(0) };
-        let started = recorder.start(Way::Send, (2, 5), scope, 0, 0.0);
-        recorder.end(started, None, 0.5);
-        // Rank 0 waited for rank 2, which waited for rank 1.
-        let records = [failed(0, &[2]), recorder.record(), failed(2, &[1])];
-        let said = "rank 1 did not fail; it last was computing, after it had sent to rank 2 in all_reduce of bucket 0 at step 9";
+        let records = [
+            record(0, &[2], None, Way::Receive, false),
+            record(1, &[], Some(0), Way::Send, true),
+            record(2, &[], Some(0), Way::Receive, false),
+        ];
+        let said = "rank 1 was computing, after it had sent to rank 0 in all_reduce of bucket 0 at step 9";
         assert_eq!(culprits(&records), [(1, said.to_owned())]);
-        assert_eq!(culprits(&[failed(0, &[1]), failed(1, &[0])]).len(), 2);
+        // On request, without a failure.
+        let requested = records.clone().map(|record| Record { failure: None, ..record });
+        assert_eq!(culprits(&requested), [(1, said.to_owned())]);
+        // A request is older than a failure.
+        let mixed = [records[0].clone(), requested[1].clone(), records[2].clone()];
+        assert_eq!(culprits(&mixed)[0].1, "rank 1 left no record");
+        // A link fails: both of its ranks say so.
+        let both = [record(0, &[1], None, Way::Send, true), record(1, &[0], None, Way::Send, true)];
+        assert_eq!(culprits(&both).into_iter().map(|(rank, _)| rank).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]

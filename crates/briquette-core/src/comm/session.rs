@@ -249,7 +249,7 @@ impl Session {
     fn first_of(&mut self, from: &[usize], until: f64) -> Result<Sender, CommError> {
         self.call.timeline.receives_any(from, until).or_else(|deadline| {
             let error = CommError::deadline(self.transport.rank(), from, self.call.scope, deadline);
-            self.recorder.failed(&error, self.now());
+            self.recorder.fails(&error, self.now());
             self.abort(&error.reason());
             self.keep_failure(Err(error))
         })
@@ -269,7 +269,7 @@ impl Session {
         let received = self.transport.recv_any_within(from, longest, &mut self.call);
         let received = self.keep_failure(received)?;
         let Some((from, frame)) = received else {
-            self.recorder.end(transfer, None, self.now());
+            self.recorder.cancel(transfer);
             return Ok(None);
         };
         self.count_received(transfer, from, frame).map(Some)
@@ -303,9 +303,9 @@ impl Session {
 
     /// Makes every rank's pending and later calls fail. Their errors contain this rank's number and `reason`.
     pub fn abort(&mut self, reason: &str) {
-        self.recorder.stopped(reason, self.now());
         self.transport.abort(self.call.scope, reason);
         self.call.timeline.stop();
+        self.recorder.stopped(reason, self.now());
     }
 
     /// Returns a function that reads why the world stopped, for code that outlives this session. The function returns

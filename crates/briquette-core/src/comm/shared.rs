@@ -67,6 +67,7 @@ impl Session {
         let other = Share { number, ..own.clone() };
         let mut session = Session::with_timeline(Box::new(other.clone()), self.call.timeline.share());
         session.failed.clone_from(&self.failed);
+        session.recorder = self.recorder.clone();
         (self.shared, session.shared) = (Some(own), Some(other));
         session
     }

@@ -48,6 +48,7 @@ impl Gradient {
         for slot in slots.iter().filter(|slot| slot.is_absent()) {
             feed::clear_range(&self.run, &self.values, start + slot.range().start..start + slot.range().end);
         }
+        self.started.clear();
         self.own.retain(|(own, _)| own.end <= start || range.end <= own.start);
         let sums = measure(self, &range);
         clear_not_finite(&self.run, &self.values, start, &sums[0]);

@@ -132,7 +132,7 @@ impl Session {
         self.call.timeline.take_turn().map_err(|Overdue { holder, seconds }| {
             let (rank, during) = (self.transport.rank(), self.call.scope);
             let error = CommError::Deadline { rank, others: [holder].into(), during, seconds, last_seen: None };
-            self.recorder.failed(&error, self.now());
+            self.recorder.fails(&error, self.now());
             self.abort(&format!("waited {seconds:.1} s for rank {holder}: deadline passed"));
             self.failed.get_or_insert(error).clone()
         })

@@ -83,6 +83,9 @@ impl DevicePart<'_> {
     /// As [`DeviceVector::subtracted`], for the [whole](DevicePart::is_whole) vector: adds the statistics to `kept`, one entry for each slot, if anything
     /// was subtracted. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub(crate) fn subtracted(&mut self, kept: &mut [SentStatistics]) -> bool {
+        if self.copies.failed.is_some() {
+            return true;
+        }
         let subtracted = self.vector.subtracted().map(|(sent, finite)| {
             assert!(sent.is_empty() || sent.len() == kept.len(), "every slot is subtracted, or none");
             for (kept, sent) in kept.iter_mut().zip(sent) {

@@ -121,7 +121,8 @@ pub trait DeviceVector: Send {
         momentum: f32,
     ) -> OnDevice<(Box<dyn DeviceMemory>, Option<usize>)>;
 
-    /// Queues the kernels that encode these values, and the copy of the message to the host, and does not wait. [`encode`](DeviceVector::encode) with
+    /// Queues the kernels that encode these values, and the copy of the message to the host. Waits only for statistics that an encoding needs first,
+    /// such as a Euclidean norm. [`encode`](DeviceVector::encode) with
     /// the same arguments then returns that message. Does nothing if the device has no kernel for `compressor`, or has queued this already. The values
     /// must not change in between.
     ///
