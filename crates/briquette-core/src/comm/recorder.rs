@@ -360,7 +360,8 @@ mod tests {
         Local::run(3, |mut comm| {
             let recorder = comm.recorder().clone();
             comm.begin_step(4);
-            comm.barrier().unwrap();
+            // The others may still be in it when rank 1 fails.
+            let _ = comm.barrier();
             if comm.rank() == 1 {
                 fails(&mut comm);
             }
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!(culprits(&requested), [(1, said.to_owned())]);
         // A request is older than a failure.
         let mixed = [records[0].clone(), requested[1].clone(), records[2].clone()];
-        assert_eq!(culprits(&mixed)[0].1, "rank 1 left no record");
+        assert_eq!(culprits(&mixed), [(1, "rank 1 left no record; rank 2 says: deadline".to_owned())]);
         // A link fails: both of its ranks say so.
         let both = [record(0, &[1], None, Way::Send, true), record(1, &[0], None, Way::Send, true)];
         assert_eq!(culprits(&both).into_iter().map(|(rank, _)| rank).collect::<Vec<_>>(), [0, 1]);
