@@ -87,23 +87,9 @@ pub struct StepRecord {
     /// State of the controller as text, recorded when it has changed the ratio and at the interval of the slots' table.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<String>,
-    /// Evaluation before this step, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub evaluation: Option<Evaluation>,
     /// Records of all slots, at an interval of steps.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub slots: Vec<SlotRecord>,
-}
-
-/// Means over the test samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Share of samples that are classified correctly.
-    #[serde(with = "float")]
-    pub accuracy: f64,
-    /// Loss.
-    #[serde(with = "float")]
-    pub loss: f64,
 }
 
 /// Origin of the seconds of computing, compressing and exchanging.
@@ -183,7 +169,6 @@ impl StepRecord {
             generations: report.generations.clone(),
             reason: report.exchange.reason.clone(),
             state: None,
-            evaluation: None,
             slots: Vec::new(),
         }
     }

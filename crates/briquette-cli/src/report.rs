@@ -148,7 +148,6 @@ fn data(groups: &[Group]) -> Data<'_> {
         let group: &Group = group;
         for (axis, name) in [(Axis::Steps, "steps"), (Axis::Bytes, "bytes"), (Axis::Seconds, "seconds")] {
             put("loss", name, group.curve("", axis, |point| point.loss.get()));
-            put("accuracy", name, group.accuracy("", axis));
         }
         put("ratio", "steps", group.curve("", Axis::Steps, |point| point.ratio.get()));
         put("gain", "steps", group.curve("", Axis::Steps, |point| point.gain.get()));

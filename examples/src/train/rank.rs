@@ -19,7 +19,7 @@ use super::Run;
 use super::deal::Deal;
 use super::position::Position;
 use crate::directory::Start;
-use crate::record::{BURN_VERSION, Evaluation, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
+use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::settings::ResizeSpec;
 use crate::task::{Place, Score, Task};
 
@@ -242,10 +242,7 @@ impl<T: Task> Rank<'_, T> {
         if let Some(loss) = report.loss {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
-        let evaluated = self.totals.score.filter(|_| self.totals.evaluated == Some(report.step));
-        let evaluation = evaluated.map(|score| Evaluation { accuracy: score.correct, loss: score.loss });
-        let seconds_are = SecondsAre::of(self.run.settings);
-        let new = || StepRecord { shares, evaluation, ..StepRecord::new(report, epoch, lr, seconds_are) };
+        let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
         let Some(files) = &mut self.files else {
             if self.generation.is_some() {
                 // Rank 0 had written those before when it took part in this exchange.

@@ -146,26 +146,6 @@ impl Group {
         (!points.is_empty()).then(|| Curve { name: self.name.clone(), class: class.to_owned(), points, errors })
     }
 
-    /// Returns the accuracy on test samples over an axis.
-    pub(super) fn accuracy(&self, class: &str, axis: Axis) -> Option<Curve> {
-        let runs = self.runs.iter().map(|run| &run.evaluations).filter(|all| !all.is_empty()).collect::<Vec<_>>();
-        let len = runs.iter().map(|all| all.len()).min().unwrap_or(0);
-        let (mut points, mut errors) = (Vec::new(), Vec::new());
-        for index in 0..len {
-            let of = |of: fn(&super::run::Evaluation) -> f64| Folded::of(runs.iter().map(|all| Some(of(&all[index]))));
-            let x = match axis {
-                Axis::Steps => of(|evaluation| evaluation.step as f64),
-                Axis::Bytes => of(|evaluation| evaluation.bytes),
-                Axis::Seconds => of(|evaluation| evaluation.seconds),
-            };
-            if let (Some(x), Some(y)) = (x, of(|evaluation| evaluation.accuracy)) {
-                points.push((x.mean, y.mean));
-                errors.push(y.error.unwrap_or(0.0));
-            }
-        }
-        (!points.is_empty()).then(|| Curve { name: self.name.clone(), class: class.to_owned(), points, errors })
-    }
-
     /// Returns a number of the summaries.
     pub(super) fn number(&self, name: &str) -> Option<Folded> {
         Folded::of(self.runs.iter().map(|run| run.number(name)))

@@ -35,10 +35,7 @@ pub(super) fn of(groups: &[Group]) -> Page {
         &format!("<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n", escaped(&title(groups)), escaped(&verdict(groups)));
     page.failures(groups);
     page.result(groups);
-    page.progress(groups, "Loss on training samples", "loss", |group, class, axis| {
-        group.curve(class, axis, |point| point.loss.get()).map(smoothed)
-    });
-    page.progress(groups, "Accuracy on test samples", "accuracy", Group::accuracy);
+    page.loss(groups);
     page.ratio(groups);
     page.signals(groups);
     page.budget(groups);
@@ -113,18 +110,12 @@ impl Page {
         self.add("Result", &body);
     }
 
-    /// Adds a value over steps, bytes and time.
-    fn progress(
-        &mut self,
-        groups: &[Group],
-        title: &str,
-        file: &str,
-        curve: impl Fn(&Group, &str, Axis) -> Option<Curve>,
-    ) {
-        let is_share = file == "accuracy";
+    /// Adds the loss over steps, bytes and time.
+    fn loss(&mut self, groups: &[Group]) {
         let mut body = String::new();
         for axis in [Axis::Steps, Axis::Bytes, Axis::Seconds] {
-            let curves = curves(groups, |group, class| curve(group, class, axis));
+            let curves =
+                curves(groups, |group, class| group.curve(class, axis, |point| point.loss.get()).map(smoothed));
             if curves.iter().all(|curve| curve.points.len() < 2) {
                 continue;
             }
@@ -133,23 +124,22 @@ impl Page {
                 Axis::Bytes => ("bytes", "bytes sent by rank 0", short_bytes),
                 Axis::Seconds => ("time", time_of(groups), number),
             };
-            let label = if is_share { percent } else { number };
-            let title = format!("{file} over {over}");
+            let title = format!("loss over {over}");
             let chart = Chart {
                 title: &title,
                 x,
                 curves: &curves,
                 is_stepped: false,
                 notes: &[],
-                label,
+                label: number,
                 x_label,
                 is_from_zero: false,
             };
-            let svg = self.chart(&format!("{file}-{over}"), chart.svg());
-            body += &(legend(&curves) + &svg + &behind(&curves, (x, x_label), label));
+            let svg = self.chart(&format!("loss-{over}"), chart.svg());
+            body += &(legend(&curves) + &svg + &behind(&curves, (x, x_label), number));
         }
         if !body.is_empty() {
-            self.add(title, &body);
+            self.add("Loss on training samples", &body);
         }
     }
 

@@ -79,15 +79,6 @@ impl Point {
     }
 }
 
-/// Accuracy and loss on test samples after this many steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Evaluation {
-    pub(super) step: u64,
-    pub(super) seconds: f64,
-    pub(super) bytes: f64,
-    pub(super) accuracy: f64,
-}
-
 /// Decision of a controller, or change of an elastic world, in words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Decision {
@@ -119,7 +110,6 @@ pub(super) struct Run {
     pub(super) settings: BTreeMap<String, String>,
     pub(super) summary: BTreeMap<String, Value>,
     pub(super) points: Vec<Point>,
-    pub(super) evaluations: Vec<Evaluation>,
     pub(super) decisions: Vec<Decision>,
     pub(super) layers: Vec<Layers>,
     /// Paths of layers in their order in the model.
@@ -180,16 +170,10 @@ struct Line {
     exchange_seconds: Option<Number>,
     wait_seconds: Option<Number>,
     simulated_seconds: Option<Number>,
-    evaluation: Option<Score>,
     generations: Vec<Generation>,
     reason: Option<String>,
     state: Option<String>,
     slots: Vec<Slot>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Score {
-    accuracy: Number,
 }
 
 #[derive(Debug, Deserialize)]
@@ -306,16 +290,6 @@ impl Run {
             self.summary.clear();
             return Ok(());
         }
-        let (last, accuracy) = (self.points.last().cloned(), self.number("final_test_accuracy"));
-        // The summary of a run that was interrupted has the accuracy of an earlier step.
-        let is_final = self.summary.get("interrupted") != Some(&Value::Bool(true));
-        let accuracy = accuracy.filter(|accuracy| is_final && accuracy.is_finite());
-        if let (Some(last), Some(accuracy)) = (last, accuracy) {
-            let evaluation = Evaluation { step: last.step + 1, seconds: last.seconds, bytes: last.bytes, accuracy };
-            if self.evaluations.last().is_none_or(|newest| newest.step < evaluation.step) {
-                self.evaluations.push(evaluation);
-            }
-        }
         Ok(())
     }
 
@@ -379,11 +353,6 @@ impl Run {
         let finite = |value: Option<Number>| number(value).filter(|value| value.is_finite() && *value >= 0.0);
         let [compute, compress, exchange, wait] =
             [line.compute_seconds, line.compress_seconds, line.exchange_seconds, line.wait_seconds].map(finite);
-        // An evaluation is recorded with the step after it.
-        if let Some(score) = line.evaluation {
-            let (seconds, bytes, accuracy) = (total.seconds, total.bytes, score.accuracy.get());
-            self.evaluations.push(Evaluation { step, seconds, bytes, accuracy });
-        }
         self.is_simulated |= line.simulated_seconds.is_some();
         let measured = [compute, compress, exchange].into_iter().flatten().sum::<f64>();
         total.seconds = finite(line.simulated_seconds).unwrap_or(total.seconds + measured);
