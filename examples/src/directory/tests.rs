@@ -20,6 +20,8 @@ fn directory() -> TempDir {
     fs::write(path.join(GRADIENT), "gradient\n").unwrap();
     fs::create_dir(path.join(FRAMES)).unwrap();
     fs::write(path.join(FRAMES).join("rank-0"), "frames\n").unwrap();
+    fs::create_dir(path.join(TRANSFERS)).unwrap();
+    fs::write(path.join(TRANSFERS).join("rank-0.json"), "{}\n").unwrap();
     fs::write(path.join(CONFIG), format!("run = \"{OLD}\"\nranks = 3\n")).unwrap();
     directory
 }
