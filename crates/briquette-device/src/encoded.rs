@@ -133,24 +133,6 @@ impl Encoded {
         self.start(run).finish(run, out)
     }
 
-    /// Reads a sparse message, whose values a compressor of the host then encodes as in core's `Coded`. Top-k of everything with 16 or 8 bits
-    /// gives the short values of core's `TopK`.
-    ///
-    /// # Errors
-    /// As for [`read`](Encoded::read).
-    ///
-    /// # Panics
-    /// If the message is not sparse.
-    pub fn read_coded(
-        self,
-        run: &Run,
-        values: &mut dyn Compressor,
-        key: Key,
-        out: &mut Message,
-    ) -> Result<DeviceMessage, DeviceError> {
-        self.start(run).finish_coded(run, values, key, out)
-    }
-
     /// Returns the vectors to read.
     fn parts(&self) -> Vec<&Vector> {
         match &self.made {
@@ -261,7 +243,8 @@ impl Reading {
         self.encoded.finish(run, &read, out)
     }
 
-    /// As [`Encoded::read_coded`].
+    /// Waits for a sparse message, whose values a compressor of the host then encodes as in core's `Coded`. Top-k of everything with 16 or 8 bits
+    /// gives the short values of core's `TopK`.
     ///
     /// # Errors
     /// As for [`finish`](Reading::finish).

@@ -1,23 +1,21 @@
 //! The page of a set of runs: its sections, and the charts that they show.
 
-use std::collections::BTreeMap;
+mod failures;
+mod layers;
+mod verdict;
 
-use briquette_core::comm::{Record, Transfer, Way};
-
+use self::verdict::title;
+pub(super) use self::verdict::verdict;
 use super::groups::{Axis, Folded, Group};
 use super::html::{details, dim, legend, page, section, table};
-use super::run::{Layer, Point, Run};
-use super::svg::{Bars, Chart, Curve, HeatMap, escaped, number};
+use super::run::{Decision, Point};
+use super::svg::{Bars, Chart, Curve, escaped, number};
 use crate::terminal::bytes;
 
-/// Transfers of each rank that are shown.
-const TRANSFERS: usize = 100;
 /// Groups that have a curve in each chart. All are in the tables.
 const CURVES: usize = 8;
 /// Rows of a table behind a chart.
 const ROWS: usize = 40;
-/// Layers of a heat map: those with the most bytes.
-const LAYERS: usize = 60;
 /// Steps whose losses are averaged, as a share of the curve: single batches are small.
 const SMOOTHED: usize = 60;
 
@@ -58,27 +56,6 @@ impl Page {
     fn chart(&mut self, name: &str, svg: String) -> String {
         self.charts.push((name.to_owned(), svg.clone()));
         svg
-    }
-
-    /// Adds the causes of failures, of the runs whose ranks left records of their last transfers.
-    fn failures(&mut self, groups: &[Group]) {
-        let runs = groups.iter().flat_map(|group| &group.runs).filter(|run| !run.transfers.is_empty()).take(CURVES);
-        let mut body = String::new();
-        for run in runs {
-            body += &dim(run.path.display());
-            body += &run.culprits.iter().map(|why| format!("<p>{}.</p>\n", escaped(why))).collect::<String>();
-            let rows: Vec<_> = run.transfers.iter().map(last_transfer).collect();
-            body += &table("", &["rank", "failure", "last transfer", "step", "waited"], &rows);
-            let all = run.transfers.iter().map(|record| {
-                let rows: Vec<_> = record.transfers.iter().rev().take(TRANSFERS).map(transfer).collect();
-                let columns = ["start", "transfer", "bytes", "seconds"];
-                details(&format!("Last transfers of rank {}", record.rank), &table("numbers", &columns, &rows))
-            });
-            body += &all.collect::<String>();
-        }
-        if !body.is_empty() {
-            self.add("Last transfers", &body);
-        }
     }
 
     fn result(&mut self, groups: &[Group]) {
@@ -125,16 +102,7 @@ impl Page {
                 Axis::Seconds => ("time", time_of(groups), number),
             };
             let title = format!("loss over {over}");
-            let chart = Chart {
-                title: &title,
-                x,
-                curves: &curves,
-                is_stepped: false,
-                notes: &[],
-                label: number,
-                x_label,
-                is_from_zero: false,
-            };
+            let chart = Chart { title: &title, x, curves: &curves, x_label, ..Chart::default() };
             let svg = self.chart(&format!("loss-{over}"), chart.svg());
             body += &(legend(&curves) + &svg + &behind(&curves, (x, x_label), number));
         }
@@ -170,8 +138,8 @@ impl Page {
             is_stepped: true,
             notes: &notes,
             label,
-            x_label: number,
             is_from_zero: true,
+            ..Chart::default()
         };
         let svg = self.chart("ratio", chart.svg());
         let mut body = legend(&curves) + &svg;
@@ -179,7 +147,7 @@ impl Page {
             "Nominal ratio: dense size over compressed size, without overhead; 1x is dense. A dot marks a decision of the controller, or a new generation of an elastic world, and shows its reason.",
         );
         for group in &decided {
-            let row = |decision: &super::run::Decision| {
+            let row = |decision: &Decision| {
                 let ratio = decision.ratio.map_or("–".to_owned(), label);
                 vec![
                     decision.step.to_string(),
@@ -216,16 +184,8 @@ impl Page {
                 continue;
             }
             let title = format!("{name} over steps");
-            let chart = Chart {
-                title: &title,
-                x: "step",
-                curves: &curves,
-                is_stepped: false,
-                notes: &[],
-                label,
-                x_label: number,
-                is_from_zero: true,
-            };
+            let chart =
+                Chart { title: &title, x: "step", curves: &curves, label, is_from_zero: true, ..Chart::default() };
             let svg = self.chart(name, chart.svg());
             body += &(dim(explained) + &legend(&curves) + &svg + &behind(&curves, ("step", number), label));
         }
@@ -255,64 +215,6 @@ impl Page {
         self.add("Time of a step", &(legend + &svg + &remark + &details("Data", &table)));
     }
 
-    /// Adds heat maps of the layers of the first run of each group that compresses.
-    fn layers(&mut self, groups: &[Group]) {
-        type Value = (&'static str, fn(&Layer) -> Option<f64>, fn(f64) -> String);
-        const VALUES: [Value; 3] = [
-            ("ratio", |layer| layer.ratio, |ratio| format!("{:.1}x", ratio)),
-            ("relative error", |layer| layer.error, percent),
-            ("bytes", |layer| layer.bytes, short_bytes),
-        ];
-        for group in groups.iter().take(CURVES) {
-            let run = &group.runs[0];
-            let differs = |value: fn(&Layer) -> Option<f64>| {
-                let mut all = run.layers.iter().flat_map(|layers| layers.slots.values().filter_map(value));
-                let first = all.next();
-                all.any(|value| Some(value) != first)
-            };
-            if !differs(|layer| layer.error) {
-                continue;
-            }
-            let (paths, omitted) = shown(run);
-            let columns: Vec<String> = run.layers.iter().map(|layers| layers.step.to_string()).collect();
-            let mut body = String::new();
-            for (name, value, label) in VALUES {
-                if !differs(value) {
-                    continue;
-                }
-                let cells = |path: &&String| {
-                    let of = |layers: &super::run::Layers| layers.slots.get(*path).and_then(value);
-                    ((*path).clone(), run.layers.iter().map(of).collect())
-                };
-                let rows: Vec<(String, Vec<Option<f64>>)> = paths.iter().map(cells).collect();
-                let title = format!("{name} of each layer, {}", group.name);
-                let svg = HeatMap {
-                    title: &title,
-                    x: "step",
-                    columns: &columns,
-                    rows: &rows,
-                    label,
-                    is_logarithmic: name != "relative error",
-                }
-                .svg();
-                let file = format!("layers-{}-{}", name.replace(' ', "-"), file_name(&group.name));
-                let is_taken = self.charts.iter().any(|(other, _)| *other == file);
-                let file = if is_taken { format!("{file}-{}", self.charts.len()) } else { file };
-                body += &(dim(name) + &self.chart(&file, svg));
-                let last = columns.last().map_or("", String::as_str);
-                let row = |(path, cells): &(String, Vec<Option<f64>>)| {
-                    vec![path.clone(), cells.last().copied().flatten().map_or("–".to_owned(), label)]
-                };
-                let rows: Vec<_> = rows.iter().map(row).collect();
-                body += &details(&format!("Data of step {last}"), &table("numbers", &["layer", name], &rows));
-            }
-            if omitted > 0 {
-                body += &dim(format!("{omitted} layers with fewer bytes are not shown."));
-            }
-            self.add(&format!("Layers of {}", group.name), &body);
-        }
-    }
-
     fn runs(&mut self, groups: &[Group]) {
         let mut body = String::new();
         for group in groups {
@@ -336,48 +238,6 @@ impl Page {
         }
         self.add("Runs and settings", &body);
     }
-}
-
-/// Returns a rank's failure, and the transfer that it was in.
-fn last_transfer(record: &Record) -> Vec<String> {
-    let failure = record.failure.as_ref();
-    let last = record.transfers.iter().rev().find(|transfer| transfer.end.is_none()).or(record.transfers.last());
-    let waited =
-        last.zip(failure).filter(|(last, _)| last.end.is_none()).map(|(last, failure)| failure.at - last.start);
-    vec![
-        record.rank.to_string(),
-        failure.map_or("none".to_owned(), |failure| failure.message.clone()),
-        last.map_or("none".to_owned(), name),
-        last.map_or(String::new(), |last| last.step.to_string()),
-        waited.map_or(String::new(), seconds),
-    ]
-}
-
-fn name(transfer: &Transfer) -> String {
-    let way = if transfer.way == Way::Send { "to" } else { "from" };
-    let bucket = transfer.bucket.map_or(String::new(), |bucket| format!(" of bucket {bucket}"));
-    format!("{way} rank {} in {}{bucket}", transfer.peer, transfer.operation)
-}
-
-fn transfer(of: &Transfer) -> Vec<String> {
-    let taken = of.end.map_or("not completed".to_owned(), |end| format!("{:.6}", end - of.start));
-    vec![format!("{:.6}", of.start), format!("{}, step {}", name(of), of.step), bytes(of.bytes), taken]
-}
-
-/// Returns the layers to show, in the order of the model, and the number of the others.
-fn shown(run: &Run) -> (Vec<&String>, usize) {
-    let mut total: BTreeMap<&String, f64> = BTreeMap::new();
-    for (path, layer) in run.layers.iter().flat_map(|layers| &layers.slots) {
-        *total.entry(path).or_default() += layer.bytes.unwrap_or(0.0);
-    }
-    let mut largest: Vec<&String> = run.paths.iter().collect();
-    // A path may be of a table that was not kept.
-    let total = |path: &String| total.get(path).copied().unwrap_or(0.0);
-    largest.sort_by(|a, b| total(b).total_cmp(&total(a)));
-    largest.truncate(LAYERS);
-    let shown: Vec<&String> = run.paths.iter().filter(|path| largest.contains(path)).collect();
-    let omitted = run.paths.len() - shown.len();
-    (shown, omitted)
 }
 
 fn curves(groups: &[Group], curve: impl Fn(&Group, &str) -> Option<Curve>) -> Vec<Curve> {
@@ -424,63 +284,6 @@ fn behind(curves: &[Curve], (x, x_label): (&str, fn(f64) -> String), label: fn(f
     details("Data", &tables)
 }
 
-fn title(groups: &[Group]) -> String {
-    match groups {
-        [one] => format!("Training run {}", one.name),
-        [one, other] => format!("{} and {}", one.name, other.name),
-        _ => format!("Comparison of {} configurations", groups.len()),
-    }
-}
-
-/// Summarizes the runs in a sentence or two.
-pub(super) fn verdict(groups: &[Group]) -> String {
-    let accuracy = |group: &Group| group.number("final_test_accuracy");
-    if let [group] = groups {
-        let steps = group.runs[0].points.last().map_or(0, |last| last.step + 1);
-        let mut parts = vec![format!("{steps} steps")];
-        parts.extend(group.seconds().map(|time| format!("in {}", time.text(seconds))));
-        parts.extend(accuracy(group).map(|accuracy| format!("to {} on test samples", accuracy.text(percent))));
-        let parts = parts.join(" ");
-        let fewer = group
-            .wire_ratio()
-            .map(|ratio| format!(", with {} fewer bytes than dense", ratio.text(|ratio| format!("{ratio:.1}x"))));
-        let [compute, compress, wait, exchange] = group.parts();
-        let total = compute + compress + wait + exchange;
-        let share =
-            (total > 0.0).then(|| format!(" Communication takes {} of a step.", percent((wait + exchange) / total)));
-        return format!("{parts}{}.{}", fewer.unwrap_or_default(), share.unwrap_or_default());
-    }
-    // Compared with the configuration that sends most.
-    let sent = |group: &Group| group.number("bytes_sent").map_or(0.0, |sent| sent.mean);
-    let time = |group: &Group| group.seconds().map_or(f64::INFINITY, |time| time.mean);
-    let Some(reference) = groups.iter().max_by(|a, b| sent(a).total_cmp(&sent(b))).filter(|most| sent(most) > 0.0)
-    else {
-        return format!("{} configurations; none has a summary with bytes.", groups.len());
-    };
-    let compared = groups.iter().filter(|group| !std::ptr::eq(*group, reference) && sent(group) > 0.0);
-    let Some(best) = compared.min_by(|a, b| time(a).total_cmp(&time(b))) else {
-        return format!("{} configurations, of which only {} has sent anything.", groups.len(), reference.name);
-    };
-    let times = match (time(best), time(reference)) {
-        (a, b) if a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite() => {
-            format!(" and takes {:.2} times as long", a / b)
-        }
-        _ => String::new(),
-    };
-    let difference = accuracy(best).zip(accuracy(reference)).map(|(a, b)| {
-        let error = a.error.zip(b.error).map(|(a, b)| format!(" ± {:.1}", 100.0 * a.hypot(b)));
-        format!("; its test accuracy differs by {:+.1}{} points", 100.0 * (a.mean - b.mean), error.unwrap_or_default())
-    });
-    let among = match groups.len() {
-        2 => String::new(),
-        count if time(best) <= time(reference) => format!("The fastest of {count} configurations: "),
-        count => format!("The fastest of {count} configurations is {}. After it, ", reference.name),
-    };
-    let fewer = sent(reference) / sent(best);
-    let difference = difference.unwrap_or_default();
-    format!("{among}{} sends {fewer:.1}x fewer bytes than {}{times}{difference}.", best.name, reference.name)
-}
-
 fn time_of(groups: &[Group]) -> &'static str {
     let is_simulated = groups.iter().flat_map(|group| &group.runs).any(|run| run.is_simulated);
     if is_simulated { "seconds (simulated)" } else { "seconds" }
@@ -496,9 +299,4 @@ fn seconds(seconds: f64) -> String {
 
 fn short_bytes(count: f64) -> String {
     bytes(count.max(0.0) as u64).replace(".0 ", " ")
-}
-
-/// Returns a name without characters that mean something in a path.
-fn file_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' }).collect()
 }

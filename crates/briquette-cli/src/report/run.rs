@@ -1,25 +1,22 @@
 //! A run's directory: `metrics.jsonl`, `summary.json` and `config.toml`, each of which may be missing.
 
+mod find;
+mod metrics;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use briquette_core::comm::{Record, culprits};
 use briquette_core::files;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
-pub(super) const METRICS: &str = "metrics.jsonl";
-/// Points that are kept of a run: neighbors are merged while there are twice as many.
-const POINTS: usize = 400;
-/// Tables of layers that are kept.
-const TABLES: usize = 40;
-/// Decisions that are kept.
-const DECISIONS: usize = 300;
-/// Folders below which runs are searched.
-const DEPTH: usize = 5;
+pub(super) use self::find::find;
+
+const METRICS: &str = "metrics.jsonl";
 
 /// Steps between two points, and their means.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -126,112 +123,6 @@ pub(super) struct Run {
     pub(super) culprits: Vec<String>,
 }
 
-/// A number, or the text of one that is not finite.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Finite(f64),
-    Other(NotFinite),
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-enum NotFinite {
-    #[serde(rename = "NaN")]
-    Nan,
-    #[serde(rename = "inf")]
-    Infinite,
-    #[serde(rename = "-inf")]
-    MinusInfinite,
-}
-
-impl Number {
-    fn get(self) -> f64 {
-        match self {
-            Number::Finite(value) => value,
-            Number::Other(NotFinite::Nan) => f64::NAN,
-            Number::Other(NotFinite::Infinite) => f64::INFINITY,
-            Number::Other(NotFinite::MinusInfinite) => f64::NEG_INFINITY,
-        }
-    }
-}
-
-/// A line of `metrics.jsonl`, in which all but the step may be missing.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Line {
-    step: Option<u64>,
-    loss: Option<Number>,
-    ratio: Option<Number>,
-    gain: Option<Number>,
-    delay: Option<Number>,
-    bytes_sent: u64,
-    compute_seconds: Option<Number>,
-    compress_seconds: Option<Number>,
-    exchange_seconds: Option<Number>,
-    wait_seconds: Option<Number>,
-    simulated_seconds: Option<Number>,
-    generations: Vec<Generation>,
-    reason: Option<String>,
-    state: Option<String>,
-    slots: Vec<Slot>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Generation {
-    number: u64,
-    world: usize,
-    lost: Vec<usize>,
-    new_members: usize,
-}
-
-#[derive(Debug, Deserialize)]
-struct Slot {
-    path: String,
-    ratio: Option<Number>,
-    relative_error: Option<Number>,
-    bytes: Option<Number>,
-}
-
-/// Returns the folders of runs that `path` is or contains, sorted.
-///
-/// # Errors
-/// If there is no such folder, or no run in it.
-pub(super) fn find(path: &Path) -> Result<Vec<PathBuf>> {
-    let here = path.display();
-    if !path.is_dir() {
-        let is_metrics = path.file_name().is_some_and(|name| name == METRICS);
-        if let (true, Some(folder)) = (is_metrics && path.is_file(), path.parent()) {
-            return Ok(vec![folder.to_owned()]);
-        }
-        bail!("{here}: there is no such folder; a run's folder is the trainers' --out, by default below runs/");
-    }
-    let mut found = Vec::new();
-    search(path, DEPTH, &mut found).with_context(|| format!("cannot read {here}"))?;
-    if found.is_empty() {
-        bail!("{here}: no run is in this folder: it has no {METRICS}, and neither has a folder below it");
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    if folder.join(METRICS).is_file() {
-        found.push(folder.to_owned());
-        return Ok(());
-    }
-    if depth == 0 {
-        return Ok(());
-    }
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        // Links may lead around in circles.
-        if entry.file_type()?.is_dir() && !entry.file_name().to_string_lossy().starts_with('.') {
-            search(&entry.path(), depth - 1, found)?;
-        }
-    }
-    Ok(())
-}
-
 impl Run {
     /// Reads a run's folder. Files that are missing or damaged are notes.
     ///
@@ -262,7 +153,9 @@ impl Run {
         }
         self.transfers.sort_by_key(|record| record.rank);
         self.culprits = culprits(&self.transfers).into_iter().map(|(_, why)| why).collect();
-        self.notes.extend(self.culprits.iter().map(|why| format!("the run failed: {why}")));
+        let is_failed = self.transfers.iter().any(|record| record.failure.is_some());
+        let what = if is_failed { "the run failed" } else { "ranks wait" };
+        self.notes.extend(self.culprits.iter().map(|why| format!("{what}: {why}")));
         Ok(())
     }
 
@@ -288,7 +181,6 @@ impl Run {
         if self.number("steps").is_some_and(|steps| (steps as u64) < last_step) {
             self.notes.push("summary.json is of the run before it was resumed, and is left out".into());
             self.summary.clear();
-            return Ok(());
         }
         Ok(())
     }
@@ -314,143 +206,6 @@ impl Run {
         let value = self.summary.get(name)?;
         value.as_f64().or_else(|| value.as_str()?.parse().ok())
     }
-
-    fn read_metrics(&mut self) -> Result<()> {
-        let path = self.path.join(METRICS);
-        let file = files::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let (mut file, mut line, mut damaged, mut total) =
-            (BufReader::new(file), Vec::new(), 0_usize, Totals::default());
-        loop {
-            line.clear();
-            if file.read_until(b'\n', &mut line).with_context(|| format!("cannot read {}", path.display()))? == 0 {
-                break;
-            }
-            let is_cut = !line.ends_with(b"\n");
-            match serde_json::from_slice::<Line>(&line) {
-                Ok(line) if line.step.is_some() => self.add(line, &mut total),
-                _ if line.trim_ascii().is_empty() => {}
-                _ if is_cut => {
-                    self.notes.push(format!("the last line of {METRICS} is cut off, as by a run that was killed"))
-                }
-                _ => damaged += 1,
-            }
-        }
-        if damaged > 0 {
-            self.notes.push(format!("lines of {METRICS} that cannot be read: {damaged}"));
-        }
-        if self.points.is_empty() {
-            self.notes.push(format!("no step in {METRICS}"));
-        }
-        if total.more_decisions > 0 {
-            self.notes.push(format!("{} later decisions are not shown", total.more_decisions));
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, line: Line, total: &mut Totals) {
-        let step = line.step.unwrap_or_default();
-        let number = |number: Option<Number>| number.map(Number::get);
-        let finite = |value: Option<Number>| number(value).filter(|value| value.is_finite() && *value >= 0.0);
-        let [compute, compress, exchange, wait] =
-            [line.compute_seconds, line.compress_seconds, line.exchange_seconds, line.wait_seconds].map(finite);
-        self.is_simulated |= line.simulated_seconds.is_some();
-        let measured = [compute, compress, exchange].into_iter().flatten().sum::<f64>();
-        total.seconds = finite(line.simulated_seconds).unwrap_or(total.seconds + measured);
-        total.bytes += line.bytes_sent as f64;
-        let exchanging = exchange.map(|exchange| (exchange - wait.unwrap_or(0.0)).max(0.0));
-        let ratio = number(line.ratio);
-        self.push(
-            Point {
-                step,
-                seconds: total.seconds,
-                bytes: total.bytes,
-                loss: Mean::of(number(line.loss)),
-                ratio: Mean::of(ratio),
-                gain: Mean::of(number(line.gain)),
-                delay: Mean::of(number(line.delay)),
-                parts: [compute, compress, wait, exchanging].map(Mean::of),
-            },
-            total,
-        );
-        let words = line.reason.map(|reason| (reason, line.state.unwrap_or_default()));
-        for (reason, state) in line.generations.iter().map(Generation::words).chain(words) {
-            if self.decisions.len() < DECISIONS {
-                self.decisions.push(Decision { step, seconds: total.seconds, ratio, reason, state });
-            } else {
-                total.more_decisions += 1;
-            }
-        }
-        if !line.slots.is_empty() {
-            self.add_layers(step, line.slots, total);
-        }
-    }
-
-    fn push(&mut self, point: Point, total: &mut Totals) {
-        match self.points.last_mut() {
-            Some(last) if total.merged < total.width => *last = last.merge(&point),
-            _ => {
-                self.points.push(point);
-                total.merged = 0;
-            }
-        }
-        total.merged += 1;
-        if self.points.len() > 2 * POINTS {
-            self.points =
-                self.points.chunks(2).map(|pair| pair[1..].iter().fold(pair[0].clone(), |a, b| a.merge(b))).collect();
-            total.width = 2 * total.width.max(1);
-            // The last point may be half of a pair.
-            total.merged = total.width;
-        }
-    }
-
-    fn add_layers(&mut self, step: u64, slots: Vec<Slot>, total: &mut Totals) {
-        total.tables += 1;
-        if !(total.tables - 1).is_multiple_of(total.every.max(1)) {
-            return;
-        }
-        let finite = |number: Option<Number>| number.map(Number::get).filter(|value| value.is_finite());
-        let mut layers = Layers { step, ..Layers::default() };
-        for slot in slots {
-            if !self.paths.contains(&slot.path) {
-                self.paths.push(slot.path.clone());
-            }
-            let [ratio, error, bytes] = [slot.ratio, slot.relative_error, slot.bytes].map(finite);
-            layers.slots.insert(slot.path, Layer { ratio, error, bytes });
-        }
-        self.layers.push(layers);
-        if self.layers.len() > TABLES {
-            let mut index = 0;
-            self.layers.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            total.every = 2 * total.every.max(1);
-        }
-    }
-}
-
-impl Generation {
-    fn words(&self) -> (String, String) {
-        let Generation { number, world, lost, new_members } = self;
-        let lost: Vec<String> = lost.iter().map(ToString::to_string).collect();
-        let lost = if lost.is_empty() { String::new() } else { format!("; lost: rank {}", lost.join(", ")) };
-        let new = if *new_members > 0 { format!("; new members: {new_members}") } else { String::new() };
-        (format!("generation {number} of {world} ranks{lost}{new}"), String::new())
-    }
-}
-
-/// Counts while a run is read.
-#[derive(Debug, Default)]
-struct Totals {
-    seconds: f64,
-    bytes: f64,
-    more_decisions: usize,
-    /// Steps of a point, and of the last one so far.
-    width: usize,
-    merged: usize,
-    /// Tables of layers so far, of which each of this number is kept.
-    tables: usize,
-    every: usize,
 }
 
 fn flatten(prefix: &str, table: &toml::Table, out: &mut BTreeMap<String, String>) {

@@ -44,6 +44,14 @@ pub struct Chart<'a> {
     pub is_from_zero: bool,
 }
 
+impl Default for Chart<'_> {
+    /// Returns an empty chart of plain numbers.
+    fn default() -> Self {
+        let (title, x, curves, notes): (_, _, &[Curve], &[_]) = ("", "", &[], &[]);
+        Chart { title, x, curves, is_stepped: false, notes, label: number, x_label: number, is_from_zero: false }
+    }
+}
+
 impl Chart<'_> {
     /// Returns the element.
     pub fn svg(&self) -> String {
@@ -302,16 +310,7 @@ mod tests {
     fn a_value_that_is_no_number_is_a_gap() {
         let points = vec![(0.0, 1.0), (1.0, f64::NAN), (2.0, 1.0), (3.0, 2.0)];
         let curves = [Curve { points, errors: vec![0.5; 4], ..Curve::default() }];
-        let chart = Chart {
-            title: "gap",
-            x: "step",
-            curves: &curves,
-            is_stepped: false,
-            notes: &[],
-            label: number,
-            x_label: number,
-            is_from_zero: true,
-        };
+        let chart = Chart { title: "gap", x: "step", curves: &curves, ..Chart::default() };
         let svg = chart.svg();
         assert!(!svg.contains("NaN"), "{svg}");
         let line = svg.lines().find(|line| line.contains("\"line")).unwrap();

@@ -13,6 +13,7 @@
 //! `briquette-sim`: real ranks and real bytes, simulated seconds.
 
 mod background;
+mod blame;
 mod collectives;
 mod faulty;
 mod group;
@@ -29,6 +30,7 @@ mod transport;
 
 pub use crate::scope::Scope;
 pub use background::Pending;
+pub use blame::culprits;
 pub(crate) use collectives::RING_FRAME;
 pub(crate) use collectives::expect_size;
 pub use collectives::{SMALL_ALL_REDUCE, all_reduce_traffic};
@@ -37,7 +39,7 @@ pub use local::{Local, LocalBuilder, run_ranks};
 pub use machine_map::MachineMap;
 pub use pieces::{BROADCAST_PIECE, PIECE};
 pub use pool::FramePool;
-pub use recorder::{Failure, Record, Recorder, Transfer, Way, culprits};
+pub use recorder::{Failure, Record, Recorder, Transfer, Way};
 pub(crate) use ring::{Hop, Hops};
 pub use session::{Session, SessionId, Spent};
 pub use timeline::{JobStart, Overdue, Sender, Timeline};

@@ -1,13 +1,14 @@
 //! Host twin of a device: vectors in host memory that are used only through the operations of a device.
 
+mod bus;
 mod memory;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use self::bus::Bus;
 use self::memory::{Memory, memory, memory_mut, packed, unpack};
-use crate::error::DeviceError;
 use crate::math::{
     LowRankPlan, Mask, SentStatistics, Velocity, add_scaled, all_finite, norm2, subtract_velocity, total,
 };
@@ -25,22 +26,6 @@ pub enum Kernels {
     None,
 }
 
-/// Operations whose result is on the host.
-const WAITS: [&str; 12] = [
-    "fetch",
-    "energies",
-    "kept_energy",
-    "fed_energies",
-    "total",
-    "subtract_velocity",
-    "encode",
-    "is_average_finite",
-    "subtracted",
-    "left_factor",
-    "right_factor",
-    "put_product",
-];
-
 /// A vector on a device that is host memory, with the bytes that a bus would carry.
 #[derive(Debug)]
 pub struct HostDevice {
@@ -53,27 +38,12 @@ pub struct HostDevice {
     fed: Vec<(usize, [f64; 2])>,
     /// Messages of encodings that have started.
     started: Vec<(Range<usize>, Key, Message)>,
-    /// Statistics of slots that were subtracted, with their places, and whether all remainders are finite.
-    subtracted: Vec<(Range<usize>, SentStatistics)>,
+    /// Statistics of slots that were subtracted, and whether all remainders are finite.
+    subtracted: Vec<SentStatistics>,
     is_finite: bool,
     kernels: Kernels,
     /// Shared by the vectors that were packed from this one.
     bus: Arc<Mutex<Bus>>,
-}
-
-/// The bytes so far, and the number of operations that succeed before one fails.
-#[derive(Debug, Default)]
-struct Bus {
-    down: usize,
-    up: usize,
-    /// Operations that wait for the device.
-    waits: usize,
-    left: Option<usize>,
-    /// Set if only one operation fails.
-    is_once: bool,
-    /// A clock, and the seconds by which an operation advances it.
-    clock: Arc<AtomicU64>,
-    seconds: Option<fn(&str) -> u64>,
 }
 
 impl HostDevice {
@@ -123,6 +93,11 @@ impl HostDevice {
         self.bus().waits
     }
 
+    /// Returns the largest number of encodings that were on their way at once.
+    pub fn most_started(&self) -> usize {
+        self.bus().most_started
+    }
+
     fn bus(&self) -> MutexGuard<'_, Bus> {
         self.bus.lock().expect("nothing panics with this lock")
     }
@@ -153,20 +128,8 @@ impl HostDevice {
         }
     }
 
-    /// Records what was subtracted from slots, which are relative to `start` of the vector.
-    fn record(&mut self, start: usize, slots: &[Slot], sent: Vec<SentStatistics>, finite: bool) {
-        let place = |slot: &Slot| start + slot.range().start..start + slot.range().end;
-        self.subtracted.extend(slots.iter().map(place).zip(sent));
-        self.is_finite &= finite;
-    }
-
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
-        let mut bus = self.bus();
-        bus.waits += usize::from(WAITS.contains(&operation));
-        bus.clock.fetch_add(bus.seconds.map_or(0, |seconds| seconds(operation)), Ordering::Relaxed);
-        let fails = bus.left == Some(0);
-        bus.left = if fails && bus.is_once { None } else { bus.left.map(|left| left.saturating_sub(1)) };
-        if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }
+        self.bus().run(operation)
     }
 }
 
@@ -289,6 +252,9 @@ impl DeviceVector for HostDevice {
             compressor.compress_into(&self.values[range.clone()], key, &mut message);
             self.bus().down += message.encoded_len();
             self.started.push((range, key, message));
+            let started = self.started.len();
+            let mut bus = self.bus();
+            bus.most_started = bus.most_started.max(started);
         }
         Ok(())
     }
@@ -343,10 +309,10 @@ impl DeviceVector for HostDevice {
 
     fn subtract(&mut self, range: Range<usize>, message: &Message, slots: &[Slot]) -> OnDevice<()> {
         self.run("subtract")?;
-        let (start, first) = (range.start, slots.first().map_or(0, |slot| slot.range().start));
+        let first = slots.first().map_or(0, |slot| slot.range().start);
         let mut sent = vec![SentStatistics::default(); slots.len()];
-        let finite = message.subtract_sent(first, slots, &mut self.values[range], &mut sent);
-        self.record(start - first, slots, sent, finite);
+        self.is_finite &= message.subtract_sent(first, slots, &mut self.values[range], &mut sent);
+        self.subtracted.append(&mut sent);
         Ok(())
     }
 
@@ -355,11 +321,9 @@ impl DeviceVector for HostDevice {
             return Ok((Vec::new(), true));
         }
         self.run("subtracted")?;
-        let mut subtracted = std::mem::take(&mut self.subtracted);
+        let subtracted = std::mem::take(&mut self.subtracted);
         self.bus().down += 16 * subtracted.len();
-        subtracted.sort_by_key(|(place, _)| (place.start, place.end));
-        let finite = std::mem::replace(&mut self.is_finite, true);
-        Ok((subtracted.into_iter().map(|(_, sent)| sent).collect(), finite))
+        Ok((subtracted, std::mem::replace(&mut self.is_finite, true)))
     }
 
     fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
@@ -392,8 +356,9 @@ impl DeviceVector for HostDevice {
     fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
         self.run("subtract_product")?;
         let ([p, q], mut sent) = (&self.factors, vec![SentStatistics::default(); slots.len()]);
-        let finite = plan.subtract_product((p, q), &mut self.values, &mut sent, (&mut Vec::new(), &mut Vec::new()));
-        self.record(0, slots, sent, finite);
+        self.is_finite &=
+            plan.subtract_product((p, q), &mut self.values, &mut sent, (&mut Vec::new(), &mut Vec::new()));
+        self.subtracted.append(&mut sent);
         Ok(())
     }
 

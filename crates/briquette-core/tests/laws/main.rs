@@ -19,6 +19,7 @@
 
 mod arriving;
 mod both;
+mod bus;
 mod class;
 mod device;
 mod elastic;

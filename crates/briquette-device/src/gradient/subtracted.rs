@@ -18,8 +18,6 @@ use crate::sparse::kept_values;
 /// A subtraction, with what is read of it.
 #[derive(Debug)]
 pub(super) struct Subtracted {
-    /// Place of the message in the vector.
-    range: Range<usize>,
     /// The first value of the remainder that is not finite.
     bad: Vector,
     measured: Measured,
@@ -86,17 +84,16 @@ impl Gradient {
     }
 
     fn record(&mut self, range: Range<usize>, measured: Measured) {
-        let bad = queue_first_bad(&self.run, &self.run.part(&self.values, range.clone()));
-        self.subtracted.push(Subtracted { range, bad, measured });
+        let bad = queue_first_bad(&self.run, &self.run.part(&self.values, range));
+        self.subtracted.push(Subtracted { bad, measured });
     }
 
-    /// Waits for the statistics of all subtractions, in the order of their places, and for whether the remainders are finite.
+    /// Waits for the statistics of all subtractions, in the order of the calls, and for whether the remainders are finite.
     pub(super) fn read_subtracted(&mut self) -> Result<(Vec<SentStatistics>, bool), DeviceError> {
-        let mut subtracted = std::mem::take(&mut self.subtracted);
+        let subtracted = std::mem::take(&mut self.subtracted);
         if subtracted.is_empty() {
             return Ok((Vec::new(), true));
         }
-        subtracted.sort_by_key(|one| (one.range.start, one.range.end));
         let vectors: Vec<&Vector> = subtracted.iter().flat_map(|one| [one.measured.words(), &one.bad]).collect();
         let read = self.run.read_words(&vectors)?;
         let (pairs, _) = read.as_chunks::<2>();

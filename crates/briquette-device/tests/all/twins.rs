@@ -105,17 +105,17 @@ twins! {
     top_k_of_all: share(1.0), |run, x, _key| read!(run, device::top_k(run, x, x.len()));
     top_k_in_16_bits: share(0.05).with_values(ValueKind::F16), |run, x, key| |made: &mut Message| {
         let (encoded, mut short) = (device::top_k(run, x, keep(0.05, x.len())), share(1.0).with_values(ValueKind::F16));
-        encoded.read_coded(run, &mut short, key, made).unwrap()
+        encoded.start(run).finish_coded(run, &mut short, key, made).unwrap()
     };
     top_k_in_8_bits: share(0.05).with_values(ValueKind::Q8), |run, x, key| |made: &mut Message| {
         let (encoded, mut short) = (device::top_k(run, x, keep(0.05, x.len())), share(1.0).with_values(ValueKind::Q8));
-        encoded.read_coded(run, &mut short, key, made).unwrap()
+        encoded.start(run).finish_coded(run, &mut short, key, made).unwrap()
     };
     top_k_and_natural: Coded::new(share(0.05), Natural), |run, x, key| |made: &mut Message| {
-        device::top_k(run, x, keep(0.05, x.len())).read_coded(run, &mut Natural, key, made).unwrap()
+        device::top_k(run, x, keep(0.05, x.len())).start(run).finish_coded(run, &mut Natural, key, made).unwrap()
     };
     top_k_and_min_max: Coded::new(share(0.3), MinMax::new()), |run, x, key| |made: &mut Message| {
-        device::top_k(run, x, keep(0.3, x.len())).read_coded(run, &mut MinMax::new(), key, made).unwrap()
+        device::top_k(run, x, keep(0.3, x.len())).start(run).finish_coded(run, &mut MinMax::new(), key, made).unwrap()
     };
     threshold_top_k: ThresholdTopK::fraction(0.01).unwrap(), |run, x, key| {
         read!(run, device::threshold_top_k(run, x, keep(0.01, x.len()), ThresholdTopK::DEFAULT_SAMPLE, key).unwrap())

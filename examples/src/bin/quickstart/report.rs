@@ -14,8 +14,7 @@ pub(crate) fn page(comparison: &Comparison, facts: &[(&str, String)]) -> String 
     let rows = comparison.runs().map(|run| run.row().to_vec());
     let made_by: Vec<_> = facts.iter().map(|(name, value)| vec![(*name).to_owned(), value.clone()]).collect();
     let chart = |title, x, curves, is_stepped, label| {
-        let (x_label, is_from_zero) = (number as fn(f64) -> String, true);
-        let chart = Chart { title, x, curves, is_stepped, notes: &[], label, x_label, is_from_zero };
+        let chart = Chart { title, x, curves, is_stepped, label, is_from_zero: true, ..Chart::default() };
         legend(curves) + &chart.svg()
     };
     let is_silent = dense.summary.bytes_sent == 0;
@@ -71,8 +70,8 @@ fn ratio(comparison: &Comparison) -> String {
         is_stepped: true,
         notes: &notes,
         label,
-        x_label: number,
         is_from_zero: true,
+        ..Chart::default()
     };
     let said = |record: &StepRecord| {
         let words = [record.reason.clone().unwrap_or_default(), record.state.clone().unwrap_or_default()];

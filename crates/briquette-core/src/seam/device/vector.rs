@@ -168,8 +168,8 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn subtract(&mut self, range: Range<usize>, message: &Message, slots: &[Slot]) -> OnDevice<()>;
 
-    /// Returns the statistics of what was subtracted since the last call, of each slot in the order of their places, and whether the remainders are
-    /// finite.
+    /// Returns the statistics of what was subtracted since the last call, of each slot in the order of the subtractions, and whether the remainders
+    /// are finite.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
