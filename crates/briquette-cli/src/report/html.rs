@@ -52,7 +52,7 @@ pub fn table(class: &str, columns: &[&str], rows: &[Vec<String>]) -> String {
         cells("th", &mut columns.iter().copied())
     };
     let body: String = rows.iter().map(|row| cells("td", &mut row.iter().map(String::as_str))).collect();
-    format!("<table class=\"{class}\">\n{head}{body}</table>\n")
+    format!("<div class=\"scroll\"><table class=\"{class}\">\n{head}{body}</table></div>\n")
 }
 
 /// Returns elements below a line that a reader opens.

@@ -201,7 +201,7 @@ impl HeatMap<'_> {
         for (row, (name, cells)) in self.rows.iter().enumerate() {
             let top = ROW * row as f64;
             let text = format!(
-                "<text class=\"y\" x=\"{}\" y=\"{:.1}\">{}</text>",
+                "<text class=\"y name\" x=\"{}\" y=\"{:.1}\">{}</text>",
                 NAMES - 6.0,
                 top + 12.0,
                 escaped(&short(name))
