@@ -3,12 +3,12 @@
 
 use crate::whole_and_in_buckets;
 use briquette_core::compress::{Compressor, top_k::TopK};
-use briquette_core::config::{Config, Exchange};
+use briquette_core::config::Config;
 use briquette_core::error::{ConfigError, ReduceError, SyncError};
 use briquette_core::laws::{
     self, Delivered, HostDevice, Kernels, Rank, Setup, Synchronizes, assert_same_runs, each_rank,
 };
-use briquette_core::reduce::{Arriving, DeviceInput, DeviceVector};
+use briquette_core::reduce::{Arriving, DeviceInput};
 use briquette_core::sync::{Context, SyncStrategy};
 use briquette_core::{Key, Layout, Message, Session, comm::Local};
 
