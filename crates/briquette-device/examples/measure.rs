@@ -9,9 +9,11 @@ use briquette_core::compress::{
     Compressor, HalfKind, half::Half, min_max::MinMax, natural::Natural, qsgd::Qsgd, random_k::RandomK,
     scaled_sign::ScaledSign, tern_grad::TernGrad, threshold_top_k::ThresholdTopK, top_k::TopK,
 };
-use briquette_core::{Key, Message};
+use briquette_core::{CompressionRatio, Key, Message};
 use briquette_device as device;
 use briquette_device::{Encoded, Groups, Run, Terms, Vector};
+use briquette_zoo::compress::chunk_top_k::ChunkTopK;
+use cubecl::{Device, DeviceUnavailable};
 
 type Encode = fn(&Run, &Vector) -> Encoded;
 
@@ -21,6 +23,9 @@ fn twins() -> Vec<(&'static str, Box<dyn Compressor>, Encode)> {
     let qsgd = Qsgd::with_levels(7, 512, briquette_core::compress::Norm::Max).expect("valid settings");
     vec![
         ("topk:0.01", Box::new(TopK::fraction(share).expect("a share")), |run, x| device::top_k(run, x, x.len() / 100)),
+        ("chunk-topk:64x", Box::new(ChunkTopK::new(1.0 / 64.0, 4096).expect("a share")), |run, x| {
+            device::chunk_top_k(run, x, CompressionRatio::new(64.0).expect("a ratio"), 4096)
+        }),
         ("threshold-topk:0.01", Box::new(ThresholdTopK::fraction(share).expect("a share")), |run, x| {
             device::threshold_top_k(run, x, x.len() / 100, 0.01, Key::new(0)).expect("a device")
         }),
@@ -62,21 +67,25 @@ fn row(runtime: &str, name: &str, work: &str, len: usize, seconds: f64) {
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().expect("a number"));
     let (len, repeats) = (arguments.next().unwrap_or(1 << 22), arguments.next().unwrap_or(5).max(1));
-    let clients: Vec<cubecl::client::Client> = vec![
+    let devices: Vec<Result<Device, DeviceUnavailable>> = vec![
         #[cfg(feature = "cpu")]
-        cubecl::Device::Cpu(Default::default()).client(),
+        Device::cpu(),
         #[cfg(feature = "wgpu")]
-        cubecl::Device::Wgpu(Default::default()).client(),
+        Ok(Device::Wgpu(Default::default())),
         #[cfg(feature = "cuda")]
-        cubecl::Device::Cuda(Default::default()).client(),
+        Device::cuda(0),
     ];
-    if clients.is_empty() {
+    if devices.is_empty() {
         eprintln!("no runtime in this build: name one with --features cpu, wgpu or cuda");
     }
     let x: Vec<f32> = (0..len).map(|i| (i as f32 * 0.7).sin().powi(5)).collect();
     println!("runtime,what,work,values,seconds,gigabytes_per_second");
-    for client in clients {
-        let run = Run::new(client).expect("a device with all that kernels need");
+    for device in devices {
+        let device = device.unwrap_or_else(|error| {
+            eprintln!("measure: {error}");
+            std::process::exit(1)
+        });
+        let run = Run::new(device.client()).expect("a device with all that kernels need");
         let runtime = run.client().name();
         run.check().expect("a device with the bits of the host");
         let (vector, out) = (run.upload(&x), run.zeros(len));

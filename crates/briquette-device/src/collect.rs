@@ -96,27 +96,29 @@ pub(crate) fn scan(counts: &mut [u32], cut: &mut [u32], #[comptime] units: u32) 
     }
 }
 
-/// Writes the kept values in index order, as far as there is room.
-#[cube(launch)]
-pub(crate) fn write(
+/// Writes the kept values of a part of `x` in index order, as far as there is room: those above the floor, and ties while fewer than `most` were
+/// kept. `before` has the number of kept values and of ties before the cube's part. All units of the cube call it.
+#[cube]
+pub(crate) fn write_part(
     x: &[f32],
-    cut: &[u32],
     before: &[u32],
     indices: &mut [u32],
     values: &mut [f32],
+    start: usize,
+    end: usize,
+    floor: u32,
+    most: u32,
     #[comptime] units: u32,
 ) {
     let mut one = Shared::<[u32]>::new_slice(comptime!(units as usize));
     let mut two = Shared::<[u32]>::new_slice(comptime!(units as usize));
-    let floor = cut[0];
-    let most = cut[3];
     let me = UNIT_POS as usize;
-    let share = comptime!(TILE / units as usize);
-    let first = CUBE_POS * comptime!(TILE) + me * share;
+    let share = (end - start).div_ceil(comptime!(units as usize));
+    let first = start + me * share;
     let mut above = 0u32;
     let mut ties = 0u32;
     for i in 0..share {
-        if first + i < x.len() {
+        if first + i < end {
             let m = magnitude(x[first + i]);
             above += u32::cast_from(m > floor);
             ties += u32::cast_from(m == floor);
@@ -126,11 +128,11 @@ pub(crate) fn write(
     two[me] = ties;
     sync_cube();
     scan_units(&mut one, &mut two, units);
-    if first < x.len() {
+    if first < end {
         let mut above = before[2 * CUBE_POS] + one[me] - above;
         let mut ties = before[2 * CUBE_POS + 1] + two[me] - ties;
         for i in 0..share {
-            if first + i < x.len() {
+            if first + i < end {
                 let value = x[first + i];
                 let m = magnitude(value);
                 let tie = m == floor;
@@ -148,11 +150,26 @@ pub(crate) fn write(
     }
 }
 
+/// Writes the kept values of one tile a cube.
+#[cube(launch)]
+pub(crate) fn write(
+    x: &[f32],
+    cut: &[u32],
+    before: &[u32],
+    indices: &mut [u32],
+    values: &mut [f32],
+    #[comptime] units: u32,
+) {
+    let start = select(CUBE_POS * comptime!(TILE) < x.len(), CUBE_POS * comptime!(TILE), x.len());
+    let end = select(start + comptime!(TILE) < x.len(), start + comptime!(TILE), x.len());
+    write_part(x, before, indices, values, start, end, cut[0], cut[3], units);
+}
+
 /// Values that pass a cut, on the device: in index order, as many as there is room for.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) cut: Vector,
-    before: Vector,
+    pub(crate) before: Vector,
     pub(crate) indices: Vector,
     pub(crate) values: Vector,
 }

@@ -1,7 +1,7 @@
 //! Encoders: each queues the kernels of one of core's compressors.
 
 use briquette_core::compress::{Compressor, ErrorBound, HalfKind, random_k::RandomK};
-use briquette_core::{BLOCK, Key, Message};
+use briquette_core::{BLOCK, CompressionRatio, Key, Message};
 use cubecl::prelude::*;
 use rand::RngCore;
 
@@ -10,12 +10,17 @@ use crate::encoded::{Encoded, Made, Scales};
 use crate::error::DeviceError;
 use crate::run::{Run, Vector};
 use crate::sums::{Groups, Terms, sums};
-use crate::{dither, select, sign};
+use crate::{chunks, dither, select, sign};
 
 /// Encodes the `k` largest magnitudes, ties to the lowest index, without zeros: core's `TopK`.
 pub fn top_k(run: &Run, x: &Vector, k: usize) -> Encoded {
     let k = k.min(x.len());
     Encoded::new(x, Made::Sparse(Kept::collect(run, x, select::largest(run, x, k), k)))
+}
+
+/// Encodes the largest magnitudes of every chunk, a share of each, ties to the lowest index, without zeros: the zoo's `ChunkTopK`.
+pub fn chunk_top_k(run: &Run, x: &Vector, ratio: CompressionRatio, chunk: usize) -> Encoded {
+    Encoded::new(x, Made::Sparse(chunks::largest(run, x, ratio, chunk)))
 }
 
 /// Encodes magnitudes of at least `threshold`, above 0 and finite: core's `HardThreshold`. The message is read in one wait if at most `room`

@@ -29,6 +29,7 @@
 //! | compressor | on the device | on the host | waits for the device |
 //! |---|---|---|---|
 //! | `TopK` | selection | short values, from the kept ones | 1 |
+//! | `ChunkTopK` | selection | | 1 |
 //! | `HardThreshold` | selection | | 1; 2 if many are kept |
 //! | `ThresholdTopK` | sample and selection | threshold | 2; more for a bad sample |
 //! | `RandomK` | values | coordinates, by the key; scaling | 1 |
@@ -57,6 +58,7 @@ mod add;
 mod arrivals;
 mod bits;
 mod check;
+mod chunks;
 mod collect;
 mod dither;
 mod double;
@@ -87,8 +89,8 @@ mod wide;
 
 pub use arrivals::{Arrivals, Arrived};
 pub use encode::{
-    Norm, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, tern_grad, threshold_top_k,
-    top_k,
+    Norm, chunk_top_k, half, hard_threshold, min_max, natural, plain_sign, qsgd, random_k, scaled_sign, tern_grad,
+    threshold_top_k, top_k,
 };
 pub use encoded::{Encoded, Reading};
 pub use error::DeviceError;

@@ -13,8 +13,8 @@ use cubecl_llvm::{LlvmTarget, PlironArtifact, PlironCompiler, PlironOptions};
 
 use crate::add::{ADD, MASK, SUBTRACT};
 use crate::{
-    add, arrivals, collect, dither, encode, feed, finite, half, low_rank, min_max, natural, pack, random, select, sent,
-    sign, sums,
+    add, arrivals, chunks, collect, dither, encode, feed, finite, half, low_rank, min_max, natural, pack, random,
+    select, sent, sign, sums,
 };
 
 fn properties() -> Arc<DeviceProperties> {
@@ -89,6 +89,8 @@ fn all(architecture: u32) -> impl IntoIterator<Item = (&'static str, String)> {
         arrivals::gathered::Gathered(256, b(), b(), b(), b(), b(), (), ());
         arrivals::refused::Refused(256, b(), b(), (), (), ());
         arrivals::sampled::Sampled(256, b(), b(), ());
+        chunks::cut::Cut(256, b(), b(), b(), (), (), (), 256);
+        chunks::write::Write(256, b(), b(), b(), b(), b(), (), 256);
         collect::count::Count(256, b(), b(), b(), 256);
         collect::scan::Scan(256, b(), b(), 256);
         collect::write::Write(256, b(), b(), b(), b(), b(), 256);

@@ -7,13 +7,81 @@ use cubecl::prelude::*;
 use crate::bits::magnitude;
 use crate::run::{Run, TILE, Vector};
 
-const BINS: usize = 2048;
+pub(crate) const BINS: usize = 2048;
 
 /// Words of a cut on the device: the magnitude bits found so far (in the end those of the cut), how many magnitudes are above, `k`, how
 /// many equal to the cut are kept (the first ones), and how many values are kept in all.
 pub(crate) const CUT: usize = 5;
 /// Word of the cut that holds the number of kept values.
 pub(crate) const KEPT: usize = 4;
+
+/// Counts the magnitudes of a part of `x` that begin with the bits found so far, by their next bits. All units of the cube call it.
+#[cube]
+pub(crate) fn tally(
+    x: &[f32],
+    bins: &Shared<[Atomic<u32>]>,
+    start: usize,
+    end: usize,
+    prefix: u32,
+    #[comptime] shift: u32,
+    #[comptime] width: u32,
+    #[comptime] units: u32,
+) {
+    let mut bin = UNIT_POS as usize;
+    while bin < comptime!(1usize << width) {
+        bins[bin].store(0u32);
+        bin += comptime!(units as usize);
+    }
+    sync_cube();
+    let mut at = start + UNIT_POS as usize;
+    while at < end {
+        let m = magnitude(x[at]);
+        if m >> comptime!(shift + width) == prefix {
+            bins[((m >> shift) & comptime!((1u32 << width) - 1)) as usize].fetch_add(1u32);
+        }
+        at += comptime!(units as usize);
+    }
+    sync_cube();
+}
+
+/// Finds the bin of the `k`-th largest magnitude. `found` holds the bits found so far, and how many magnitudes are above; the bits of the bin
+/// are added. All units of the cube call it.
+#[cube]
+pub(crate) fn descend(
+    bins: &Shared<[Atomic<u32>]>,
+    sums: &mut Shared<[u32]>,
+    found: &mut Shared<[u32]>,
+    k: u32,
+    #[comptime] width: u32,
+    #[comptime] units: u32,
+) {
+    let share = comptime!((1usize << width) / units as usize);
+    let first = UNIT_POS as usize * share;
+    let mut sum = 0u32;
+    for i in 0..share {
+        sum += bins[first + i].load();
+    }
+    sums[UNIT_POS as usize] = sum;
+    sync_cube();
+    if UNIT_POS == 0u32 {
+        let mut above = found[1];
+        // From the highest: the units' shares, then the bins of one share.
+        let mut unit = comptime!(units - 1).runtime();
+        while unit > 0u32 && above + sums[unit as usize] < k {
+            above += sums[unit as usize];
+            unit -= 1u32;
+        }
+        let low = unit * comptime!((1u32 << width) / units);
+        let mut bin = low + comptime!((1u32 << width) / units - 1);
+        while bin > low && above + bins[bin as usize].load() < k {
+            above += bins[bin as usize].load();
+            bin -= 1u32;
+        }
+        found[0] = (found[0] << width) | bin;
+        found[1] = above;
+    }
+    sync_cube();
+}
 
 /// Counts one level of the search, of one tile a cube.
 #[cube(launch)]
@@ -27,25 +95,9 @@ pub(crate) fn histogram(
 ) {
     let bins = comptime!(1usize << width);
     let local = Shared::<[Atomic<u32>]>::new_slice(bins);
-    let mut bin = UNIT_POS as usize;
-    while bin < bins {
-        local[bin].store(0u32);
-        bin += comptime!(units as usize);
-    }
-    sync_cube();
-    let prefix = cut[0];
     let start = CUBE_POS * comptime!(TILE);
-    let mut at = UNIT_POS as usize;
-    while at < comptime!(TILE) {
-        if start + at < x.len() {
-            let m = magnitude(x[start + at]);
-            if m >> comptime!(shift + width) == prefix {
-                local[((m >> shift) & comptime!((1u32 << width) - 1)) as usize].fetch_add(1u32);
-            }
-        }
-        at += comptime!(units as usize);
-    }
-    sync_cube();
+    let end = select(start + comptime!(TILE) < x.len(), start + comptime!(TILE), x.len());
+    tally(x, &local, start, end, cut[0], shift, width, units);
     let mut bin = UNIT_POS as usize;
     while bin < bins {
         let count = local[bin].load();
@@ -65,43 +117,34 @@ pub(crate) fn find(
     #[comptime] last: bool,
     #[comptime] units: u32,
 ) {
-    let bins = comptime!(1usize << width);
-    let share = comptime!((1usize << width) / units as usize);
-    let mut local = Shared::<[u32]>::new_slice(bins);
+    let local = Shared::<[Atomic<u32>]>::new_slice(comptime!(1usize << width));
     let mut sums = Shared::<[u32]>::new_slice(comptime!(units as usize));
+    let mut found = Shared::<[u32]>::new_slice(2usize);
+    let share = comptime!((1usize << width) / units as usize);
     let first = UNIT_POS as usize * share;
-    let mut sum = 0u32;
     for i in 0..share {
-        let count = counts[first + i];
+        local[first + i].store(counts[first + i]);
         counts[first + i] = 0u32;
-        local[first + i] = count;
-        sum += count;
     }
-    sums[UNIT_POS as usize] = sum;
-    sync_cube();
     if UNIT_POS == 0u32 {
-        let k = cut[2];
-        let mut above = cut[1];
-        // From the highest: the units' shares, then the bins of one share.
-        let mut unit = comptime!(units - 1).runtime();
-        while unit > 0u32 && above + sums[unit as usize] < k {
-            above += sums[unit as usize];
-            unit -= 1u32;
-        }
-        let low = unit * comptime!((1u32 << width) / units);
-        let mut bin = low + comptime!((1u32 << width) / units - 1);
-        while bin > low && above + local[bin as usize] < k {
-            above += local[bin as usize];
-            bin -= 1u32;
-        }
-        let prefix = (cut[0] << width) | bin;
-        cut[0] = prefix;
-        cut[1] = above;
+        found[0] = cut[0];
+        found[1] = cut[1];
+    }
+    sync_cube();
+    descend(&local, &mut sums, &mut found, cut[2], width, units);
+    if UNIT_POS == 0u32 {
+        cut[0] = found[0];
+        cut[1] = found[1];
         if comptime!(last) {
-            // Fewer than `k` are not zero: all of them are kept, and no ties.
-            cut[3] = select(prefix == 0u32, 0u32, k - above);
+            cut[3] = ties_of(&found, cut[2]);
         }
     }
+}
+
+/// Number of ties to keep. If fewer than `k` magnitudes are above 0, all of them are kept, and no ties.
+#[cube]
+pub(crate) fn ties_of(found: &Shared<[u32]>, k: u32) -> u32 {
+    select(found[0] == 0u32, 0u32, k - found[1])
 }
 
 /// Queues the search: a cut that keeps the `k` largest magnitudes, ties to the lowest index, without zeros.

@@ -106,6 +106,13 @@ pub enum Encoding {
         /// The form of the values.
         values: ValueKind,
     },
+    /// The largest values of every chunk.
+    ChunkTopK {
+        /// The share of values.
+        ratio: CompressionRatio,
+        /// Values of a chunk.
+        chunk: usize,
+    },
     /// Magnitudes of [at least](crate::compress::hard_threshold) a threshold.
     HardThreshold {
         /// The threshold.

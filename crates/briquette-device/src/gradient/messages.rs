@@ -47,6 +47,7 @@ impl Gradient {
         let run = &self.run;
         Ok(Some(match encoding {
             Encoding::TopK { ratio, .. } => encode::top_k(run, x, ratio.keep(x.len())),
+            Encoding::ChunkTopK { ratio, chunk } => encode::chunk_top_k(run, x, ratio, chunk),
             Encoding::HardThreshold { threshold } => {
                 encode::hard_threshold(run, x, threshold, x.len().div_ceil(EXPECTED_SHARE))
             }

@@ -17,10 +17,12 @@ use briquette_core::compress::{
     top_k::TopK,
 };
 use briquette_core::reduce::Mask;
-use briquette_core::{Key, Message};
+use briquette_core::{CompressionRatio, Key, Message};
 use briquette_device as device;
 use briquette_device::{DeviceMessage, Run};
-use briquette_zoo::compress::{exponential_dithering::ExponentialDithering, one_bit::OneBit, rounding::Rounding};
+use briquette_zoo::compress::{
+    chunk_top_k::ChunkTopK, exponential_dithering::ExponentialDithering, one_bit::OneBit, rounding::Rounding,
+};
 
 use crate::devices::{runs, same, vectors};
 
@@ -91,8 +93,16 @@ fn share(share: f64) -> TopK {
     TopK::fraction(share).unwrap()
 }
 
+fn ratio(kept: f64) -> CompressionRatio {
+    share(kept).nominal()
+}
+
 fn keep(share: f64, len: usize) -> usize {
-    TopK::fraction(share).unwrap().nominal().keep(len)
+    ratio(share).keep(len)
+}
+
+fn chunks(share: f64, chunk: usize) -> ChunkTopK {
+    ChunkTopK::new(share, chunk).unwrap()
 }
 
 fn levels(levels: u8, bucket: usize, norm: Norm) -> Qsgd {
@@ -117,6 +127,10 @@ twins! {
     top_k_and_min_max: Coded::new(share(0.3), MinMax::new()), |run, x, key| |made: &mut Message| {
         device::top_k(run, x, keep(0.3, x.len())).start(run).finish_coded(run, &mut MinMax::new(), key, made).unwrap()
     };
+    chunk_top_k: chunks(0.02, 500), |run, x, _key| read!(run, device::chunk_top_k(run, x, ratio(0.02), 500));
+    chunk_top_k_of_long_chunks: chunks(0.01, 40_000), |run, x, _key| read!(run, device::chunk_top_k(run, x, ratio(0.01), 40_000));
+    chunk_top_k_of_short_chunks: chunks(0.3, 7), |run, x, _key| read!(run, device::chunk_top_k(run, x, ratio(0.3), 7));
+    chunk_top_k_of_all: chunks(1.0, 4096), |run, x, _key| read!(run, device::chunk_top_k(run, x, CompressionRatio::DENSE, 4096));
     threshold_top_k: ThresholdTopK::fraction(0.01).unwrap(), |run, x, key| {
         read!(run, device::threshold_top_k(run, x, keep(0.01, x.len()), ThresholdTopK::DEFAULT_SAMPLE, key).unwrap())
     };

@@ -13,11 +13,13 @@ use briquette_device::{Gradient, Run};
 use super::devices::runs;
 
 /// Exchanges whose messages or factors a device computes.
-const EXCHANGES: [&str; 35] = [
+const EXCHANGES: [&str; 37] = [
     "reducer=gather:topk:8x feedback=error",
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
     "reducer=gather:topk:8x feedback=none",
+    "reducer=gather:chunk-topk:8x,chunk=16 feedback=error",
+    "reducer=gather:chunk-topk:8x feedback=error controller=gravac:4x,max=16x",
     "reducer=gather:threshold-topk:8x feedback=error",
     "reducer=gather:hard-threshold:0.5 feedback=error",
     "reducer=gather:randk:8x feedback=error",

@@ -35,7 +35,7 @@
 //! ```
 
 use briquette_core::compress::threshold::fill;
-use briquette_core::compress::{Compressor, ErrorBound, Tunable};
+use briquette_core::compress::{Compressor, Encoding, ErrorBound, Tunable};
 use briquette_core::config::{CompressorSettings, CompressorTraits, Described};
 use briquette_core::error::ConfigError;
 use briquette_core::{CompressionRatio, Key, Message};
@@ -134,6 +134,10 @@ impl Compressor for ChunkTopK {
     }
     fn nominal(&self) -> CompressionRatio {
         self.ratio
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        (!self.ratio.is_dense()).then_some(Encoding::ChunkTopK { ratio: self.ratio, chunk: self.chunk as usize })
     }
 
     fn compress_into(&mut self, x: &[f32], _key: Key, out: &mut Message) {
