@@ -3,7 +3,7 @@
 
     benches/plan.py [BRIQUETTE]     # the command; target/release/briquette if not given
 
-The measured steps are those of 2026-11-23-hidden.csv after the backward pass: two ranks, shaped links, dense, bf16 and top-k 100x.
+The measured steps are those of hidden.csv after the backward pass: two ranks, shaped links, dense, bf16 and top-k 100x.
 """
 
 import csv, datetime, json, os, platform, subprocess, sys
@@ -14,7 +14,7 @@ command = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "../target/re
 VALUES = {"resnet20": 272282, "vgg11-slim": 579098, "bilstm": 1405316}
 CONFIGS = {"dense": "reducer=dense", "bf16": "reducer=ring:bf16", "topk": "reducer=gather:topk:100x"}
 
-with open(os.path.join(results, "2026-11-23-hidden.csv")) as file:
+with open(os.path.join(results, "hidden.csv")) as file:
     measured = [row for row in csv.DictReader(line for line in file if not line.startswith("#"))
                 if row["mode"] == "after" and row["exchange"] in CONFIGS]
 

@@ -49,6 +49,12 @@ forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette
 
 python3 scripts/floors.py || failed=1
 
+# Results are found by name: the date is in the file.
+if dated=$(git ls-files benches/results | grep -E '/[0-9]{4}-|_[^/]*$|[A-Z][^/]*$'); then
+    echo "broken: names of results have lower case, hyphens and no date: $dated"
+    failed=1
+fi
+
 if ! tree=$(cargo tree -p briquette-core --edges normal --prefix none --locked); then
     echo "broken: cargo cannot say what briquette-core depends on"
     failed=1

@@ -1,6 +1,7 @@
 //! Runs the trainers as built, and reads their results.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -9,32 +10,53 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use briquette_examples::record::Summary;
 
-/// File next to a run that holds its row's flags; it is written last.
+/// File next to a run that holds what it is recognized by.
 pub const FLAGS: &str = "flags.txt";
 /// Output of the trainer.
 const LOG: &str = "log.txt";
 
-/// Runs a trainer from this program's directory, on one thread, with its output in `out/log.txt`. Replaces the contents of `out`.
+/// Runs a trainer from this program's directory, on one thread, with its output in `out/log.txt`. `key` is what the finished run is recognized by:
+/// its flags, for instance. A run with this key that was interrupted resumes from its checkpoint; otherwise the contents of `out` are replaced.
 ///
 /// # Errors
 /// If it cannot be run, or neither succeeds nor [diverges](diverged).
-pub fn run(trainer: &str, flags: &str, data: &Path, out: &Path) -> Result<()> {
+pub fn run(trainer: &str, flags: &str, key: &str, data: Option<&Path>, out: &Path) -> Result<()> {
     let exe = std::env::current_exe()?.with_file_name(trainer);
+    let is_interrupted =
+        has_key(out, key) && fs::read_dir(out.join("checkpoints")).is_ok_and(|mut all| all.next().is_some());
     let log = fs::create_dir_all(out).and_then(|()| fs::File::create(out.join(LOG)))?;
-    let status = Command::new(&exe)
-        .args(flags.split_whitespace())
-        .args(["--data".as_ref(), data.as_os_str(), "--out".as_ref(), out.as_os_str(), "--overwrite".as_ref()])
+    let mut command = Command::new(&exe);
+    match is_interrupted {
+        true => command.arg("--resume").arg(out).arg("--plain"),
+        false => {
+            // No summary of other flags may be taken for this run's.
+            fs::remove_file(out.join("summary.json")).or_else(|error| match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            })?;
+            fs::write(out.join(FLAGS), key)?;
+            command.args(flags.split_whitespace()).arg("--out").arg(out).arg("--overwrite")
+        }
+    };
+    if let Some(data) = data {
+        command.arg("--data").arg(data);
+    }
+    let status = command
         .env("RAYON_NUM_THREADS", "1")
+        .env("OMP_NUM_THREADS", "1")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
         .status()
         .with_context(|| format!("cannot run {}: build the trainers in release mode first", exe.display()))?;
-    fs::write(out.join(FLAGS), flags)?;
-    if !status.success() && !diverged(out, flags) {
+    if !status.success() && !diverged(out, key) {
         bail!("{trainer} {flags}: {status}; see {}", out.join(LOG).display());
     }
     Ok(())
+}
+
+fn has_key(out: &Path, key: &str) -> bool {
+    fs::read_to_string(out.join(FLAGS)).is_ok_and(|own| own == key)
 }
 
 /// Runs jobs in order, several at a time.
@@ -56,17 +78,16 @@ pub fn each<T: Send>(jobs: Vec<T>, at_a_time: usize, work: impl Fn(T) -> Result<
     })
 }
 
-/// Returns whether a run with these flags ended because a gradient was not finite: its learning rate was too high.
-pub fn diverged(out: &Path, flags: &str) -> bool {
-    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
-    read(FLAGS) == flags && read(LOG).contains("non-finite value")
+/// Returns whether a run with this key ended because a gradient was not finite: its learning rate was too high.
+pub fn diverged(out: &Path, key: &str) -> bool {
+    has_key(out, key) && fs::read_to_string(out.join(LOG)).unwrap_or_default().contains("non-finite value")
 }
 
-/// Returns the summary of a run that finished with these flags; `None` otherwise.
-pub fn finished(out: &Path, flags: &str) -> Option<Summary> {
+/// Returns the summary of a run that finished with this key; `None` otherwise.
+pub fn finished(out: &Path, key: &str) -> Option<Summary> {
     let summary: Summary = serde_json::from_str(&fs::read_to_string(out.join("summary.json")).ok()?).ok()?;
     let whole = !summary.interrupted && summary.final_test_accuracy.is_finite();
-    (whole && fs::read_to_string(out.join(FLAGS)).is_ok_and(|own| own == flags)).then_some(summary)
+    (whole && has_key(out, key)).then_some(summary)
 }
 
 /// Returns the date of a time, as `2026-11-22`.

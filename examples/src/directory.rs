@@ -28,9 +28,10 @@ use crate::train::{Control, Refused};
 /// Settings of the run. A directory with this file contains a run.
 const CONFIG: &str = "config.toml";
 /// Other files of a run.
-const FILES: [&str; 6] = [METRICS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS, TRANSFERS];
+const FILES: [&str; 7] = [METRICS, EVALUATIONS, SUMMARY, GRADIENT, FRAMES, CHECKPOINTS, TRANSFERS];
 pub(crate) const FRAMES: &str = "frames";
 pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const EVALUATIONS: &str = "evaluations.json";
 pub(crate) const SUMMARY: &str = "summary.json";
 pub(crate) const GRADIENT: &str = "gradient.safetensors";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";

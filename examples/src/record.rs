@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::metrics::append;
 pub(crate) use self::metrics::{Written, keep_before};
-use crate::directory::{FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
+use crate::directory::{EVALUATIONS, FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
 use crate::settings::Settings;
 use crate::spec::RecordSpec;
 use crate::task::Score;
@@ -223,11 +223,35 @@ pub struct Totals {
     pub evaluated: Option<u64>,
     #[serde(with = "float")]
     pub best_test_accuracy: f64,
+    /// All evaluations so far.
+    #[serde(default)]
+    pub evaluations: Vec<Evaluation>,
     /// Number of records written so far.
     #[serde(default)]
     pub records: u64,
     #[serde(default)]
     pub elastic: Changes,
+}
+
+/// An evaluation: an element of `evaluations.json`. Means over the test samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Steps of training before it.
+    pub step: u64,
+    /// Share of correct predictions, in 0–1.
+    #[serde(with = "float")]
+    pub test_accuracy: f64,
+    /// Loss.
+    #[serde(with = "float")]
+    pub test_loss: f64,
+}
+
+impl Totals {
+    /// Adds an evaluation, in place of earlier ones of the same or of later steps.
+    pub(crate) fn add(&mut self, evaluation: Evaluation) {
+        self.evaluations.retain(|earlier| earlier.step < evaluation.step);
+        self.evaluations.push(evaluation);
+    }
 }
 
 /// Changes of an elastic world.
@@ -311,6 +335,16 @@ impl RunFiles {
     /// If the file cannot be written.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         metrics::append(&mut self.metrics, record).with_context(|| format!("cannot write {METRICS}"))
+    }
+
+    /// Writes the evaluations so far.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn evaluated(&mut self, evaluations: &[Evaluation]) -> Result<()> {
+        let path = self.directory.join(EVALUATIONS);
+        let text = serde_json::to_string_pretty(evaluations)? + "\n";
+        write_whole(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Writes the summary.

@@ -160,7 +160,8 @@ pub fn run(out: &Path, seeds: &[u64], data: &Path, at_a_time: usize, is_report: 
                 return Ok(());
             }
             eprintln!("{}, seed {}: {}", run.case.name, run.seed, run.row.name);
-            trainer::run(run.case.trainer, &run.flags, &data.join(run.case.data), &run.directory)
+            let data = data.join(run.case.data);
+            trainer::run(run.case.trainer, &run.flags, &run.flags, Some(&data), &run.directory)
         })?;
     }
     let mut lines = Vec::new();

@@ -278,7 +278,8 @@ pub fn run(jobs: Vec<Job>, data: &Path, at_a_time: usize) -> Result<()> {
                         continue;
                     }
                     eprintln!("{} seed {}: {}", job.model.name(), job.seed, job.row.name);
-                    let ran = trainer::run(job.trainer, &job.flags, &data.join(job.model.data()), &job.directory);
+                    let data = data.join(job.model.data());
+                    let ran = trainer::run(job.trainer, &job.flags, &job.flags, Some(&data), &job.directory);
                     if let Err(error) = ran {
                         eprintln!("{error:#}");
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(job.row.name);

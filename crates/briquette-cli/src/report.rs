@@ -148,6 +148,8 @@ fn data(groups: &[Group]) -> Data<'_> {
         let group: &Group = group;
         for (axis, name) in [(Axis::Steps, "steps"), (Axis::Bytes, "bytes"), (Axis::Seconds, "seconds")] {
             put("loss", name, group.curve("", axis, |point| point.loss.get()));
+            put("test accuracy", name, group.evaluated("", axis, |point| point.accuracy.get()));
+            put("test loss", name, group.evaluated("", axis, |point| point.test_loss.get()));
         }
         put("ratio", "steps", group.curve("", Axis::Steps, |point| point.ratio.get()));
         put("gain", "steps", group.curve("", Axis::Steps, |point| point.gain.get()));

@@ -13,7 +13,7 @@ use briquette_core::{CompressionRatio, Key, Message};
 use briquette_device as device;
 use briquette_device::{Encoded, Groups, Run, Terms, Vector};
 use briquette_zoo::compress::chunk_top_k::ChunkTopK;
-use cubecl::{Device, DeviceUnavailable};
+use cubecl::device::{Device, DeviceUnavailable};
 
 type Encode = fn(&Run, &Vector) -> Encoded;
 

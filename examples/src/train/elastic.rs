@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Refused;
 use super::rank::{Rank, model};
 use crate::directory::{RunDirectory, Start};
-use crate::record::{Changes, Totals, Written};
+use crate::record::{Changes, Evaluation, Totals, Written};
 use crate::settings::Settings;
 use crate::task::Task;
 
@@ -41,6 +41,7 @@ pub(super) struct Handover {
     /// The epoch that began in another world, and the samples of it that were seen there.
     pub(super) began: Option<(u64, usize)>,
     pub(super) best_test_accuracy: f64,
+    pub(super) evaluations: Vec<Evaluation>,
     pub(super) changes: Changes,
 }
 
@@ -140,7 +141,8 @@ impl<T: Task> Rank<'_, T> {
             changes.new_members += self.optim.synchronizer().new_members() as u64;
             let position = self.position();
             let (start, began, ranks) = (self.start.clone(), self.deal.began, run.settings.ranks);
-            let handover = Handover { start, ranks, position, began, best_test_accuracy, changes };
+            let evaluations = self.totals.evaluations.clone();
+            let handover = Handover { start, ranks, position, began, best_test_accuracy, evaluations, changes };
             self.optim.synchronizer_mut().send_to_new_members(&mut serde_json::to_vec(&handover)?)?;
         }
         if rank == 0 && is_new {

@@ -19,7 +19,7 @@ use super::Run;
 use super::deal::Deal;
 use super::position::Position;
 use crate::directory::Start;
-use crate::record::{BURN_VERSION, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
+use crate::record::{BURN_VERSION, Evaluation, GIT_REVISION, RunFiles, SecondsAre, StepRecord, Summary, Totals};
 use crate::settings::ResizeSpec;
 use crate::task::{Place, Score, Task};
 
@@ -313,6 +313,10 @@ impl<T: Task> Rank<'_, T> {
         self.totals.score = Some(Score { loss, correct, samples });
         self.totals.evaluated = Some(self.step());
         self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
+        self.totals.add(Evaluation { step: self.step(), test_accuracy: correct, test_loss: loss });
+        if let Some(files) = &mut self.files {
+            files.evaluated(&self.totals.evaluations)?;
+        }
         if self.rank == 0 {
             let line = format!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.ratios());
             self.bar.suspend(|| self.run.control.say(line));

@@ -105,7 +105,7 @@ impl<T: Task> Run<'_, T> {
     fn enter(&self, mut optim: DistributedOptimizer, device: Device) -> Result<Summary> {
         let (settings, model) = (self.settings, optim.join(self.task.build(&device))?);
         self.set_compress_seconds(&mut optim)?;
-        let Handover { start, ranks, position, began, best_test_accuracy, changes } = receive(&mut optim)?;
+        let Handover { start, ranks, position, began, best_test_accuracy, evaluations, changes } = receive(&mut optim)?;
         if ranks != settings.ranks {
             let given = settings.ranks;
             bail!(Refused::new(format!(
@@ -116,7 +116,7 @@ impl<T: Task> Run<'_, T> {
         let deal = Deal::of_running(self.shards.samples(), place, StepSize::of(settings), began, self.key)?;
         let ahead = position as i64 - optim.synchronizer().step() as i64;
         let mut state = self.trainee(start, (optim, model), device, (deal, ahead));
-        state.totals.best_test_accuracy = best_test_accuracy;
+        (state.totals.best_test_accuracy, state.totals.evaluations) = (best_test_accuracy, evaluations);
         state.totals.elastic = changes;
         let (interrupted, totals) = state.train().inspect_err(|error| state.tell_others(error))?;
         state.finish(interrupted, totals)

@@ -120,7 +120,22 @@ fn names(paths: &[Vec<String>]) -> Vec<String> {
 impl Group {
     /// Returns a value of a point over an axis, as the mean of the runs.
     pub(super) fn curve(&self, class: &str, axis: Axis, value: impl Fn(&Point) -> Option<f64>) -> Option<Curve> {
-        let runs = self.runs.iter().map(|run| &run.points[..]).filter(|points| !points.is_empty()).collect::<Vec<_>>();
+        self.curve_of(|run| &run.points, class, axis, value)
+    }
+
+    /// As [`curve`](Self::curve), of evaluations.
+    pub(super) fn evaluated(&self, class: &str, axis: Axis, value: impl Fn(&Point) -> Option<f64>) -> Option<Curve> {
+        self.curve_of(|run| &run.evaluations, class, axis, value)
+    }
+
+    fn curve_of(
+        &self,
+        points: impl Fn(&Run) -> &[Point],
+        class: &str,
+        axis: Axis,
+        value: impl Fn(&Point) -> Option<f64>,
+    ) -> Option<Curve> {
+        let runs = self.runs.iter().map(points).filter(|points| !points.is_empty()).collect::<Vec<_>>();
         let shortest = runs.iter().min_by_key(|points| points.last().map(|last| last.step)).copied().unwrap_or(&[]);
         let at = |point: &Point| match axis {
             Axis::Steps => point.step as f64,

@@ -33,6 +33,7 @@ pub(super) fn of(groups: &[Group]) -> Page {
         &format!("<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n", escaped(&title(groups)), escaped(&verdict(groups)));
     page.failures(groups);
     page.result(groups);
+    page.evaluations(groups);
     page.loss(groups);
     page.ratio(groups);
     page.signals(groups);
@@ -87,12 +88,36 @@ impl Page {
         self.add("Result", &body);
     }
 
-    /// Adds the loss over steps, bytes and time.
+    /// Adds accuracy and loss on test samples.
+    fn evaluations(&mut self, groups: &[Group]) {
+        let accuracy = |group: &Group, class: &str, axis| group.evaluated(class, axis, |point| point.accuracy.get());
+        let loss = |group: &Group, class: &str, axis| group.evaluated(class, axis, |point| point.test_loss.get());
+        let mut body = self.over_axes(groups, "test accuracy", percent, accuracy);
+        body += &self.over_axes(groups, "test loss", number, loss);
+        if !body.is_empty() {
+            self.add("Results on test samples", &body);
+        }
+    }
+
     fn loss(&mut self, groups: &[Group]) {
+        let loss = |group: &Group, class: &str, axis| group.curve(class, axis, |point| point.loss.get()).map(smoothed);
+        let body = self.over_axes(groups, "loss", number, loss);
+        if !body.is_empty() {
+            self.add("Loss on training samples", &body);
+        }
+    }
+
+    /// Returns charts of a value over steps, bytes and time.
+    fn over_axes(
+        &mut self,
+        groups: &[Group],
+        name: &str,
+        label: fn(f64) -> String,
+        curve: impl Fn(&Group, &str, Axis) -> Option<Curve>,
+    ) -> String {
         let mut body = String::new();
         for axis in [Axis::Steps, Axis::Bytes, Axis::Seconds] {
-            let curves =
-                curves(groups, |group, class| group.curve(class, axis, |point| point.loss.get()).map(smoothed));
+            let curves = curves(groups, |group, class| curve(group, class, axis));
             if curves.iter().all(|curve| curve.points.len() < 2) {
                 continue;
             }
@@ -101,14 +126,12 @@ impl Page {
                 Axis::Bytes => ("bytes", "bytes sent by rank 0", short_bytes),
                 Axis::Seconds => ("time", time_of(groups), number),
             };
-            let title = format!("loss over {over}");
-            let chart = Chart { title: &title, x, curves: &curves, x_label, ..Chart::default() };
-            let svg = self.chart(&format!("loss-{over}"), chart.svg());
-            body += &(legend(&curves) + &svg + &behind(&curves, (x, x_label), number));
+            let title = format!("{name} over {over}");
+            let chart = Chart { title: &title, x, curves: &curves, x_label, label, ..Chart::default() };
+            let svg = self.chart(&title.replace(' ', "-").replace("-over-", "-"), chart.svg());
+            body += &(legend(&curves) + &svg + &behind(&curves, (x, x_label), label));
         }
-        if !body.is_empty() {
-            self.add("Loss on training samples", &body);
-        }
+        body
     }
 
     /// Adds the ratios of the first run of each group, with the reasons of its controller.

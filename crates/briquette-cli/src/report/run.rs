@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(super) use self::find::find;
+use self::metrics::Evaluation;
 
 const METRICS: &str = "metrics.jsonl";
 
@@ -30,6 +31,9 @@ pub(super) struct Point {
     pub(super) ratio: Mean,
     pub(super) gain: Mean,
     pub(super) delay: Mean,
+    /// Results on test samples, of an evaluation.
+    pub(super) accuracy: Mean,
+    pub(super) test_loss: Mean,
     /// Seconds of a step: computing, compressing, waiting for the slowest rank, exchanging.
     pub(super) parts: [Mean; 4],
 }
@@ -107,6 +111,8 @@ pub(super) struct Run {
     pub(super) settings: BTreeMap<String, String>,
     pub(super) summary: BTreeMap<String, Value>,
     pub(super) points: Vec<Point>,
+    /// Evaluations, each at its last step of training.
+    pub(super) evaluations: Vec<Point>,
     pub(super) decisions: Vec<Decision>,
     pub(super) layers: Vec<Layers>,
     /// Paths of layers in their order in the model.
@@ -131,6 +137,7 @@ impl Run {
     pub(super) fn read(path: &Path) -> Result<Run> {
         let mut run = Run { path: path.to_owned(), ..Run::default() };
         run.read_settings()?;
+        run.read_evaluations()?;
         run.read_metrics()?;
         run.read_summary()?;
         run.read_transfers()?;
@@ -164,6 +171,21 @@ impl Run {
         match text.parse::<toml::Table>() {
             Ok(table) => flatten("", &table, &mut self.settings),
             Err(error) => self.notes.push(format!("config.toml is damaged: {}", error.message())),
+        }
+        Ok(())
+    }
+
+    /// Reads the evaluations, if there are any. Their seconds and bytes are known once the metrics are read.
+    fn read_evaluations(&mut self) -> Result<()> {
+        let path = self.path.join("evaluations.json");
+        let bytes = match files::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        match serde_json::from_slice::<Vec<Evaluation>>(&bytes) {
+            Ok(evaluations) => self.evaluations = evaluations.iter().filter_map(Evaluation::point).collect(),
+            Err(error) => self.notes.push(format!("evaluations.json is damaged: {error}")),
         }
         Ok(())
     }

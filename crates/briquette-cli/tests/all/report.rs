@@ -47,6 +47,10 @@ fn write(folder: &Path, seed: u64, ratio: f64) {
         "wall_seconds": 100.0, "simulated_seconds": 40.0 * (0.051 + 0.1 / ratio), "interrupted": false, "version": "0.1.0",
     });
     fs::write(folder.join("summary.json"), summary.to_string()).unwrap();
+    // The last one was made by the run before it was resumed.
+    let evaluation =
+        |step: u64| json!({"step": step, "test_accuracy": 0.01 * (step + seed) as f64, "test_loss": 2.0 / ratio});
+    fs::write(folder.join("evaluations.json"), json!([0, 20, 40, 60].map(evaluation)).to_string()).unwrap();
 }
 
 fn report(home: &Path, arguments: &str) -> Output {
@@ -95,6 +99,7 @@ fn a_comparison_has_a_sentence_charts_with_bands_and_the_tables_behind_them() {
             titles,
             [
                 "Result",
+                "Results on test samples",
                 "Loss on training samples",
                 "Compression ratio",
                 "Signals",
@@ -109,8 +114,8 @@ fn a_comparison_has_a_sentence_charts_with_bands_and_the_tables_behind_them() {
                 .filter(|node| node.attribute("class").is_some_and(|of| of.split(' ').next() == Some(class)))
                 .count()
         };
-        // Three axes for the loss, ratio, and the delay; the gain does not change. Three seeds.
-        assert_eq!((count("line"), count("band")), (2 * 5, 2 * 3));
+        // Three axes for the accuracy and both losses, ratio, and the delay; the gain does not change. Three seeds, with the same test loss.
+        assert_eq!((count("line"), count("band")), (2 * 11, 2 * 6));
         // Two layers and four steps; the ratio does not change, and bytes and errors do.
         assert_eq!(count("cell"), 2 * 2 * 2 * 4);
         let rows: Vec<String> = elements(page, "tr").into_iter().map(text).collect();
@@ -133,14 +138,21 @@ fn a_comparison_has_a_sentence_charts_with_bands_and_the_tables_behind_them() {
         .unwrap()
         .map(|figure| fs::read_to_string(figure.unwrap().path()).unwrap());
     let figures: Vec<String> = figures.collect();
-    assert_eq!(figures.len(), 3 + 1 + 1 + 1 + 4);
+    assert_eq!(figures.len(), 3 * 3 + 1 + 1 + 1 + 4);
     figures
         .iter()
         .for_each(|figure| with_document(figure, |figure| assert_eq!(figure.root_element().tag_name().name(), "svg")));
 
     let data: Value = serde_json::from_str(&succeeds(home.path(), "runs --json")).unwrap();
     assert_eq!((&data["verdict"], &data["groups"][1]["name"]), (&json!(verdict), &json!("topk")));
-    assert_eq!(data["groups"][0]["curves"]["loss over steps"].as_array().unwrap().len(), 40);
+    let curves = &data["groups"][0]["curves"];
+    assert_eq!(curves["loss over steps"].as_array().unwrap().len(), 40);
+    // Steps 19 and 39; the mean of three seeds, 2, 3 and 4 hundredths above the step's.
+    let rounded = |point: &Value| [&point[0], &point[1]].map(|value| (1e6 * value.as_f64().unwrap()).round() / 1e6);
+    let accuracies: Vec<_> = curves["test accuracy over steps"].as_array().unwrap().iter().map(rounded).collect();
+    assert_eq!(accuracies, [[19.0, 0.22], [39.0, 0.42]]);
+    let first = &data["groups"][0]["runs"][0]["evaluations"][0];
+    assert_eq!((&first["bytes"], &first["step"]), (&json!(20e6), &json!(19)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ const EXCHANGES: [&str; 37] = [
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
     "reducer=gather:topk:8x feedback=none",
-    "reducer=gather:chunk-topk:8x,chunk=16 feedback=error",
+    "reducer=gather:chunk-topk:8x:16 feedback=error",
     "reducer=gather:chunk-topk:8x feedback=error controller=gravac:4x,max=16x",
     "reducer=gather:threshold-topk:8x feedback=error",
     "reducer=gather:hard-threshold:0.5 feedback=error",
@@ -150,6 +150,7 @@ fn a_step_waits_for_the_device_once_a_bucket() {
     for run in runs() {
         for text in [
             "reducer=gather:topk:100x feedback=error",
+            "reducer=gather:chunk-topk feedback=error",
             "reducer=gather:topk:100x:q8 feedback=error",
             "reducer=gather:minmax feedback=error",
             "reducer=gather:qsgd:4 feedback=none",
@@ -240,6 +241,7 @@ fn the_bus_carries_little_more_than_the_messages_of_every_compressor() {
             // A kept value has 12 bytes: its position, and its value before and after encoding.
             ("reducer=gather:topk:100x feedback=none", [2.4, 2.4], [0, 0]),
             ("reducer=gather:topk:100x feedback=error", [2.4, 2.4], [0, 0]),
+            ("reducer=gather:chunk-topk:100x feedback=error", [2.4, 2.4], [0, 0]),
             // The sample, and its positions.
             ("reducer=gather:threshold-topk:100x feedback=error", [2.4, 2.4], [16_384, 16_384]),
             // Room for 5 % of the values.

@@ -77,16 +77,20 @@ impl ChunkTopK {
 /// Appends `base` plus the places of the `k` largest magnitudes of `x`, in ascending order.
 fn select(x: &[f32], k: usize, base: usize, indices: &mut Vec<u32>, scratch: &mut Scratch) {
     let Scratch { maxima, found, ranked } = scratch;
-    let group = x.len() / (4 * k);
+    let group = (x.len() / (4 * k)).max(1);
+    maxima.clear();
+    maxima.extend(x.chunks(group).map(|group| group.iter().map(|v| magnitude(*v)).fold(0, u32::max)));
     let mut floor = 1;
     if group > 1 {
-        maxima.clear();
-        maxima.extend(x.chunks(group).map(|group| group.iter().map(|v| magnitude(*v)).max().unwrap_or_default()));
+        ranked.clone_from(maxima);
         // At least k values reach the k-th largest of the maxima.
-        floor = (*maxima.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1).max(1);
+        floor = (*ranked.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1).max(1);
     }
     found.clear();
-    found.extend((0..).zip(x).filter(|(_, v)| magnitude(**v) >= floor).map(|(place, v)| (magnitude(*v), place)));
+    for (number, values) in x.chunks(group).enumerate().filter(|(number, _)| maxima[*number] >= floor) {
+        let places = ((number * group) as u32..).zip(values).filter(|(_, v)| magnitude(**v) >= floor);
+        found.extend(places.map(|(place, v)| (magnitude(*v), place)));
+    }
     let mut last = 0;
     let mut ties = 0;
     if found.len() > k {

@@ -65,6 +65,23 @@ struct Line {
     slots: Vec<Slot>,
 }
 
+/// An element of `evaluations.json`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Evaluation {
+    step: u64,
+    test_accuracy: Option<Number>,
+    test_loss: Option<Number>,
+}
+
+impl Evaluation {
+    /// Returns the results at the last step before it; those of a model without training have none.
+    pub(super) fn point(&self) -> Option<Point> {
+        let [accuracy, test_loss] =
+            [self.test_accuracy, self.test_loss].map(|number| Mean::of(number.map(Number::get)));
+        Some(Point { step: self.step.checked_sub(1)?, accuracy, test_loss, ..Point::default() })
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Generation {
     number: u64,
@@ -105,6 +122,9 @@ impl Run {
         if damaged > 0 {
             self.notes.push(format!("lines of {METRICS} that cannot be read: {damaged}"));
         }
+        // Those after the last step are of before the run was resumed.
+        let last = self.points.last().map_or(0, |last| last.step);
+        self.evaluations.retain(|evaluation| evaluation.step <= last);
         if self.points.is_empty() {
             self.notes.push(format!("no step in {METRICS}"));
         }
@@ -124,6 +144,9 @@ impl Run {
         let measured = [compute, compress, exchange].into_iter().flatten().sum::<f64>();
         total.seconds = finite(line.simulated_seconds).unwrap_or(total.seconds + measured);
         total.bytes += line.bytes_sent as f64;
+        for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.step == step) {
+            (evaluation.seconds, evaluation.bytes) = (total.seconds, total.bytes);
+        }
         let exchanging = exchange.map(|exchange| (exchange - wait.unwrap_or(0.0)).max(0.0));
         let ratio = number(line.ratio);
         self.push(
@@ -136,6 +159,7 @@ impl Run {
                 gain: Mean::of(number(line.gain)),
                 delay: Mean::of(number(line.delay)),
                 parts: [compute, compress, wait, exchanging].map(Mean::of),
+                ..Point::default()
             },
             total,
         );

@@ -11,12 +11,17 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use crate::trainer::{FLAGS, day, diverged, finished, machine};
 
-/// A finished run: a line of `TASK-runs.csv` or `TASK-rates.csv`.
+/// A finished run: a line of `NAME-runs.csv` or `NAME-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {
-    pub(super) task: String,
+    #[serde(alias = "task")]
+    pub(super) experiment: String,
     pub(super) row: String,
-    pub(super) lr: f64,
+    /// Values of the axes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) setting: Option<String>,
+    /// Empty for the trainer's default.
+    pub(super) lr: Option<f64>,
     pub(super) seed: u64,
     /// If several settings were tried, whether this one was chosen for the row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,6 +31,9 @@ pub(super) struct Outcome {
     pub(super) bytes_sent: u64,
     pub(super) simulated_seconds: Option<f64>,
     pub(super) steps: u64,
+    /// Version of the results.
+    #[serde(default = "super::first_version")]
+    pub(super) version: u32,
     pub(super) revision: String,
     pub(super) machine: String,
     pub(super) cores: usize,
@@ -36,12 +44,12 @@ pub(super) struct Outcome {
 /// Stored runs and their results.
 #[derive(Debug)]
 pub struct Kept {
-    /// Directory with a subdirectory for each task.
+    /// Directory with a subdirectory for each experiment.
     pub directory: PathBuf,
     /// Set if a row uses the best rate so far when its search is not complete.
     pub so_far: bool,
-    /// Results from the CSVs, by command.
-    written: HashMap<String, Outcome>,
+    /// Results from the CSVs, by command and version.
+    written: HashMap<(String, u32), Outcome>,
 }
 
 impl Kept {
@@ -63,7 +71,7 @@ impl Kept {
             }
             for line in csv::Reader::from_path(&path)?.deserialize() {
                 let line: Outcome = line.with_context(|| format!("{} has other columns", path.display()))?;
-                self.written.insert(line.command.clone(), Outcome { chosen: None, ..line });
+                self.written.insert((line.command.clone(), line.version), Outcome { chosen: None, ..line });
             }
         }
         Ok(self)
@@ -72,22 +80,25 @@ impl Kept {
     /// Returns the outcome of a run that finished or diverged.
     pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
         self.in_directory(run).or_else(|| {
-            let written = self.written.get(&run.command())?.clone();
-            Some(Outcome { task: run.task.name().into(), row: run.row.name.into(), ..written })
+            let written = self.written.get(&(run.command(), run.version))?.clone();
+            let Run { experiment, row, .. } = run;
+            let (experiment, setting) = (experiment.clone(), row.setting.clone());
+            Some(Outcome { experiment, row: row.name.clone(), setting, ..written })
         })
     }
 
     fn in_directory(&self, run: &Run) -> Option<Outcome> {
-        let (directory, flags) = (&run.directory, run.flags());
-        let summary = finished(directory, &flags);
-        if summary.is_none() && !diverged(directory, &flags) {
+        let (directory, key) = (&run.directory, run.key());
+        let summary = finished(directory, &key);
+        if summary.is_none() && !diverged(directory, &key) {
             return None;
         }
         let (machine, cores) = machine();
         let ended = fs::metadata(directory.join(FLAGS)).and_then(|file| file.modified()).ok()?;
         Some(Outcome {
-            task: run.task.name().into(),
-            row: run.row.name.into(),
+            experiment: run.experiment.clone(),
+            row: run.row.name.clone(),
+            setting: run.row.setting.clone(),
             lr: run.rate,
             seed: run.seed,
             chosen: None,
@@ -95,6 +106,7 @@ impl Kept {
             bytes_sent: summary.as_ref().map_or(0, |summary| summary.bytes_sent),
             simulated_seconds: summary.as_ref().and_then(|summary| summary.simulated_seconds),
             steps: summary.as_ref().map_or(0, |summary| summary.steps),
+            version: run.version,
             revision: summary.map_or_else(|| GIT_REVISION.into(), |summary| summary.git_revision),
             machine,
             cores,

@@ -9,18 +9,18 @@ use crate::picture::{self, Panel};
 
 pub(super) fn draw(path: &Path, lines: &[Line]) -> Result<()> {
     let curves = |x: fn(&Line) -> f64| {
-        let point = |line: &Line| (line.row.to_owned(), vec![(x(line), line.test_accuracy)]);
+        let point = |line: &Line| (line.name(), vec![(x(line), line.test_accuracy)]);
         lines.iter().map(point).collect()
     };
-    let task = lines.first().map_or("", |line| line.task);
+    let caption = lines.first().map_or("", |line| &line.experiment);
     let bytes = Panel {
-        caption: task,
+        caption,
         axes: ["MB sent by all ranks", "test accuracy"],
         log: [true, false],
         curves: curves(|line| line.bytes_sent / 1e6),
     };
     let seconds = Panel {
-        caption: task,
+        caption,
         axes: ["simulated seconds", "test accuracy"],
         log: [false, false],
         curves: curves(|line| line.simulated_seconds),

@@ -23,19 +23,18 @@ pub(super) struct Tuning {
 /// own rate is searched from there on.
 pub(super) fn search(
     rates: &[f64],
-    instead: &[&'static str],
-    run: impl Fn(f64, Option<&'static str>) -> Run,
+    instead: &[String],
+    run: impl Fn(f64, Option<&str>) -> Run,
     accuracy: impl Fn(&Run) -> Option<f64>,
 ) -> Tuning {
     let own = climb(rates, |rate| run(rate, None), &accuracy);
-    let Some(best) = &own.best else { return own };
-    let rate = best.rate;
+    let Some(rate) = own.best.as_ref().and_then(|best| best.rate) else { return own };
     let others = instead.iter().map(|flags| run(rate, Some(flags)));
     let all = compare(own.tried.into_iter().chain(others).collect(), &accuracy);
     let better = all.best.as_ref().and_then(|best| instead.iter().find(|flags| **flags == best.flags));
     let Some(flags) = better else { return all };
     let further = climb(&[rate], |rate| run(rate, Some(flags)), &accuracy);
-    let more = further.tried.into_iter().filter(|run| run.rate != rate);
+    let more = further.tried.into_iter().filter(|run| run.rate != Some(rate));
     Tuning { tried: all.tried.into_iter().chain(more).collect(), ..further }
 }
 
@@ -45,8 +44,8 @@ fn climb(rates: &[f64], run: impl Fn(f64) -> Run, accuracy: impl Fn(&Run) -> Opt
     loop {
         rates.sort_by(f64::total_cmp);
         let tuning = compare(rates.iter().map(|rate| run(*rate)).collect(), &accuracy);
-        let Some(best) = &tuning.best else { return tuning };
-        let beyond = match best.rate {
+        let Some(best) = tuning.best.as_ref().and_then(|best| best.rate) else { return tuning };
+        let beyond = match best {
             rate if rate == rates[0] => rate / 2.0,
             rate if rate == rates[rates.len() - 1] => rate * 2.0,
             _ => return tuning,
@@ -79,22 +78,30 @@ fn compare(runs: Vec<Run>, accuracy: impl Fn(&Run) -> Option<f64>) -> Tuning {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Row, Task};
+    use super::super::{Experiment, tests::of};
     use super::*;
     use std::path::Path;
 
-    const ROW: Row = Row { name: "a", flags: "--strategy local-sgd:4", rates: &[0.2, 0.4], instead: &["--other"] };
+    fn experiment() -> Experiment {
+        of("[[row]]\nname = 'a'\nflags = '--strategy local-sgd:4'\nrates = [0.2, 0.4]\ninstead = ['--other']").unwrap()
+    }
 
-    fn run(rate: f64, instead: Option<&'static str>) -> Run {
-        Run::new(Task::ResNet8, ROW, instead.unwrap_or(ROW.flags), (rate, 11), Path::new("o"))
+    fn rate(run: &Run) -> f64 {
+        run.rate.unwrap()
     }
 
     /// Runs the next runs until there are none.
-    fn to_the_end(instead: &[&'static str], accuracy: impl Fn(&Run) -> f64) -> Tuning {
+    fn to_the_end(with_other: bool, accuracy: impl Fn(&Run) -> f64) -> Tuning {
+        let experiment = experiment();
+        let row = &experiment.rows[0];
+        let run = |rate, instead: Option<&str>| {
+            Run::new(&experiment, row, instead.unwrap_or(&row.flags), (Some(rate), 11), Path::new("o"))
+        };
+        let instead = if with_other { &row.instead[..] } else { &[] };
         let mut done: Vec<Run> = Vec::new();
         loop {
             let known = |run: &Run| done.iter().any(|own| own.directory == run.directory).then(|| accuracy(run));
-            let tuning = search(ROW.rates, instead, run, known);
+            let tuning = search(&row.rates, instead, run, known);
             if tuning.next.is_empty() {
                 return tuning;
             }
@@ -105,9 +112,9 @@ mod tests {
     #[test]
     fn the_best_rate_lies_between_two_others() {
         for peak in [0.05, 0.1, 0.2, 0.4, 1.6] {
-            let tuning = to_the_end(&[], |run| -(run.rate / peak).ln().abs());
-            assert_eq!(tuning.best.unwrap().rate, peak);
-            let rates: Vec<f64> = tuning.tried.iter().map(|run| run.rate).collect();
+            let tuning = to_the_end(false, |run| -(rate(run) / peak).ln().abs());
+            assert_eq!(rate(&tuning.best.unwrap()), peak);
+            let rates: Vec<f64> = tuning.tried.iter().map(rate).collect();
             assert!(rates[0] < peak && rates[rates.len() - 1] > peak, "{rates:?}");
         }
     }
@@ -115,28 +122,28 @@ mod tests {
     #[test]
     fn other_settings_are_tried_at_the_best_rate() {
         let other = |run: &Run| f64::from(u8::from(run.flags == "--other"));
-        let tuning = to_the_end(ROW.instead, |run| -(run.rate / 0.1).ln().abs() - other(run));
+        let tuning = to_the_end(true, |run| -(rate(run) / 0.1).ln().abs() - other(run));
         let best = tuning.best.unwrap();
-        assert_eq!((best.rate, other(&best)), (0.1, 0.0));
-        assert_eq!(tuning.tried.iter().filter(|run| other(run) > 0.0).map(|run| run.rate).collect::<Vec<_>>(), [0.1]);
+        assert_eq!((rate(&best), other(&best)), (0.1, 0.0));
+        assert_eq!(tuning.tried.iter().filter(|run| other(run) > 0.0).map(rate).collect::<Vec<_>>(), [0.1]);
     }
 
     #[test]
     fn better_settings_are_searched_from_there_on() {
         // The best of its own is 0.1, of the other, which is better there, 0.8.
-        let accuracy = |run: &Run| match run.flags {
-            "--other" => 4.0 - (run.rate / 0.8).ln().abs(),
-            _ => -(run.rate / 0.1).ln().abs(),
+        let accuracy = |run: &Run| match &run.flags[..] {
+            "--other" => 4.0 - (rate(run) / 0.8).ln().abs(),
+            _ => -(rate(run) / 0.1).ln().abs(),
         };
-        let tuning = to_the_end(ROW.instead, accuracy);
-        assert_eq!(tuning.best.map(|run| (run.rate, run.flags)), Some((0.8, "--other")));
+        let tuning = to_the_end(true, accuracy);
+        assert_eq!(tuning.best.map(|run| (rate(&run), run.flags)), Some((0.8, "--other".to_owned())));
         let tried = |flags: &str| tuning.tried.iter().filter(|run| run.flags == flags).count();
-        assert_eq!((tried(ROW.flags), tried("--other")), (4, 6), "0.05 to 0.4; 0.05 to 1.6");
+        assert_eq!((tried("--strategy local-sgd:4"), tried("--other")), (4, 6), "0.05 to 0.4; 0.05 to 1.6");
     }
 
     #[test]
     fn a_search_without_a_best_rate_ends() {
-        let tuning = to_the_end(&[], |run| run.rate);
+        let tuning = to_the_end(false, rate);
         assert!(tuning.best.is_none() && tuning.tried.len() == MOST);
     }
 }
