@@ -49,11 +49,17 @@ forbid "nothing here is unsafe" '\bunsafe (fn|impl|\{)' "$core" crates/briquette
 
 python3 scripts/floors.py || failed=1
 
-# Results are found by name: the date is in the file.
+# Results are found by name; the date is in the file, in its first line or in a column.
 if dated=$(git ls-files benches/results | grep -E '/[0-9]{4}-|_[^/]*$|[A-Z][^/]*$'); then
     echo "broken: names of results have lower case, hyphens and no date: $dated"
     failed=1
 fi
+while read -r file; do
+    if ! head -2 "$file" | grep -qE '[0-9]{4}-[0-9]{2}-[0-9]{2}|(^|,)date(,|$)'; then
+        echo "broken: a result without a date: $file"
+        failed=1
+    fi
+done < <(git ls-files 'benches/results/*.csv')
 
 if ! tree=$(cargo tree -p briquette-core --edges normal --prefix none --locked); then
     echo "broken: cargo cannot say what briquette-core depends on"

@@ -36,6 +36,8 @@ struct Spec {
     /// Names of rows, in their order in the table; all in the order of the file if absent.
     #[serde(default)]
     rows: Vec<String>,
+    /// Values of axes, of a file that has several.
+    setting: Option<String>,
     /// Names of rows in the table, by their names in the file.
     #[serde(default)]
     names: BTreeMap<String, String>,
@@ -47,7 +49,7 @@ struct Spec {
 /// A line of a CSV, by column.
 type Line = BTreeMap<String, String>;
 
-/// Returns a page with its tables made anew from the CSVs below `results`.
+/// Returns a page with its tables regenerated from the CSVs below `results`.
 ///
 /// # Errors
 /// If a comment is not a table's, or names a file, a column or a row that is missing.
@@ -57,6 +59,7 @@ pub fn updated(page: &str, results: &Path) -> Result<String> {
         let spec = &rest[at + BEGIN.len()..];
         let open = spec.find(OPEN).context("a comment of results is not closed")?;
         let end = spec.find(END).with_context(|| format!("no {END} after a comment of results"))?;
+        ensure!(!spec[..end].contains(BEGIN), "no {END} before the next comment of results");
         let (spec, table) = (&spec[..open], &spec[end..]);
         let made = table_of(spec, results).with_context(|| format!("in the results\n{spec}"))?;
         out += &format!("{}{BEGIN}{spec}{OPEN}\n{made}\n", &rest[..at]);
@@ -67,7 +70,10 @@ pub fn updated(page: &str, results: &Path) -> Result<String> {
 
 fn table_of(spec: &str, results: &Path) -> Result<String> {
     let spec: Spec = toml::from_str(spec)?;
-    let lines = read(&results.join(&spec.csv))?;
+    let mut lines = read(&results.join(&spec.csv))?;
+    if let Some(setting) = &spec.setting {
+        lines.retain(|line| line.get("setting") == Some(setting));
+    }
     let named = |name: &String| {
         let line = lines.iter().find(|line| line.get("row") == Some(name));
         line.with_context(|| format!("{} has no row {name}", spec.csv.display()))
@@ -76,6 +82,8 @@ fn table_of(spec: &str, results: &Path) -> Result<String> {
         [] => lines.iter().collect(),
         rows => rows.iter().map(named).collect::<Result<_>>()?,
     };
+    let unknown = spec.names.keys().find(|name| !lines.iter().any(|line| line.get("row") == Some(name)));
+    ensure!(unknown.is_none(), "{} has no row {}", spec.csv.display(), unknown.map_or("", String::as_str));
     let columns: Vec<(&str, &str)> = spec.columns.iter().map(|column| titled(column)).collect();
     let titles = columns.iter().map(|(_, title)| (*title).to_owned());
     let mut out = joined(titles) + &format!("|{}\n", "---|".repeat(columns.len()));
@@ -119,21 +127,17 @@ fn cell(spec: &Spec, line: &Line, column: &str) -> Result<String> {
             let mark = if spec.mark_unsearched && text("searched")? == "false" { " †" } else { "" };
             format!("{}{mark}", spec.names.get(name).unwrap_or(name))
         }
-        "test_accuracy" => format!("{:.3}", number(column)?),
+        "test_accuracy" => finite(number(column)?, |accuracy| format!("{accuracy:.3}")),
         "to_dense" => {
             let (points, error) = (100.0 * number(column)?, 100.0 * number("standard_error")?);
-            match points == 0.0 && error == 0.0 {
-                true => String::new(),
-                false if error.is_nan() => signed(points),
+            match error.is_nan() || error == 0.0 {
+                true if points == 0.0 => String::new(),
+                true => signed(points),
                 false => format!("{} ± {error:.1}", signed(points)),
             }
         }
-        "fewer_bytes" | "wire_ratio" => match number(column)? {
-            1.0 => "1x".into(),
-            ratio if ratio >= 100.0 => format!("{}x", thousands(ratio)),
-            ratio => format!("{ratio:.1}x"),
-        },
-        "simulated_seconds" => format!("{:.1} s", number(column)?),
+        "fewer_bytes" | "wire_ratio" => finite(number(column)?, ratio),
+        "simulated_seconds" => finite(number(column)?, |seconds| format!("{seconds:.1} s")),
         _ => text(column)?.clone(),
     })
 }
@@ -143,9 +147,21 @@ fn signed(points: f64) -> String {
     format!("{points:+.1}").replace('-', "−")
 }
 
-fn thousands(value: f64) -> String {
-    let whole = format!("{value:.0}");
-    if whole.len() < 4 { whole } else { format!("{} {}", &whole[..whole.len() - 3], &whole[whole.len() - 3..]) }
+/// Formats a number, or a dash for what is none.
+fn finite(value: f64, format: impl Fn(f64) -> String) -> String {
+    if value.is_finite() { format(value) } else { "–".into() }
+}
+
+/// Formats a ratio with three digits, or with groups of three.
+fn ratio(ratio: f64) -> String {
+    let short = format!("{ratio:.1}");
+    let digits = match short.strip_suffix(".0") {
+        Some(whole) if ratio >= 10.0 || ratio == 1.0 => whole.to_owned(),
+        _ if ratio < 99.95 => return format!("{short}x"),
+        _ => format!("{ratio:.0}"),
+    };
+    let grouped: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    format!("{}x", String::from_utf8_lossy(&grouped.join(&b' ')))
 }
 
 fn joined(cells: impl Iterator<Item = String>) -> String {
@@ -185,8 +201,8 @@ pub fn update(pages: &[PathBuf], results: &Path, check: bool) -> Result<()> {
             continue;
         }
         if check {
-            let (line, _) = (1..).zip(page.lines().zip(new.lines())).find(|(_, (old, new))| old != new).unzip();
-            bail!("{}, line {}: not what the CSV has; `pages` updates it", path.display(), line.unwrap_or(0));
+            let line = 1 + page.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
+            bail!("{}, line {line}: not what the CSV has; `pages` updates it", path.display());
         }
         fs::write(path, new).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -261,11 +277,21 @@ half,0.1,false,0.48,-0.02,0.004,3128.4,9.0
     }
 
     #[test]
+    fn ratios_have_three_digits_or_groups_of_three() {
+        let shown = [1.0, 1.02, 4.0, 50.0, 54.53, 99.94, 99.96, 999.6, 1_234_567.0].map(ratio);
+        assert_eq!(shown, ["1x", "1.0x", "4.0x", "50x", "54.5x", "99.9x", "100x", "1 000x", "1 234 567x"]);
+        assert_eq!(finite(f64::INFINITY, ratio), "–");
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         let said = |spec: &str| format!("{:#}", of(spec).unwrap_err());
         assert!(said("columns = ['colour']").contains("no column colour"));
         assert!(said("columns = ['row']\nrows = ['third']").contains("has no row third"));
         assert!(said("columns = ['row']\nrow = 1").contains("unknown field `row`"));
+        assert!(said("columns = ['row']\nnames.third = 'Third'").contains("has no row third"));
         assert!(updated(&format!("{BEGIN}csv = 'a'\n{OPEN}"), Path::new(".")).is_err());
+        let without_end = format!("{BEGIN}csv = 'a'\n{OPEN}text\n{BEGIN}csv = 'a'\n{OPEN}{END}");
+        assert!(updated(&without_end, Path::new(".")).unwrap_err().to_string().contains("before the next"));
     }
 }

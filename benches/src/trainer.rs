@@ -8,51 +8,79 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use briquette_examples::record::Summary;
+use briquette::Checkpoint;
+use briquette_examples::record::{GIT_REVISION, Summary};
 
-/// File next to a run that holds what it is recognized by.
+/// File next to a run that identifies it.
 pub const FLAGS: &str = "flags.txt";
 /// Output of the trainer.
-const LOG: &str = "log.txt";
+pub const LOG: &str = "log.txt";
+/// Revision of the sources by which a run was begun.
+const REVISION: &str = "revision.txt";
+/// Exit code of a trainer that refuses its settings.
+const REFUSED: i32 = 2;
 
-/// Runs a trainer from this program's directory, on one thread, with its output in `out/log.txt`. `key` is what the finished run is recognized by:
-/// its flags, for instance. A run with this key that was interrupted resumes from its checkpoint; otherwise the contents of `out` are replaced.
+/// Trains from the start. Runs a trainer from this program's directory, on one thread, with its output in `out/log.txt`. `key` identifies the
+/// finished run: its flags, for instance. Replaces the contents of `out`.
 ///
 /// # Errors
 /// If it cannot be run, or neither succeeds nor [diverges](diverged).
 pub fn run(trainer: &str, flags: &str, key: &str, data: Option<&Path>, out: &Path) -> Result<()> {
-    let exe = std::env::current_exe()?.with_file_name(trainer);
-    let is_interrupted =
-        has_key(out, key) && fs::read_dir(out.join("checkpoints")).is_ok_and(|mut all| all.next().is_some());
-    let log = fs::create_dir_all(out).and_then(|()| fs::File::create(out.join(LOG)))?;
-    let mut command = Command::new(&exe);
-    match is_interrupted {
-        true => command.arg("--resume").arg(out).arg("--plain"),
-        false => {
-            // No summary of other flags may be taken for this run's.
-            fs::remove_file(out.join("summary.json")).or_else(|error| match error.kind() {
-                ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            })?;
-            fs::write(out.join(FLAGS), key)?;
-            command.args(flags.split_whitespace()).arg("--out").arg(out).arg("--overwrite")
-        }
-    };
-    if let Some(data) = data {
-        command.arg("--data").arg(data);
+    // Nothing of another run may be taken for this one's.
+    for name in ["summary.json", FLAGS] {
+        remove(fs::remove_file(out.join(name)))?;
     }
-    let status = command
-        .env("RAYON_NUM_THREADS", "1")
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .status()
-        .with_context(|| format!("cannot run {}: build the trainers in release mode first", exe.display()))?;
+    remove(fs::remove_dir_all(out.join("checkpoints")))?;
+    fs::create_dir_all(out)?;
+    fs::write(out.join(REVISION), GIT_REVISION)?;
+    fs::write(out.join(FLAGS), key)?;
+    let log = fs::File::create(out.join(LOG))?;
+    let mut command = command(trainer, data, log)?;
+    command.args(flags.split_whitespace()).arg("--out").arg(out).arg("--overwrite");
+    let status = command.status()?;
     if !status.success() && !diverged(out, key) {
         bail!("{trainer} {flags}: {status}; see {}", out.join(LOG).display());
     }
     Ok(())
+}
+
+/// As [`run`], from the last checkpoint if the run with this key was interrupted and these sources began it.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_or_resume(trainer: &str, flags: &str, key: &str, data: Option<&Path>, out: &Path) -> Result<()> {
+    let is_same = |name: &str, text: &str| fs::read_to_string(out.join(name)).is_ok_and(|own| own == text);
+    if !is_same(FLAGS, key) || !is_same(REVISION, GIT_REVISION) || !Checkpoint::any(&out.join("checkpoints")) {
+        return run(trainer, flags, key, data, out);
+    }
+    let log = fs::OpenOptions::new().append(true).create(true).open(out.join(LOG))?;
+    let mut command = command(trainer, data, log)?;
+    let status = command.arg("--resume").arg(out).arg("--plain").status()?;
+    if status.code() == Some(REFUSED) {
+        return run(trainer, flags, key, data, out);
+    }
+    if !status.success() && !diverged(out, key) {
+        bail!("{trainer} --resume {}: {status}; see {LOG} there", out.display());
+    }
+    Ok(())
+}
+
+fn command(trainer: &str, data: Option<&Path>, log: fs::File) -> Result<Command> {
+    let exe = std::env::current_exe()?.with_file_name(trainer);
+    if !exe.with_extension(std::env::consts::EXE_EXTENSION).exists() {
+        bail!("no {}: build the trainers in release mode first", exe.display());
+    }
+    let mut command = Command::new(&exe);
+    command.env("RAYON_NUM_THREADS", "1").env("OMP_NUM_THREADS", "1");
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    if let Some(data) = data {
+        command.arg("--data").arg(data);
+    }
+    Ok(command)
+}
+
+fn remove(removed: std::io::Result<()>) -> std::io::Result<()> {
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 fn has_key(out: &Path, key: &str) -> bool {

@@ -35,6 +35,10 @@ pub fn differences(whole: &Path, run: &Path, allowed: &Allowances) -> Result<Vec
         Ok(got) => found.extend(unequal("summary.json", &expected, &got)),
         Err(error) => found.push(format!("{error:#}")),
     }
+    let evaluations = |run: &Path| fs::read_to_string(run.join("evaluations.json")).unwrap_or_default();
+    if !allowed.other_evaluations && evaluations(whole) != evaluations(run) {
+        found.push("evaluations.json has other values".into());
+    }
     let newest = |run: &Path| checkpoints(run).pop_last().context("no checkpoint");
     let (step, expected) = newest(whole)?;
     match newest(run) {

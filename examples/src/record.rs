@@ -247,7 +247,7 @@ pub struct Evaluation {
 }
 
 impl Totals {
-    /// Adds an evaluation, in place of earlier ones of the same or of later steps.
+    /// Adds an evaluation, and removes those at the same or later steps.
     pub(crate) fn add(&mut self, evaluation: Evaluation) {
         self.evaluations.retain(|earlier| earlier.step < evaluation.step);
         self.evaluations.push(evaluation);

@@ -6,6 +6,7 @@ mod deal;
 mod elastic;
 mod failure;
 mod position;
+mod progress;
 mod rank;
 mod server;
 mod start;
@@ -303,7 +304,7 @@ impl<T: Task> Run<'_, T> {
         let show = rank == 0 && !self.control.plain && !self.control.is_quiet();
         let target = if show { self.control.output.bar() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps), target);
-        let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left  {msg}");
+        let style = ProgressStyle::with_template("{bar:30} step {pos}/{len} {per_sec} {eta} left\n{msg}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 }

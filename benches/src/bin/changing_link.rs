@@ -4,7 +4,7 @@
 //! network is simulated. Under one (`scripts/two-machines.sh RATE target/release/changing_link --device v0,v1 …`) it is
 //! real, and each rank shapes its own end with `tc` when the link is to change.
 //!
-//! `benches/results/2026-11-22-changing-link-simulated.*` and `2026-11-23-changing-link-tcp.*` were made with
+//! `benches/results/changing-link-simulated.*` and `changing-link-tcp.*` were made with
 //! `--config` and a file with `reducer = "ladder"`, `controller = "cost-aware:100x"`, `feedback = "error"`, because the
 //! values are random, and `auto` would compress them little. Over TCP with `--links "0:1gbit 150:50mbit 300:1gbit"`.
 

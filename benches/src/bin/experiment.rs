@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use briquette_benches::experiment::{Experiment, Kept, Run, train, write, write_rates};
 use clap::Parser;
 
@@ -13,10 +13,9 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   experiment benches/experiments/bilstm.toml --data datasets --svg docs/images
-A file names a trainer, flags that all runs share, and rows with flags and learning rates; rows are compared with the first. Runs that came to
-their end are not done again, nor are those that the CSVs have (--afresh does these); a run that was interrupted resumes. Each experiment has
-CSVs of its own: NAME-rates.csv of the searches, NAME-runs.csv of the runs, NAME.csv of the means. They are written when all rows have all
-seeds.")]
+A file names a trainer, flags that all runs share, and rows with flags and learning rates; rows are compared with the first. Finished runs,
+including those in the CSVs, are not repeated; --afresh ignores the CSVs. An interrupted run resumes. Each experiment has separate CSVs:
+NAME-rates.csv of the searches, NAME-runs.csv of the runs, NAME.csv of the means. They are written when all rows have all seeds.")]
 struct Cli {
     /// Files
     #[arg(required = true)]
@@ -27,7 +26,7 @@ struct Cli {
     /// Seeds, instead of the file's
     #[arg(long, value_delimiter = ',')]
     seeds: Vec<u64>,
-    /// Take the best rate so far where a search is not at its end: such rows are marked
+    /// Search no rates: take the best so far of an incomplete search. Such rows are marked
     #[arg(long)]
     so_far: bool,
     /// Run only rows whose name contains this, and write nothing
@@ -56,20 +55,16 @@ struct Cli {
 fn main() -> Result<()> {
     briquette::zoo::install();
     let cli = Cli::parse();
-    let mut experiments =
-        cli.experiments.iter().map(|path| Experiment::read(path)).collect::<Result<Vec<Experiment>>>()?;
-    if !cli.seeds.is_empty() {
-        experiments.iter_mut().for_each(|experiment| experiment.seeds.clone_from(&cli.seeds));
-    }
+    let read = |path: &PathBuf| {
+        let experiment = Experiment::read(path)?;
+        if cli.seeds.is_empty() { Ok(experiment) } else { experiment.with_seeds(&cli.seeds) }
+    };
+    let experiments = cli.experiments.iter().map(read).collect::<Result<Vec<_>>>()?;
     let kept = Kept::new(cli.out.clone(), cli.so_far);
     let kept = if cli.afresh { kept } else { kept.with_csv(&cli.csv)? };
     for experiment in &experiments {
-        let jobs = cli.jobs.unwrap_or_else(|| experiment.jobs());
         if !cli.report {
-            // The next rates of a search are known once these are done.
-            while let runs @ [_, ..] = &missing(experiment, &cli.only, &kept)?[..] {
-                train(runs, &cli.data, jobs)?;
-            }
+            train_all(experiment, &kept, &cli)?;
         }
         if !cli.only.is_empty() {
             eprintln!("{}: rows were left out: no CSV is written", experiment.name);
@@ -81,15 +76,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that are missing: of searches first.
-fn missing(experiment: &Experiment, only: &str, kept: &Kept) -> Result<Vec<Run>> {
-    let mut runs = experiment.tuning(only, kept);
-    if runs.is_empty() {
-        // Seed by seed, so that an early look compares all rows.
-        for seed in &experiment.seeds {
-            runs.extend(experiment.runs(*seed, only, kept)?);
-        }
+/// Trains what is missing: searches, whose next rates are known once the ones before are done, and then the rows, seed by seed, so that an early
+/// look compares all rows.
+fn train_all(experiment: &Experiment, kept: &Kept, cli: &Cli) -> Result<()> {
+    let jobs = cli.jobs.unwrap_or_else(|| experiment.jobs());
+    let trained = |runs: &[Run]| {
+        train(runs, &cli.data, jobs)?;
+        let lost = runs.iter().find(|run| !kept.has(run));
+        lost.map_or(Ok(()), |run| bail!("{}: the trainer left no result that can be read", run.directory.display()))
+    };
+    let next = || if cli.so_far { Vec::new() } else { experiment.tuning(&cli.only, kept) };
+    while let runs @ [_, ..] = &next()[..] {
+        trained(runs)?;
     }
-    runs.retain(|run| !kept.has(run));
-    Ok(runs)
+    let known = experiment.seeds.iter().flat_map(|seed| experiment.known_runs(*seed, &cli.only, kept));
+    trained(&known.filter(|run| !kept.has(run)).collect::<Vec<_>>())
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use briquette_benches::pages::{pages, update};
 use clap::Parser;
 
-/// Writes the tables of the pages in docs anew from the CSVs in benches/results
+/// Regenerates the tables of the pages in docs from the CSVs in benches/results
 #[derive(Debug, Parser)]
 #[command(after_help = "A table stands between a comment that names a CSV, its columns and its rows, and an end:
   <!-- results

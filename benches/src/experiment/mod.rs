@@ -63,11 +63,11 @@ pub struct Experiment {
     /// Seed of the search for learning rates.
     #[serde(default = "search_seed")]
     pub search_seed: u64,
-    /// Experiment in the same directory that has the rates of rows without any.
+    /// Experiment in the same directory that supplies the rates of rows without rates.
     rates_of: Option<String>,
     #[serde(skip)]
     namesakes: Option<Box<Experiment>>,
-    /// Version of the results: raise it if a change of the code makes finished runs worthless.
+    /// Version of the results: raise it if a change of the code invalidates finished runs.
     #[serde(default = "first_version")]
     pub version: u32,
     /// Memory of a run in GB, which limits the number of runs at a time.
@@ -118,36 +118,62 @@ pub struct Row {
 }
 
 impl Experiment {
-    /// Reads a file, and the one that it takes rates from.
+    /// Reads a file, and the one that supplies its rates.
     ///
     /// # Errors
-    /// If a file cannot be read, or is not an experiment.
+    /// If a file cannot be read or is not an experiment, or a row without rates has no namesake with rates.
     pub fn read(path: &Path) -> Result<Experiment> {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut experiment =
-            Experiment::parse(&name, &text).with_context(|| format!("{} is not an experiment", path.display()))?;
+        let mut experiment = Experiment::read_alone(path)?;
         if let Some(of) = &experiment.rates_of {
-            let namesakes = Experiment::read(&path.with_file_name(format!("{of}.toml")))?;
+            let namesakes = Experiment::read_alone(&path.with_file_name(format!("{of}.toml")))?;
+            for row in experiment.rows.iter().filter(|row| row.rates.is_empty()) {
+                let namesake = namesakes.row(row).map(|(_, row)| row);
+                let has_rate = namesake.is_some_and(|row| !row.rates.is_empty() && row.instead.is_empty());
+                ensure!(has_rate && namesakes.axes.is_empty(), "{of}.toml supplies no rate for {}", row.name);
+            }
             experiment.namesakes = Some(Box::new(namesakes));
         }
         Ok(experiment)
     }
 
+    fn read_alone(path: &Path) -> Result<Experiment> {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Experiment::parse(&name, &text).with_context(|| format!("{} is not an experiment", path.display()))
+    }
+
+    /// Replaces the seeds of the file.
+    ///
+    /// # Errors
+    /// If there are none, or the search has one of them.
+    pub fn with_seeds(mut self, seeds: &[u64]) -> Result<Experiment> {
+        seeds.clone_into(&mut self.seeds);
+        self.check_seeds()?;
+        Ok(self)
+    }
+
+    fn check_seeds(&self) -> Result<()> {
+        let Experiment { search_seed: seed, seeds, .. } = self;
+        ensure!(!seeds.is_empty(), "it has no seeds");
+        ensure!(!seeds.contains(seed), "seed {seed} searches for rates: it can be in no table");
+        Ok(())
+    }
+
     /// Reads the text of a file, with a row for each combination of the axes' values.
     ///
     /// # Errors
-    /// If a key is unknown or missing, or rows are missing, share a name, or have a rate that is not above 0.
+    /// If a key is unknown or missing, or rows are missing, share a folder, or have a rate that is not above 0.
     pub fn parse(name: &str, text: &str) -> Result<Experiment> {
         let mut experiment: Experiment = toml::from_str(text)?;
         name.clone_into(&mut experiment.name);
         ensure!(!experiment.rows.is_empty(), "it has no rows");
-        ensure!(!experiment.seeds.is_empty(), "it has no seeds");
-        let seed = experiment.search_seed;
-        ensure!(!experiment.seeds.contains(&seed), "seed {seed} searches for rates: it can be in no table");
+        experiment.check_seeds()?;
         for (number, row) in experiment.rows.iter().enumerate() {
-            let is_new = experiment.rows[..number].iter().all(|other| other.name != row.name);
-            ensure!(is_new, "two rows have the name {}", row.name);
+            let folder = run::folder(&row.name);
+            let is_new = experiment.rows[..number].iter().all(|other| run::folder(&other.name) != folder);
+            ensure!(is_new, "two rows have the folder {folder}");
+            let is_searched = row.rates.len() > 1 || row.instead.is_empty();
+            ensure!(is_searched, "row {}: `instead` is tried in a search, which two rates begin", row.name);
             let bad = row.rates.iter().find(|rate| !rate.is_finite() || **rate <= 0.0);
             ensure!(bad.is_none(), "row {}: rates are above 0, got {}", row.name, bad.unwrap_or(&0.0));
         }
@@ -158,7 +184,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Returns the number of runs at a time: one for each core, as far as there is memory.
+    /// Returns the number of runs at a time: one for each core, limited by the free memory.
     pub fn jobs(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         free_memory().map_or(cores, |free| cores.min((free / self.memory) as usize)).max(1)
@@ -185,14 +211,8 @@ impl Experiment {
 
     /// Returns the next runs to try for rows whose name contains a text, with the seed for searches; empty if all searches are complete.
     pub fn tuning(&self, only: &str, kept: &Kept) -> Vec<Run> {
-        let own = self.named(only).filter(|row| row.rates.len() > 1).flat_map(|row| self.search(row, kept).next);
-        let of =
-            self.named(only).filter(|row| row.rates.is_empty()).filter_map(|row| self.namesakes.as_ref()?.row(row));
-        own.chain(of.flat_map(|(experiment, row)| experiment.search_of(row, kept))).collect()
-    }
-
-    fn search_of(&self, row: &Row, kept: &Kept) -> Vec<Run> {
-        if row.rates.len() > 1 { self.search(row, kept).next } else { Vec::new() }
+        let rated = self.named(only).map(|row| self.with_rates(row)).filter(|(_, row)| row.rates.len() > 1);
+        rated.flat_map(|(experiment, row)| experiment.search(row, kept).next).collect()
     }
 
     /// Returns a run of each row whose name contains a text, with the settings found by the search.
@@ -201,6 +221,11 @@ impl Experiment {
     /// If a row's search is not complete.
     pub fn runs(&self, seed: u64, only: &str, kept: &Kept) -> Result<Vec<Run>> {
         self.named(only).map(|row| self.tuned(row, seed, kept)).collect()
+    }
+
+    /// As [`runs`](Self::runs), of the rows whose rate is known.
+    pub fn known_runs(&self, seed: u64, only: &str, kept: &Kept) -> Vec<Run> {
+        self.named(only).filter_map(|row| self.tuned(row, seed, kept).ok()).collect()
     }
 
     fn search(&self, row: &Row, kept: &Kept) -> Tuning {
@@ -309,8 +334,11 @@ mod tests {
         let row = "[[row]]\nname = 'dense'\nflags = ''\n";
         let said = |text: &str| format!("{:#}", of(text).unwrap_err());
         assert!(said("row = []").contains("no rows"));
-        assert!(said(&[row, row].concat()).contains("two rows have the name dense"));
+        assert!(said(&[row, row].concat()).contains("two rows have the folder dense"));
         assert!(said(&format!("{row}rates = [0.1, -1]")).contains("above 0, got -1"));
+        let alike = "[[row]]\nname = 'a:2'\nflags = ''\n[[row]]\nname = 'a-2'\nflags = ''";
+        assert!(said(&[row, alike].concat()).contains("folder a-2"));
+        assert!(said(&format!("{row}rates = [1]\ninstead = ['--b']")).contains("`instead` is tried in a search"));
         assert!(said(&format!("{row}colour = 1")).contains("colour"));
         assert!(said(&format!("seeds = [11]\n{row}")).contains("seed 11"));
         assert!(said(&format!("axes.network = []\n{row}")).contains("the axis network has no values"));

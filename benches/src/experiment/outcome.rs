@@ -9,7 +9,7 @@ use briquette_examples::record::GIT_REVISION;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::trainer::{FLAGS, day, diverged, finished, machine};
+use crate::trainer::{LOG, day, diverged, finished, machine};
 
 /// A finished run: a line of `NAME-runs.csv` or `NAME-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,8 +48,8 @@ pub struct Kept {
     pub directory: PathBuf,
     /// Set if a row uses the best rate so far when its search is not complete.
     pub so_far: bool,
-    /// Results from the CSVs, by command and version.
-    written: HashMap<(String, u32), Outcome>,
+    /// Results from the CSVs, by experiment, command and version.
+    written: HashMap<(String, String, u32), Outcome>,
 }
 
 impl Kept {
@@ -71,7 +71,8 @@ impl Kept {
             }
             for line in csv::Reader::from_path(&path)?.deserialize() {
                 let line: Outcome = line.with_context(|| format!("{} has other columns", path.display()))?;
-                self.written.insert((line.command.clone(), line.version), Outcome { chosen: None, ..line });
+                let key = (line.experiment.clone(), line.command.clone(), line.version);
+                self.written.insert(key, Outcome { chosen: None, ..line });
             }
         }
         Ok(self)
@@ -80,7 +81,7 @@ impl Kept {
     /// Returns the outcome of a run that finished or diverged.
     pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
         self.in_directory(run).or_else(|| {
-            let written = self.written.get(&(run.command(), run.version))?.clone();
+            let written = self.written.get(&(run.experiment.clone(), run.command(), run.version))?.clone();
             let Run { experiment, row, .. } = run;
             let (experiment, setting) = (experiment.clone(), row.setting.clone());
             Some(Outcome { experiment, row: row.name.clone(), setting, ..written })
@@ -94,7 +95,7 @@ impl Kept {
             return None;
         }
         let (machine, cores) = machine();
-        let ended = fs::metadata(directory.join(FLAGS)).and_then(|file| file.modified()).ok()?;
+        let ended = fs::metadata(directory.join(LOG)).and_then(|file| file.modified()).ok()?;
         Some(Outcome {
             experiment: run.experiment.clone(),
             row: run.row.name.clone(),

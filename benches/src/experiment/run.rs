@@ -40,10 +40,9 @@ impl Run {
         out: &Path,
     ) -> Run {
         let setting = row.setting.as_deref().filter(|_| flags == row.flags).unwrap_or_default();
-        let name = row.name.chars().chain(setting.chars()).chain(if flags == row.flags { "" } else { flags }.chars());
-        let name: String = name.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let name = [row.name.as_str(), setting, if flags == row.flags { "" } else { flags }].concat();
         let of_rate = rate.map(|rate| format!("lr-{rate}-")).unwrap_or_default();
-        let directory = out.join(&experiment.name).join(name).join(format!("{of_rate}seed-{seed}"));
+        let directory = out.join(&experiment.name).join(folder(&name)).join(format!("{of_rate}seed-{seed}"));
         let of_rate = rate.map(|rate| format!(" --lr {rate}")).unwrap_or_default();
         Run {
             experiment: experiment.name.clone(),
@@ -59,12 +58,10 @@ impl Run {
         }
     }
 
-    /// Returns what a finished run is recognized by: all of its flags, and the version unless it is the first.
+    /// Identifies the finished run: its command, data and version.
     pub fn key(&self) -> String {
-        match self.version {
-            1 => self.all_flags.clone(),
-            version => format!("{}\nversion {version}", self.all_flags),
-        }
+        let data = self.data.as_deref().unwrap_or_default();
+        format!("{}\ndata {data}\nversion {}\n", self.command(), self.version)
     }
 
     /// Returns its command.
@@ -74,7 +71,7 @@ impl Run {
 
     fn train(&self, data: &Path) -> Result<()> {
         let data = self.data.as_ref().map(|own| data.join(own));
-        trainer::run(&self.trainer, &self.all_flags, &self.key(), data.as_deref(), &self.directory)
+        trainer::run_or_resume(&self.trainer, &self.all_flags, &self.key(), data.as_deref(), &self.directory)
     }
 
     fn name(&self) -> String {
@@ -84,10 +81,15 @@ impl Run {
     }
 }
 
+/// Returns the folder of a name: other characters than letters and digits are hyphens.
+pub(super) fn folder(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
 /// Trains runs, several at a time, and reports each with an estimate of the time left.
 ///
 /// # Errors
-/// If a trainer cannot be run or does not succeed. The runs that were started come to their end.
+/// If a trainer cannot be run or does not succeed. Other workers finish the queue.
 pub fn train(runs: &[Run], data: &Path, at_a_time: usize) -> Result<()> {
     let (all, at_a_time) = (runs.len(), at_a_time.clamp(1, runs.len().max(1)));
     let took = Mutex::new(Vec::new());
@@ -106,7 +108,7 @@ fn mean(took: &[Duration]) -> Option<Duration> {
     Some(took.iter().sum::<Duration>() / u32::try_from(took.len()).ok().filter(|count| *count > 0)?)
 }
 
-/// Says how long this many runs take.
+/// Formats the remaining time.
 fn left(runs: usize, at_a_time: usize, mean: Duration) -> String {
     let minutes = (mean * runs.div_ceil(at_a_time) as u32).as_secs().div_ceil(60);
     let span = if minutes < 120 { format!("{minutes} min") } else { format!("{} h", minutes.div_ceil(60)) };
@@ -126,11 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_part_of_what_a_run_is_recognized_by() {
+    fn a_version_identifies_a_run() {
         let experiment =
             super::super::tests::of("version = 2\n[[row]]\nname = 'dense'\nflags = '--reducer dense'").unwrap();
         let run = Run::new(&experiment, &experiment.rows[0], "--reducer dense", (None, 3), Path::new("o"));
-        assert_eq!(run.key(), "--ranks 4 --plain --reducer dense --seed 3\nversion 2");
+        assert_eq!(run.key(), "cifar --ranks 4 --plain --reducer dense --seed 3\ndata cifar10\nversion 2\n");
         assert_eq!(run.command(), "cifar --ranks 4 --plain --reducer dense --seed 3");
         assert_eq!(run.directory, Path::new("o/example/dense/seed-3"));
     }

@@ -69,7 +69,7 @@ pub fn write_rates(experiment: &Experiment, kept: &Kept, csv: &Path) -> Result<(
 /// Writes the tables of an experiment into a directory, `NAME-runs.csv` and `NAME.csv`, and a picture into another one, if requested.
 ///
 /// # Errors
-/// If a row was not run with every seed, or a file cannot be read or written: nothing is written then.
+/// If a row was not run with every seed, or a file cannot be read or written.
 pub fn write(experiment: &Experiment, kept: &Kept, (csv, svg): (&Path, Option<&Path>)) -> Result<()> {
     let mut runs = Vec::new();
     for seed in &experiment.seeds {
@@ -103,6 +103,7 @@ fn means(experiment: &Experiment, runs: &[Run], kept: &Kept) -> Vec<Line> {
         Mean::of(&of_row.iter().map(|(_, outcome)| of(outcome)).collect::<Vec<_>>()).mean
     };
     let bytes = |outcome: &Outcome| outcome.bytes_sent as f64;
+    let seeds = experiment.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let so_far = if kept.so_far { " --so-far" } else { "" };
     let line = |row: &Row| {
         let baseline = of_row(experiment.rows.iter().find(|first| first.setting == row.setting)?);
@@ -126,7 +127,10 @@ fn means(experiment: &Experiment, runs: &[Run], kept: &Kept) -> Vec<Line> {
             machine: last.machine.clone(),
             cores: last.cores,
             date: last.date.clone(),
-            command: format!("experiment benches/experiments/{}.toml --data datasets{so_far}", experiment.name),
+            command: format!(
+                "experiment benches/experiments/{}.toml --data datasets --seeds {seeds}{so_far}",
+                experiment.name
+            ),
         })
     };
     experiment.rows.iter().filter_map(line).collect()

@@ -11,7 +11,7 @@ use super::results::{Codecs, Outcome};
 use super::{DENSE, Job, Model, Row, Table};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
-use crate::trainer::machine;
+use crate::trainer::{self, machine};
 
 /// Static rows, replayed, and `auto`, run on each trace.
 pub const TABLE: Table = Table {
@@ -77,6 +77,7 @@ struct Bound {
     mixture: String,
     machine: String,
     cores: usize,
+    date: String,
     command: String,
 }
 
@@ -182,6 +183,7 @@ fn bound(jobs: &[Job], codecs: &Codecs, model: Model, trace: &'static str) -> Re
         mixture,
         machine,
         cores,
+        date: trainer::day(std::time::SystemTime::now())?,
         command: "tables changing-links --report".into(),
     }))
 }

@@ -1,4 +1,4 @@
-//! The `k` largest magnitudes of every chunk: the zoo's `ChunkTopK`. One cube searches a chunk, so that nothing is searched in all of the vector.
+//! The `k` largest magnitudes of every chunk: the zoo's `ChunkTopK`. One cube searches a chunk, so that no search spans the whole vector.
 
 use briquette_core::CompressionRatio;
 use cubecl::prelude::*;
@@ -7,8 +7,8 @@ use crate::collect::{Kept, scan, write_part};
 use crate::run::{Run, Vector};
 use crate::select::{BINS, CUT, descend, tally, ties_of};
 
-/// Finds the cut of each chunk, one a cube: its magnitude bits, and how many ties are kept. `counts` are the numbers of kept values, with a 0
-/// behind each.
+/// Finds the cut of each chunk, one a cube: its magnitude bits, and how many ties are kept. `counts` are the numbers of kept values, each followed
+/// by 0.
 #[cube(launch)]
 pub(crate) fn cut(
     x: &[f32],
@@ -66,7 +66,7 @@ pub(crate) fn write(
 /// Queues the selection. There is room for all kept values.
 pub(crate) fn largest(run: &Run, x: &Vector, ratio: CompressionRatio, chunk: usize) -> Kept {
     let (units, dim) = (run.units(), run.dim());
-    let chunk = chunk.min(x.len()).max(1);
+    let chunk = chunk.max(1);
     let (chunks, rest) = (x.len().div_ceil(chunk), x.len() % chunk);
     let (k, last) = (ratio.keep(chunk), ratio.keep(if rest == 0 { chunk } else { rest }));
     let room = (chunks * k + last).saturating_sub(k);

@@ -96,7 +96,7 @@ pub(crate) fn scan(counts: &mut [u32], cut: &mut [u32], #[comptime] units: u32) 
     }
 }
 
-/// Writes the kept values of a part of `x` in index order, as far as there is room: those above the floor, and ties while fewer than `most` were
+/// Writes the kept values of a part of `x` in index order, up to the available room: those above the floor, and ties while fewer than `most` were
 /// kept. `before` has the number of kept values and of ties before the cube's part. All units of the cube call it.
 #[cube]
 pub(crate) fn write_part(

@@ -20,6 +20,9 @@ pub fn top_k(run: &Run, x: &Vector, k: usize) -> Encoded {
 
 /// Encodes the largest magnitudes of every chunk, a share of each, ties to the lowest index, without zeros: the zoo's `ChunkTopK`.
 pub fn chunk_top_k(run: &Run, x: &Vector, ratio: CompressionRatio, chunk: usize) -> Encoded {
+    if chunk >= x.len() {
+        return top_k(run, x, ratio.keep(x.len()));
+    }
     Encoded::new(x, Made::Sparse(chunks::largest(run, x, ratio, chunk)))
 }
 

@@ -239,9 +239,8 @@ impl<T: Task> Rank<'_, T> {
         totals.bytes_dense += report.dense_traffic.sent;
         totals.elastic.add(&report.generations);
         self.bar.set_position((report.step + 1).saturating_add_signed(self.ahead));
-        if let Some(loss) = report.loss {
-            self.bar.set_message(format!("loss {loss:.3}"));
-        }
+        let ratio = report.exchange.ratio.map(|ratio| ratio.get());
+        self.bar.set_message(super::progress::line(report.loss, ratio, totals));
         let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
         let Some(files) = &mut self.files else {
             if self.generation.is_some() {

@@ -86,7 +86,12 @@ impl<T: Task> Run<'_, T> {
                 None => Written::EachStepBefore(step),
             });
         }
-        let files = self.open(&mut optim, directory, &start, from)?;
+        let mut files = self.open(&mut optim, directory, &start, from)?;
+        if let Some(files) = files.as_mut().filter(|_| start.resumed) {
+            // Without those after the checkpoint.
+            let written = files.evaluated(&totals.evaluations);
+            written.inspect_err(|error| optim.synchronizer_mut().session().abort(&format!("{error:#}")))?;
+        }
         if self.records_frames() {
             optim.synchronizer_mut().session().record();
         }

@@ -177,6 +177,21 @@ twins! {
     };
 }
 
+/// More chunks than a row of cubes holds, and chunks of more than a tile.
+#[test]
+fn many_chunks_and_long_chunks_have_the_bits_of_the_host() {
+    let x: Vec<f32> = (0..200_001).map(|i| ((i * 7919) % 1009) as f32 - 504.0).collect();
+    for run in &runs() {
+        let vector = run.upload(&x);
+        for (share, chunk) in [(0.4, 3), (0.01, 70_000)] {
+            let (mut host, mut made) = (Message::default(), Message::default());
+            chunks(share, chunk).compress_into(&x, Key::new(0), &mut host);
+            device::chunk_top_k(run, &vector, ratio(share), chunk).read(run, &mut made).unwrap();
+            assert!(bytes(&made) == bytes(&host), "{share} of chunks of {chunk}, {run:?}");
+        }
+    }
+}
+
 /// Messages of other ranks: every kind that a host makes, also those that no kernel encodes.
 #[test]
 fn uploaded_messages_have_the_values_of_the_host() {

@@ -4,7 +4,7 @@ use std::fs;
 
 use briquette::WorldChange;
 use briquette::core::manifest::Manifest;
-use briquette_examples::record::Summary;
+use briquette_examples::record::{Evaluation, Summary};
 use briquette_examples::train::{Control, train};
 
 use super::GRAVAC;
@@ -323,6 +323,10 @@ fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resume
         assert!(!done.interrupted && done.final_test_accuracy.is_finite() && done.final_test_loss.is_finite());
         let scored = toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len();
         assert_eq!(scored, evaluations, "once an epoch");
+        let written: Vec<Evaluation> = serde_json::from_str(&runs.text("run", "evaluations.json")).unwrap();
+        let steps: Vec<u64> = written.iter().map(|evaluation| evaluation.step).collect();
+        assert_eq!(steps, (1..=evaluations as u64).map(|epoch| 3 * epoch).collect::<Vec<_>>());
+        assert_eq!(written.last().unwrap().test_accuracy, done.final_test_accuracy);
         // A finished run is not evaluated again.
         train(&settings, &rest, &Control { resume: true, ..quiet() }).unwrap();
         assert_eq!(toy.scored.lock().unwrap().len() + rest.scored.lock().unwrap().len(), evaluations);

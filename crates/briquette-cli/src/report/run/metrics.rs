@@ -144,7 +144,8 @@ impl Run {
         let measured = [compute, compress, exchange].into_iter().flatten().sum::<f64>();
         total.seconds = finite(line.simulated_seconds).unwrap_or(total.seconds + measured);
         total.bytes += line.bytes_sent as f64;
-        for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.step == step) {
+        // The last record before an evaluation counts, as the one of its step may be damaged.
+        for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.step >= step) {
             (evaluation.seconds, evaluation.bytes) = (total.seconds, total.bytes);
         }
         let exchanging = exchange.map(|exchange| (exchange - wait.unwrap_or(0.0)).max(0.0));
