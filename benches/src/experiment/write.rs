@@ -180,6 +180,7 @@ mod tests {
         std::fs::create_dir_all(&run.directory).unwrap();
         std::fs::write(run.directory.join("summary.json"), summary).unwrap();
         std::fs::write(run.directory.join("flags.txt"), run.key()).unwrap();
+        std::fs::write(run.directory.join("log.txt"), "").unwrap();
     }
 
     fn search_to_the_end(experiment: &Experiment, kept: &Kept) {

@@ -19,8 +19,8 @@ use super::asked::asked;
 use super::claims::frame_of;
 
 /// Memory that a step may request in addition to what was received: the vectors of these short inputs, error messages, lists of
-/// frames.
-const OWN: u64 = 64 << 10;
+/// frames, and the session's record of its last transfers.
+const OWN: u64 = (64 << 10) + 96_000;
 
 /// One rank of a world in which the other ranks send the frames of a script.
 struct Scripted {
