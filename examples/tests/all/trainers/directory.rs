@@ -74,7 +74,7 @@ fn a_run_is_replaced_only_when_nothing_stands_in_the_way_of_the_new_one() {
     entries.sort();
     assert_eq!(
         entries,
-        ["checkpoints", "config.toml", "lock", "metrics.jsonl", "summary.json"],
+        ["checkpoints", "config.toml", "evaluations.json", "lock", "metrics.jsonl", "summary.json"],
         "nothing is left over"
     );
 }
