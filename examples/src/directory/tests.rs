@@ -16,6 +16,7 @@ fn directory() -> TempDir {
     fs::create_dir_all(path.join(CHECKPOINTS).join("step-00000003")).unwrap();
     fs::write(path.join(CHECKPOINTS).join("step-00000003/manifest.json"), "{}").unwrap();
     fs::write(path.join(METRICS), "records\n").unwrap();
+    fs::write(path.join(EVALUATIONS), "[]\n").unwrap();
     fs::write(path.join(SUMMARY), "summary\n").unwrap();
     fs::write(path.join(GRADIENT), "gradient\n").unwrap();
     fs::create_dir(path.join(FRAMES)).unwrap();
