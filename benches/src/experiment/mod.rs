@@ -329,6 +329,26 @@ mod tests {
         }
     }
 
+    /// All runs and rates of the committed CSVs are those that the files ask for, so that nothing is trained again.
+    #[test]
+    fn the_committed_results_are_of_the_files() {
+        let results = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/results/experiments"));
+        let kept = Kept::new("nowhere".into(), false).with_csv(results).unwrap();
+        let has_results = |experiment: &Experiment| results.join(format!("{}-runs.csv", experiment.name)).exists();
+        let with_results: Vec<Experiment> = all().into_iter().filter(has_results).collect();
+        assert!(with_results.len() >= 6);
+        for experiment in with_results {
+            let name = &experiment.name;
+            let missing: Vec<String> = experiment.tuning("", &kept).iter().map(Run::command).collect();
+            assert!(missing.is_empty(), "{name} searches {missing:?}");
+            for seed in &experiment.seeds {
+                let runs = experiment.runs(*seed, "", &kept).unwrap();
+                let missing: Vec<String> = runs.iter().filter(|run| !kept.has(run)).map(Run::command).collect();
+                assert!(missing.is_empty(), "{name} trains {missing:?}");
+            }
+        }
+    }
+
     #[test]
     fn mistakes_in_a_file_are_named() {
         let row = "[[row]]\nname = 'dense'\nflags = ''\n";
