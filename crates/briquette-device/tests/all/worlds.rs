@@ -146,6 +146,7 @@ fn laws_hold_on_devices() {
 /// Three buckets, a message each: the device is waited for once a bucket, and once each for the energies and the statistics of all.
 #[test]
 fn a_step_waits_for_the_device_once_a_bucket() {
+    briquette_zoo::install();
     let layout = laws::long();
     for run in runs() {
         for text in [
