@@ -49,8 +49,7 @@ pub fn run(trainer: &str, flags: &str, key: &str, data: Option<&Path>, out: &Pat
 /// # Errors
 /// As for [`run`].
 pub fn run_or_resume(trainer: &str, flags: &str, key: &str, data: Option<&Path>, out: &Path) -> Result<()> {
-    let is_same = |name: &str, text: &str| fs::read_to_string(out.join(name)).is_ok_and(|own| own == text);
-    if !is_same(FLAGS, key) || !is_same(REVISION, GIT_REVISION) || !Checkpoint::any(&out.join("checkpoints")) {
+    if !can_resume(out, key) {
         return run(trainer, flags, key, data, out);
     }
     let log = fs::OpenOptions::new().append(true).create(true).open(out.join(LOG))?;
@@ -63,6 +62,12 @@ pub fn run_or_resume(trainer: &str, flags: &str, key: &str, data: Option<&Path>,
         bail!("{trainer} --resume {}: {status}; see {LOG} there", out.display());
     }
     Ok(())
+}
+
+/// Returns whether these sources began the run with this key, and it left a checkpoint.
+fn can_resume(out: &Path, key: &str) -> bool {
+    let revision = fs::read_to_string(out.join(REVISION));
+    has_key(out, key) && revision.is_ok_and(|own| own == GIT_REVISION) && Checkpoint::any(&out.join("checkpoints"))
 }
 
 fn command(trainer: &str, data: Option<&Path>, log: fs::File) -> Result<Command> {
@@ -171,6 +176,20 @@ mod tests {
         assert!(diverged(out.path(), flags) && !diverged(out.path(), "--lr 8"));
         log("error: rank 1 has gone");
         assert!(!diverged(out.path(), flags));
+    }
+
+    #[test]
+    fn only_a_run_of_the_same_key_and_sources_resumes() {
+        let out = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(out.path().join(name), text).unwrap();
+        fs::create_dir_all(out.path().join("checkpoints/step-00000003")).unwrap();
+        write(FLAGS, "a");
+        write(REVISION, GIT_REVISION);
+        assert!(!can_resume(out.path(), "a"), "half a checkpoint");
+        write("checkpoints/step-00000003/manifest.json", "{}");
+        assert!(can_resume(out.path(), "a") && !can_resume(out.path(), "b"));
+        write(REVISION, "another");
+        assert!(!can_resume(out.path(), "a"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Files of a run: `metrics.jsonl`, `summary.json`, and a gradient on request.
 
+mod evaluation;
 pub(crate) mod float;
 mod metrics;
 
@@ -13,6 +14,7 @@ use briquette::{NewGeneration, StepReport};
 use safetensors::{Dtype, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 
+pub use self::evaluation::Evaluation;
 pub use self::metrics::append;
 pub(crate) use self::metrics::{Written, keep_before};
 use crate::directory::{EVALUATIONS, FRAMES, GRADIENT, METRICS, RunLock, SUMMARY, write_whole};
@@ -231,27 +233,6 @@ pub struct Totals {
     pub records: u64,
     #[serde(default)]
     pub elastic: Changes,
-}
-
-/// An evaluation: an element of `evaluations.json`. Means over the test samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Steps of training before it.
-    pub step: u64,
-    /// Share of correct predictions, in 0–1.
-    #[serde(with = "float")]
-    pub test_accuracy: f64,
-    /// Loss.
-    #[serde(with = "float")]
-    pub test_loss: f64,
-}
-
-impl Totals {
-    /// Adds an evaluation, and removes those at the same or later steps.
-    pub(crate) fn add(&mut self, evaluation: Evaluation) {
-        self.evaluations.retain(|earlier| earlier.step < evaluation.step);
-        self.evaluations.push(evaluation);
-    }
 }
 
 /// Changes of an elastic world.

@@ -350,14 +350,35 @@ mod tests {
     }
 
     #[test]
+    fn rates_of_another_file_are_those_of_namesakes() {
+        let folder = tempfile::tempdir().unwrap();
+        let head = "trainer = 'cifar'\nflags = ''\n";
+        let read = |name: &str, text: &str| {
+            let path = folder.path().join(format!("{name}.toml"));
+            fs::write(&path, [head, text].concat()).unwrap();
+            Experiment::read(&path)
+        };
+        let first = "[[row]]\nname = 'dense'\nflags = ''\nrates = [0.3]\n[[row]]\nname = 'bare'\nflags = ''";
+        assert!(read("first", first).is_ok());
+        let of = |name: &str| format!("rates_of = 'first'\n[[row]]\nname = '{name}'\nflags = '--slow'");
+        let second = read("second", &of("dense")).unwrap();
+        let run = second.tuned(&second.rows[0], 1, &Kept::new("nowhere".into(), false)).unwrap();
+        assert_eq!((run.rate, run.flags.as_str()), (Some(0.3), "--slow"));
+        for name in ["bare", "unknown"] {
+            let error = read("third", &of(name)).unwrap_err().to_string();
+            assert_eq!(error, format!("first.toml supplies no rate for {name}"));
+        }
+    }
+
+    #[test]
     fn mistakes_in_a_file_are_named() {
         let row = "[[row]]\nname = 'dense'\nflags = ''\n";
         let said = |text: &str| format!("{:#}", of(text).unwrap_err());
         assert!(said("row = []").contains("no rows"));
         assert!(said(&[row, row].concat()).contains("two rows have the folder dense"));
         assert!(said(&format!("{row}rates = [0.1, -1]")).contains("above 0, got -1"));
-        let alike = "[[row]]\nname = 'a:2'\nflags = ''\n[[row]]\nname = 'a-2'\nflags = ''";
-        assert!(said(&[row, alike].concat()).contains("folder a-2"));
+        let one_folder = "[[row]]\nname = 'a:2'\nflags = ''\n[[row]]\nname = 'a-2'\nflags = ''";
+        assert!(said(&[row, one_folder].concat()).contains("folder a-2"));
         assert!(said(&format!("{row}rates = [1]\ninstead = ['--b']")).contains("`instead` is tried in a search"));
         assert!(said(&format!("{row}colour = 1")).contains("colour"));
         assert!(said(&format!("seeds = [11]\n{row}")).contains("seed 11"));

@@ -254,7 +254,7 @@ fn after_warm_up_a_step_allocates_nothing_of_parameter_size_and_few_vectors_are_
     for row in table() {
         for world in [1, 2, 4] {
             let memory = run(&row.config, world);
-            // Beside vectors, each session holds its last transfers.
+            // In addition to vectors, each session holds its last transfers.
             let held = (memory.held - (RECORDER * world) as f64) / (4 * LEN * world) as f64;
             let [quietest, mean] = [memory.quietest(), memory.mean()].map(|bytes| bytes / world as f64);
             let line = format!(

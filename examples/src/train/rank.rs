@@ -239,8 +239,7 @@ impl<T: Task> Rank<'_, T> {
         totals.bytes_dense += report.dense_traffic.sent;
         totals.elastic.add(&report.generations);
         self.bar.set_position((report.step + 1).saturating_add_signed(self.ahead));
-        let ratio = report.exchange.ratio.map(|ratio| ratio.get());
-        self.bar.set_message(super::progress::line(report.loss, ratio, totals));
+        self.bar.set_message(super::progress::line(report.loss, report.exchange.ratio, totals));
         let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
         let Some(files) = &mut self.files else {
             if self.generation.is_some() {
@@ -313,9 +312,7 @@ impl<T: Task> Rank<'_, T> {
         self.totals.evaluated = Some(self.step());
         self.totals.best_test_accuracy = self.totals.best_test_accuracy.max(correct);
         self.totals.add(Evaluation { step: self.step(), test_accuracy: correct, test_loss: loss });
-        if let Some(files) = &mut self.files {
-            files.evaluated(&self.totals.evaluations)?;
-        }
+        self.files.as_mut().map_or(Ok(()), |files| files.evaluated(&self.totals.evaluations))?;
         if self.rank == 0 {
             let line = format!("{}  test accuracy {correct:.4}  test loss {loss:.4}{}", self.place(), self.ratios());
             self.bar.suspend(|| self.run.control.say(line));

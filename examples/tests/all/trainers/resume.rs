@@ -333,6 +333,21 @@ fn an_interrupt_at_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_resume
     }
 }
 
+/// 48 samples: six steps an epoch. Both processes are stopped within the first.
+#[test]
+fn evaluations_after_the_checkpoint_are_dropped_by_the_resumed_run() {
+    let runs = Runs::default();
+    let settings = settings(&runs.path("run"), "ranks = 1\nbatch = 8\nreducer = \"dense\"\nepochs = 2");
+    let train = |stop_at: u64, resume: bool| {
+        let toy = Toy::new(48, Some(Fault::Stop(stop_at)));
+        train(&settings, &toy, &Control { stop: toy.stop.clone(), resume, ..quiet() }).unwrap().steps
+    };
+    assert_eq!(train(1, false), 3);
+    fs::write(runs.path("run/evaluations.json"), r#"[{"step": 6, "test_accuracy": 0.5, "test_loss": 1.0}]"#).unwrap();
+    assert_eq!(train(3, true), 5);
+    assert_eq!(runs.text("run", "evaluations.json"), "[]\n");
+}
+
 /// Threat F1.
 #[test]
 fn a_damaged_checkpoint_is_passed_over_for_the_one_before_and_said_aloud() {
