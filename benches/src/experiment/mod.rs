@@ -70,6 +70,9 @@ pub struct Experiment {
     /// Version of the results: raise it if a change of the code invalidates finished runs.
     #[serde(default = "first_version")]
     pub version: u32,
+    /// What rates and rows are compared by.
+    #[serde(default)]
+    pub measure: Measure,
     /// Memory of a run in GB, which limits the number of runs at a time.
     #[serde(default = "one")]
     pub memory: f64,
@@ -79,6 +82,17 @@ pub struct Experiment {
     /// Its rows, the baseline first.
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
+}
+
+/// Result by which runs are compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Accuracy on test samples, the higher the better.
+    #[default]
+    TestAccuracy,
+    /// Loss on test samples, the lower the better. The CSVs then have it as well.
+    TestLoss,
 }
 
 fn first_seeds() -> Vec<u64> {
@@ -232,7 +246,7 @@ impl Experiment {
         let run = |rate, instead: Option<&str>| {
             Run::new(self, row, instead.unwrap_or(&row.flags), (Some(rate), self.search_seed), &kept.directory)
         };
-        tuning::search(&row.rates, &row.instead, run, |run| Some(kept.outcome(run)?.test_accuracy))
+        tuning::search(&row.rates, &row.instead, run, |run| Some(kept.outcome(run)?.score()))
     }
 
     /// Returns this experiment and its row of a name, if there is one.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use briquette_examples::record::GIT_REVISION;
 use serde::{Deserialize, Serialize};
 
-use super::Run;
+use super::{Measure, Run};
 use crate::trainer::{LOG, day, diverged, finished, machine};
 
 /// A finished run: a line of `NAME-runs.csv` or `NAME-rates.csv`.
@@ -28,6 +28,9 @@ pub(super) struct Outcome {
     pub(super) chosen: Option<bool>,
     /// 0 if it diverged.
     pub(super) test_accuracy: f64,
+    /// Present if runs are compared by it; infinite if the run diverged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) test_loss: Option<f64>,
     pub(super) bytes_sent: u64,
     pub(super) simulated_seconds: Option<f64>,
     pub(super) steps: u64,
@@ -104,6 +107,8 @@ impl Kept {
             seed: run.seed,
             chosen: None,
             test_accuracy: summary.as_ref().map_or(0.0, |summary| summary.final_test_accuracy),
+            test_loss: (run.measure == Measure::TestLoss)
+                .then(|| summary.as_ref().map_or(f64::INFINITY, |summary| summary.final_test_loss)),
             bytes_sent: summary.as_ref().map_or(0, |summary| summary.bytes_sent),
             simulated_seconds: summary.as_ref().and_then(|summary| summary.simulated_seconds),
             steps: summary.as_ref().map_or(0, |summary| summary.steps),
@@ -123,6 +128,11 @@ impl Kept {
 }
 
 impl Outcome {
+    /// Returns what runs are compared by, the higher the better.
+    pub(super) fn score(&self) -> f64 {
+        self.test_loss.map_or(self.test_accuracy, |loss| -loss)
+    }
+
     /// Warns of sources that are in no revision.
     pub(super) fn check_revision(&self) {
         if self.revision.ends_with("-dirty") {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Experiment, Row};
+use super::{Experiment, Measure, Row};
 use crate::trainer;
 
 /// One run.
@@ -24,6 +24,8 @@ pub struct Run {
     pub seed: u64,
     /// Version of its results.
     pub version: u32,
+    /// What it is compared by.
+    pub measure: Measure,
     /// Directory of its files.
     pub directory: PathBuf,
     trainer: String,
@@ -51,6 +53,7 @@ impl Run {
             rate,
             seed,
             version: experiment.version,
+            measure: experiment.measure,
             directory,
             trainer: experiment.trainer.clone(),
             data: experiment.data.clone(),

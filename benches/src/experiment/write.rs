@@ -7,7 +7,7 @@ use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
 use super::outcome::Outcome;
-use super::{Experiment, Kept, Row, Run, picture};
+use super::{Experiment, Kept, Measure, Row, Run, picture};
 use crate::paired::Mean;
 use crate::ranks::write_csv;
 
@@ -24,7 +24,10 @@ pub(super) struct Line {
     /// Set if that rate's search is complete, here or where the rate is from.
     searched: bool,
     pub(super) test_accuracy: f64,
-    /// Difference to the first row.
+    /// Present if rows are compared by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) test_loss: Option<f64>,
+    /// Difference of the accuracy, or of the loss, to that of the first row.
     to_dense: f64,
     standard_error: f64,
     pub(super) bytes_sent: f64,
@@ -96,8 +99,9 @@ fn means(experiment: &Experiment, runs: &[Run], kept: &Kept) -> Vec<Line> {
         let of_row = runs.iter().filter(|run| run.row == *row);
         of_row.filter_map(|run| Some((run, kept.outcome(run)?))).collect::<Vec<_>>()
     };
-    let accuracies = |of_row: &[(&Run, Outcome)]| {
-        of_row.iter().map(|(_, outcome)| (outcome.seed, outcome.test_accuracy)).collect::<Vec<_>>()
+    let measured = |of_row: &[(&Run, Outcome)]| {
+        let measured = |outcome: &Outcome| outcome.test_loss.unwrap_or(outcome.test_accuracy);
+        of_row.iter().map(|(_, outcome)| (outcome.seed, measured(outcome))).collect::<Vec<_>>()
     };
     let mean = |of_row: &[(&Run, Outcome)], of: fn(&Outcome) -> f64| {
         Mean::of(&of_row.iter().map(|(_, outcome)| of(outcome)).collect::<Vec<_>>()).mean
@@ -109,7 +113,7 @@ fn means(experiment: &Experiment, runs: &[Run], kept: &Kept) -> Vec<Line> {
         let baseline = of_row(experiment.rows.iter().find(|first| first.setting == row.setting)?);
         let of_row = of_row(row);
         let (run, last) = of_row.last()?;
-        let difference = Mean::of_differences(&accuracies(&of_row), &accuracies(&baseline));
+        let difference = Mean::of_differences(&measured(&of_row), &measured(&baseline));
         Some(Line {
             experiment: experiment.name.clone(),
             row: row.name.clone(),
@@ -119,6 +123,8 @@ fn means(experiment: &Experiment, runs: &[Run], kept: &Kept) -> Vec<Line> {
             lr: run.rate,
             searched: experiment.is_searched(row, kept),
             test_accuracy: mean(&of_row, |outcome| outcome.test_accuracy),
+            test_loss: (experiment.measure == Measure::TestLoss)
+                .then(|| mean(&of_row, |outcome| outcome.test_loss.unwrap_or(f64::NAN))),
             to_dense: difference.mean,
             standard_error: difference.error,
             bytes_sent: mean(&of_row, bytes),
@@ -143,8 +149,8 @@ fn print(experiment: &Experiment, lines: &[Line]) {
         &experiment.name,
         "flags",
         "rate",
-        "test accuracy",
-        "to the first row, points",
+        "test accuracy or loss",
+        "to the first row, points or loss",
         "fewer bytes",
         "simulated time",
     ]);
@@ -154,8 +160,13 @@ fn print(experiment: &Experiment, lines: &[Line]) {
             line.name(),
             line.flags.clone(),
             format!("{rate}{}", if line.searched { "" } else { ", not searched to the end" }),
-            format!("{:.4}", line.test_accuracy),
-            format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds),
+            format!("{:.4}", line.test_loss.unwrap_or(line.test_accuracy)),
+            match line.test_loss {
+                None => {
+                    format!("{:+.1} ± {:.1} ({} seeds)", 100.0 * line.to_dense, 100.0 * line.standard_error, line.seeds)
+                }
+                Some(_) => format!("{:+.4} ± {:.4} ({} seeds)", line.to_dense, line.standard_error, line.seeds),
+            },
             format!("{:.1}x", line.fewer_bytes),
             format!("{:.1} s", line.simulated_seconds),
         ]);

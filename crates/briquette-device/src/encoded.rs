@@ -146,12 +146,12 @@ impl Encoded {
         }
     }
 
-    /// Writes the message of the vectors that were read.
-    fn finish(self, run: &Run, read: &[Bytes], out: &mut Message) -> Result<DeviceMessage, DeviceError> {
+    /// Writes the message of the vectors that were read. Returns `None` if the device does not have what the message means.
+    fn finish(self, run: &Run, read: &[Bytes], out: &mut Message) -> Result<Option<Form>, DeviceError> {
         let len = self.x.len();
         let words = |part: usize, vector: &Vector| &u32::from_bytes(&read[part])[..vector.len()];
         let floats = |part: usize, vector: &Vector| &f32::from_bytes(&read[part])[..vector.len()];
-        let form = match self.made {
+        Ok(Some(match self.made {
             Made::Half { kind: HalfKind::Bf16, scales, codes } => {
                 Frame::new(2, len).bytes(&read[1][..2 * len]).finish(out)?;
                 Form::Half { kind: HalfKind::Bf16, scaled: false, scales, codes }
@@ -166,7 +166,7 @@ impl Encoded {
             Made::Searched(kept, search) => {
                 let count = words(0, &kept.cut)[KEPT] as usize;
                 if let Some(other) = search.other(run, &self.x, count) {
-                    return other.read(run, out);
+                    return other.start(run).form(run, out);
                 }
                 return Encoded { x: self.x, made: Made::Sparse(kept) }.finish(run, read, out);
             }
@@ -186,7 +186,7 @@ impl Encoded {
                 let scaled = |v: &f32| if scale == 1.0 { *v } else { (*v * scale).clamp(-f32::MAX, f32::MAX) };
                 let drawn = floats(0, &values).iter().map(scaled);
                 out.write_sparse(len, indices.iter().copied().zip(drawn))?;
-                return DeviceMessage::upload(run, out);
+                return Ok(None);
             }
             Made::Levels { levels, bucket, scales, codes } => {
                 let bytes = (len as u64 * u64::from(bits_of(levels))).div_ceil(8) as usize;
@@ -219,8 +219,7 @@ impl Encoded {
                 };
                 Form::Affine { block, ranges, codes }
             }
-        };
-        Ok(DeviceMessage { len, form })
+        }))
     }
 }
 
@@ -239,6 +238,11 @@ impl Reading {
     /// # Errors
     /// [`DeviceError::Failed`] if a kernel failed, [`DeviceError::Message`] if the vector is not finite.
     pub fn finish(self, run: &Run, out: &mut Message) -> Result<DeviceMessage, DeviceError> {
+        let len = self.encoded.len();
+        self.form(run, out)?.map_or_else(|| DeviceMessage::upload(run, out), |form| Ok(DeviceMessage { len, form }))
+    }
+
+    fn form(self, run: &Run, out: &mut Message) -> Result<Option<Form>, DeviceError> {
         let read = run.wait(self.copying)?;
         self.encoded.finish(run, &read, out)
     }
@@ -258,7 +262,7 @@ impl Reading {
         key: Key,
         out: &mut Message,
     ) -> Result<DeviceMessage, DeviceError> {
-        self.finish(run, out)?;
+        self.form(run, out)?;
         recode(out, values, key)?;
         DeviceMessage::upload(run, out)
     }

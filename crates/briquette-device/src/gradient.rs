@@ -34,8 +34,8 @@ pub struct Gradient {
     len: usize,
     /// Messages that were encoded here.
     own: Vec<(Range<usize>, DeviceMessage)>,
-    /// Low-rank factors `P` and `Q` of the values.
-    factors: Option<[Vector; 2]>,
+    /// Low-rank factors `P` and `Q` of ranges of the values.
+    factors: Vec<(Range<usize>, [Vector; 2])>,
     fed: Vec<Fed>,
     started: Vec<Started>,
     subtracted: Vec<Subtracted>,
@@ -131,20 +131,20 @@ impl DeviceVector for Gradient {
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
         let Some(encoding) = compressor.encoding().filter(|_| compressor.selects()) else { return Ok(None) };
         let part = self.run.part(&self.values, range);
-        self.kept_of(encoding, &part, key).map_err(self.failed("measuring a gain"))
+        self.kept_of((encoding, compressor.value_code()), &part, key).map_err(self.failed("measuring a gain"))
     }
 
     fn add_residual(
         &mut self,
         range: Range<usize>,
-        residual: Option<&dyn DeviceMemory>,
+        (residual, weight): (Option<&dyn DeviceMemory>, f32),
         slots: &[Slot],
     ) -> OnDevice<()> {
         let groups = self.groups(slots);
         let before = self.queue_energies(&self.values, &range, &groups);
         // A sum with zeros is not a copy: it has no negative zeros.
         let residual = self.kept(residual);
-        feed::feed(&self.run, &self.values, &residual, 1.0, range.clone());
+        feed::feed(&self.run, &self.values, &residual, weight, range.clone());
         self.fed(range, slots, |gradient, range| [gradient.queue_energies(&gradient.values, range, &groups), before]);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl DeviceVector for Gradient {
         self.start(encoding, range.clone(), key).map_err(&failed)?;
         let Some(at) = self.started.iter().position(|started| started.is(&range, key)) else { return Ok(false) };
         let started = self.started.swap_remove(at);
-        let message = started.finish(&self.run, out).map_err(&failed)?;
+        let message = started.finish(&self.run, compressor.value_code(), out).map_err(&failed)?;
         self.own.retain(|(encoded, _)| *encoded != range);
         self.own.push((range, message));
         Ok(true)
@@ -256,36 +256,45 @@ impl DeviceVector for Gradient {
         self.read_subtracted().map_err(self.failed("subtracting a message"))
     }
 
-    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
-        let (run, tables) = (&self.run, self.tables(plan));
-        let (left, dense) = (tables.left(run, &self.values, &run.upload(q)), tables.dense(run, &self.values));
+    fn left_factor(
+        &mut self,
+        range: Range<usize>,
+        plan: &LowRankPlan,
+        q: &[f32],
+        out: &mut Vec<f32>,
+    ) -> OnDevice<bool> {
+        let (run, tables, part) = (&self.run, self.tables(plan), self.run.part(&self.values, range));
+        let (left, dense) = (tables.left(run, &part, &run.upload(q)), tables.dense(run, &part));
         let read = run.read_words(&[&left, &dense]).map_err(self.failed("computing a left factor"))?;
         out.clear();
         out.extend(read.into_iter().flatten().map(f32::from_bits));
         Ok(true)
     }
 
-    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
+    fn right_factor(&mut self, range: Range<usize>, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
         let (run, p) = (&self.run, self.run.upload(p));
-        let q = self.tables(plan).right(run, &self.values, &p);
+        let q = self.tables(plan).right(run, &run.part(&self.values, range.clone()), &p);
         out.copy_from_slice(&run.read(&q).map_err(self.failed("computing a right factor"))?);
-        self.factors = Some([p, q]);
+        self.factors.retain(|(place, _)| *place != range);
+        self.factors.push((range, [p, q]));
         Ok(())
     }
 
-    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
-        let (run, tables, [p, _]) = (&self.run, self.tables(plan), self.factors());
-        tables.expand(run, p, &run.upload(q), &self.average);
-        tables.put_dense(run, &run.upload(dense), &self.average);
-        first_not_finite(run, &self.average).map_err(self.failed("writing a product"))
+    fn put_product(&mut self, range: Range<usize>, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<()> {
+        let (run, tables, [p, _]) = (&self.run, self.tables(plan), self.factors(&range));
+        let product = run.empty(range.len());
+        tables.expand(run, p, &run.upload(q), &product);
+        tables.put_dense(run, &run.upload(dense), &product);
+        feed::copy_to(run, &product, 0..range.len(), &self.average, range.start);
+        Ok(())
     }
 
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
-        let (run, tables, [p, q]) = (&self.run, self.tables(plan), self.factors());
-        let product = run.empty(self.values.len());
+    fn subtract_product(&mut self, range: Range<usize>, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
+        let (run, tables, [p, q]) = (&self.run, self.tables(plan), self.factors(&range));
+        let (part, product) = (run.part(&self.values, range.clone()), run.empty(range.len()));
         tables.expand(run, p, q, &product);
-        tables.put_dense(run, &tables.dense(run, &self.values), &product);
-        self.subtract_dense(0..self.len, &DeviceMessage::dense(product), slots);
+        tables.put_dense(run, &tables.dense(run, &part), &product);
+        self.subtract_dense(range, &DeviceMessage::dense(product), slots);
         Ok(())
     }
 
@@ -325,7 +334,7 @@ impl Gradient {
         plan.tables(|| LowRank::new(&self.run, plan))
     }
 
-    fn factors(&self) -> &[Vector; 2] {
-        self.factors.as_ref().expect("a right factor comes before products")
+    fn factors(&self, range: &Range<usize>) -> &[Vector; 2] {
+        &self.factors.iter().find(|(place, _)| place == range).expect("a right factor comes before products").1
     }
 }

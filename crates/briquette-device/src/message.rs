@@ -2,6 +2,7 @@
 
 use briquette_core::Message;
 use briquette_core::compress::HalfKind;
+use briquette_core::message::Coding;
 use briquette_core::reduce::Mask;
 
 use crate::add::{self, ADD, MASK, SUBTRACT};
@@ -58,7 +59,7 @@ fn exponential(base: f32, levels: u8) -> Vec<f32> {
 }
 
 impl DeviceMessage {
-    /// Copies a message to the device, about as many bytes as it has on the wire. A message in Elias codes is decoded first.
+    /// Copies a message to the device, about as many bytes as it has on the wire. Elias codes become codes of fixed width.
     ///
     /// # Errors
     /// [`DeviceError::Message`] never occurs for a message that was read from a frame or made by a compressor.
@@ -70,7 +71,12 @@ impl DeviceMessage {
             let form = Form::Sparse { cut, indices: run.upload_words(indices), values: run.upload(&values) };
             return Ok(DeviceMessage { len, form });
         }
-        let wire = Wire::of(message);
+        let mut wire = Wire::of(message);
+        if let 12 | 13 = wire.kind() {
+            let mut fixed = message.clone();
+            fixed.set_coding(Coding::Fixed);
+            wire = Wire::of(&fixed);
+        }
         let mut fields = wire.payload();
         let form = match wire.kind() {
             kind @ (1 | 2) => {

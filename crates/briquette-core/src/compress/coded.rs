@@ -8,7 +8,7 @@
 //! *Random bits.* `C₁` uses the key, `C₂` its purpose `"values"`.
 //!
 //! **On the wire.** `22 + ⌈Σⱼ(1 + r + ⌊gⱼ/2ʳ⌋)/8⌉` bytes, the gaps `gⱼ` coded as in every sparse message, plus the bytes of `C₂` for `k`
-//! values without its 12 bytes of frame.
+//! values without its 12 bytes of frame. A [device](crate::seam::DeviceVector) selects, and the host encodes the kept values.
 //!
 //! **Properties.** With `C₁` contractive (δ₁): contractive with `δ₁·δ₂`, or in the mean with `δ₁·(1 − ω₂)` if `C₂` is unbiased. Both
 //! unbiased: `ω₁ω₂ + ω₁ + ω₂`. The errors of the two parts are orthogonal, because the sparsifier's error lies in the coordinates that were
@@ -32,7 +32,7 @@
 
 use std::cell::RefCell;
 
-use crate::seam::{Compressor, ErrorBound, Tunable};
+use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
 use crate::{CompressionRatio, Key, Message};
 
 /// A compressor for the values that a sparsifier keeps; see the [module](self).
@@ -111,6 +111,14 @@ impl<S: Compressor, C: Compressor> Compressor for Coded<S, C> {
 
     fn selects(&self) -> bool {
         self.sparsifier.borrow().selects()
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        self.sparsifier.borrow().encoding()
+    }
+
+    fn value_code(&mut self) -> Option<&mut dyn Compressor> {
+        Some(&mut self.values)
     }
 
     fn knob(&mut self) -> Option<&mut dyn Tunable> {

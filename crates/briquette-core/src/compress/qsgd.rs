@@ -179,8 +179,8 @@ impl Compressor for Qsgd {
 
     fn encoding(&self) -> Option<Encoding> {
         let euclidean = self.norm == Norm::L2;
-        let has_kernel = self.coding == Coding::Fixed && (euclidean || self.norm == Norm::Max);
-        has_kernel.then_some(Encoding::Qsgd { levels: self.levels, bucket: self.bucket as usize, euclidean })
+        let Qsgd { levels, bucket, norm, coding } = *self;
+        (norm != Norm::L1).then_some(Encoding::Qsgd { levels, bucket: bucket as usize, euclidean, coding })
     }
 
     fn compress_into(&mut self, x: &[f32], key: Key, out: &mut Message) {

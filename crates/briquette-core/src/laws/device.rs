@@ -4,7 +4,6 @@ mod bus;
 mod memory;
 
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::bus::Bus;
@@ -32,8 +31,8 @@ pub struct HostDevice {
     values: Vec<f32>,
     average: Vec<f32>,
     len: usize,
-    /// The low-rank factors of the values.
-    factors: [Vec<f32>; 2],
+    /// The low-rank factors of ranges of the values.
+    factors: Vec<(Range<usize>, [Vec<f32>; 2])>,
     /// The energies of slots that were fed, with their places.
     fed: Vec<(usize, [f64; 2])>,
     /// Messages of encodings that have started.
@@ -61,41 +60,6 @@ impl HostDevice {
     /// Sets values, as a gradient that arrives does.
     pub fn arrive(&mut self, start: usize, values: &[f32]) {
         self.values[start..start + values.len()].copy_from_slice(values);
-    }
-
-    /// Sets the number of operations that succeed before all fail. Operations on packed vectors count as well.
-    pub fn fail_after(&mut self, operations: usize) {
-        self.bus().left = Some(operations);
-    }
-
-    /// Sets the number of operations that succeed before one fails.
-    pub fn fail_once_after(&mut self, operations: usize) {
-        (self.bus().left, self.bus().is_once) = (Some(operations), true);
-    }
-
-    /// Sets a clock that each operation advances by `seconds` of its name.
-    pub fn set_clock(&mut self, clock: Arc<AtomicU64>, seconds: fn(&str) -> u64) {
-        (self.bus().clock, self.bus().seconds) = (clock, Some(seconds));
-    }
-
-    /// Returns the bytes from the device to the host.
-    pub fn down(&self) -> usize {
-        self.bus().down
-    }
-
-    /// Returns the bytes from the host to the device.
-    pub fn up(&self) -> usize {
-        self.bus().up
-    }
-
-    /// Returns the number of operations that waited for the device.
-    pub fn waits(&self) -> usize {
-        self.bus().waits
-    }
-
-    /// Returns the largest number of encodings that were on their way at once.
-    pub fn most_started(&self) -> usize {
-        self.bus().most_started
     }
 
     fn bus(&self) -> MutexGuard<'_, Bus> {
@@ -126,6 +90,11 @@ impl HostDevice {
             self.values[place.clone()].copy_from_slice(&fed);
             self.fed.push((place.start, energies));
         }
+    }
+
+    /// Returns the low-rank factors of a range.
+    fn factors(&self, range: &Range<usize>) -> &[Vec<f32>; 2] {
+        &self.factors.iter().find(|(place, _)| place == range).expect("a right factor comes before products").1
     }
 
     fn run(&mut self, operation: &'static str) -> OnDevice<()> {
@@ -172,13 +141,13 @@ impl DeviceVector for HostDevice {
     fn add_residual(
         &mut self,
         range: Range<usize>,
-        residual: Option<&dyn DeviceMemory>,
+        (residual, weight): (Option<&dyn DeviceMemory>, f32),
         slots: &[Slot],
     ) -> OnDevice<()> {
         self.run("add_residual")?;
         let zeros = vec![0.0; self.len];
         let residual = residual.map_or(&zeros, |residual| &memory(residual).0);
-        self.feed(range, slots, |place, values, sum| add_scaled(&residual[place], 1.0, values, sum));
+        self.feed(range, slots, |place, values, sum| add_scaled(&residual[place], weight, values, sum));
         Ok(())
     }
 
@@ -326,38 +295,47 @@ impl DeviceVector for HostDevice {
         Ok((subtracted, std::mem::replace(&mut self.is_finite, true)))
     }
 
-    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
+    fn left_factor(
+        &mut self,
+        range: Range<usize>,
+        plan: &LowRankPlan,
+        q: &[f32],
+        out: &mut Vec<f32>,
+    ) -> OnDevice<bool> {
         self.run("left_factor")?;
         if self.kernels != Kernels::All {
             return Ok(false);
         }
-        plan.project_left(&self.values, q, out, &mut Vec::new());
+        plan.project_left(&self.values[range], q, out, &mut Vec::new());
         self.bus().up += 4 * q.len();
         self.bus().down += 4 * out.len();
         Ok(true)
     }
 
-    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
+    fn right_factor(&mut self, range: Range<usize>, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
         self.run("right_factor")?;
-        plan.project_right(&self.values, p, out, &mut Vec::new());
+        plan.project_right(&self.values[range.clone()], p, out, &mut Vec::new());
         self.bus().up += 4 * p.len();
         self.bus().down += 4 * out.len();
-        self.factors = [p.to_vec(), out.to_vec()];
+        self.factors.retain(|(place, _)| *place != range);
+        self.factors.push((range, [p.to_vec(), out.to_vec()]));
         Ok(())
     }
 
-    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
+    fn put_product(&mut self, range: Range<usize>, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<()> {
         self.run("put_product")?;
         self.bus().up += 4 * (q.len() + dense.len());
-        plan.put_product((&self.factors[0], q), dense, &mut self.average, &mut Vec::new());
-        Ok(self.average.iter().position(|value| !value.is_finite()))
+        let (p, mut average) = (self.factors(&range)[0].clone(), vec![0.0; range.len()]);
+        plan.put_product((&p, q), dense, &mut average, &mut Vec::new());
+        self.average[range].copy_from_slice(&average);
+        Ok(())
     }
 
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
+    fn subtract_product(&mut self, range: Range<usize>, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()> {
         self.run("subtract_product")?;
-        let ([p, q], mut sent) = (&self.factors, vec![SentStatistics::default(); slots.len()]);
-        self.is_finite &=
-            plan.subtract_product((p, q), &mut self.values, &mut sent, (&mut Vec::new(), &mut Vec::new()));
+        let ([p, q], mut sent) = (self.factors(&range).clone(), vec![SentStatistics::default(); slots.len()]);
+        let scratch = (&mut Vec::new(), &mut Vec::new());
+        self.is_finite &= plan.subtract_product((&p, &q), &mut self.values[range], &mut sent, scratch);
         self.subtracted.append(&mut sent);
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use crc32fast::Hasher;
 
-use super::{Coding, Grid, HEADER, MAX_LEN, Message, ValueKind, Values, bucket_count};
-use crate::bits::{pack, pack_signs, packed_len};
+use super::{Coding, Grid, HEADER, MAX_LEN, Message, Payload, ValueKind, Values, bucket_count};
+use crate::bits::{pack, pack_signs, packed_len, unpack};
 use crate::error::WireError;
 use crate::lossless;
 use crate::math::all_finite;
@@ -143,6 +143,33 @@ impl Message {
             pack(&codes, bits, packed.sized(packed_len(len, bits)));
             Ok(())
         })
+    }
+
+    /// Changes the code of the levels of a quantized message; what they decode to is the same. Other messages, and levels of floats, stay as they are.
+    ///
+    /// ```
+    /// use briquette_core::message::{Coding, Message};
+    /// let mut message = Message::default();
+    /// message.write_levels(64, 7, 64, &[1.0], (0..64).map(|i| i8::from(i == 5)))?;
+    /// let fixed = message.encoded_len();
+    /// message.set_coding(Coding::Elias);
+    /// assert_eq!([fixed, message.encoded_len()], [53, 25]);
+    /// # Ok::<(), briquette_core::error::WireError>(())
+    /// ```
+    pub fn set_coding(&mut self, to: Coding) {
+        let len = self.len;
+        let Payload::Quantized { grid, coding, codes, .. } = &mut self.payload else { return };
+        if matches!(grid, Grid::Float { .. }) {
+            return;
+        }
+        let bits = grid.bits();
+        if *coding != to && to == Coding::Elias {
+            let (mut values, negative_zero) = (vec![0; len], 1 << (bits - 1));
+            unpack(codes, bits, 0, &mut values);
+            values.iter_mut().filter(|code| **code == negative_zero).for_each(|code| *code = 0);
+            pack(&values, bits, codes);
+        }
+        *coding = to;
     }
 
     /// Writes codes of `bits` bits, each of which means one of the `2^bits` values of its bucket: 4 bytes for each of these. `levels` has those of

@@ -54,7 +54,7 @@ use crate::error::{ConfigError, ReduceError};
 use crate::math::{LowRankPlan, Matrix};
 use crate::report::Report;
 use crate::seam::{
-    Arriving, CompleteVector, ErrorBound, Exchanged, Reducer, Round, Selection, SentInput, check_average, overflow,
+    Arriving, CompleteVector, ErrorBound, Exchanged, Reducer, Round, Selection, SentInput, check_average,
 };
 use crate::settings::{Described, Exchange, ReducerSettings, ReducerTraits};
 use crate::state::Staged;
@@ -142,8 +142,9 @@ impl PowerSgd {
         comm.all_reduce_sum(right)?;
         right.iter_mut().for_each(|v| *v *= weight);
         if let Some(mut device) = input.device(0..len, comm).filter(|_| self.on_device) {
-            let bad = device.put_product(plan, right, dense).map_err(failed)?;
-            return bad.map_or(Ok(()), |bad| Err(overflow(bad, slots)));
+            if device.put_product(plan, (factor, right), dense).map_err(failed)? {
+                return Ok(());
+            }
         }
         plan.put_product((factor, right), dense, average, columns);
         check_average(average, slots)

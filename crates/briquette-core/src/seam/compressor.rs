@@ -1,6 +1,6 @@
 //! Compressor: encodes a vector into a message.
 
-use crate::message::{HalfKind, ValueKind};
+use crate::message::{Coding, HalfKind, ValueKind};
 use crate::{CompressionRatio, Key, Message};
 
 /// Error bound that a compressor declares. A [law](crate#the-laws) checks the declared constant.
@@ -144,7 +144,7 @@ pub enum Encoding {
     },
     /// [Powers of two](crate::compress::natural).
     Natural,
-    /// [Random levels](crate::compress::qsgd) in codes of fixed width.
+    /// [Random levels](crate::compress::qsgd).
     Qsgd {
         /// Levels of each sign.
         levels: u8,
@@ -152,6 +152,8 @@ pub enum Encoding {
         bucket: usize,
         /// Set if the scale is the Euclidean norm, otherwise the largest magnitude.
         euclidean: bool,
+        /// The code of the levels.
+        coding: Coding,
     },
     /// [Three levels](crate::compress::tern_grad).
     TernGrad {
@@ -198,8 +200,14 @@ pub trait Compressor: Send {
         false
     }
 
-    /// Returns the encoding for a [device](crate::seam::DeviceVector) that computes the same message, if there is one.
+    /// Returns the encoding for a [device](crate::seam::DeviceVector) that computes the same message, if there is one. With a
+    /// [value code](Compressor::value_code), it is that of the sparsifier.
     fn encoding(&self) -> Option<Encoding> {
+        None
+    }
+
+    /// Returns the compressor of the values that a sparsifier keeps, if they are [coded](crate::compress::coded).
+    fn value_code(&mut self) -> Option<&mut dyn Compressor> {
         None
     }
 
@@ -234,6 +242,9 @@ impl<C: Compressor + ?Sized> Compressor for Box<C> {
     }
     fn encoding(&self) -> Option<Encoding> {
         (**self).encoding()
+    }
+    fn value_code(&mut self) -> Option<&mut dyn Compressor> {
+        (**self).value_code()
     }
     fn knob(&mut self) -> Option<&mut dyn Tunable> {
         (**self).knob()

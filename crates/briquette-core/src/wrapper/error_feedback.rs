@@ -199,16 +199,17 @@ impl<R: Reducer> ErrorFeedback<R> {
         (input, place): (&mut dyn Arriving, DevicePlace),
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
-        let (slots, rank) = (round.slots, comm.rank());
+        let (slots, rank, rate) = (round.slots, comm.rank(), self.rate(round.agreed_step)?);
         let mut device = input.device(0..0, comm).expect("a vector on a device");
         let residual = self.residual.on_device(&mut device);
         let residual = residual.map_err(|source| ReduceError::Device { rank, source })?;
-        let feed = |mut part: DevicePart<'_>, slots: &[Slot]| part.add_residual(residual, slots);
+        let weight = self.decay / rate;
+        let feed = |mut part: DevicePart<'_>, slots: &[Slot]| part.add_residual((residual, weight), slots);
         let fed = FedOnDevice::new(input, place, slots, feed);
         let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
         self.energies.set_entered(sums.iter().map(|[_, entered]| *entered));
         let parts = (&mut self.inner, &mut self.residual);
-        self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
+        self.energies.subtract_and_stage(parts, (slots, rate), input, SentVelocity::None, comm)?;
         Ok(exchanged)
     }
 
@@ -239,7 +240,9 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let whole = input.on_device().filter(|place| place.len == round.average.len());
-        let stays = !self.inside && self.decay == 1.0 && round.sent.is_none() && self.inner.can_subtract_sent();
+        // A rate of 0 leaves the residual as it is, and one above 1 may make it too large.
+        let rate = self.rate(round.agreed_step)?;
+        let stays = rate > 0.0 && rate <= 1.0 && round.sent.is_none() && self.inner.can_subtract_sent();
         if let Some(place) = whole.filter(|_| stays) {
             return self.reduce_on_device(round, (input, place), comm);
         }

@@ -279,18 +279,24 @@ impl<R: Reducer> MomentumCorrection<R> {
         let mask = self.settings.masking.mask(&sums).filter(|_| exchanged.selection != Selection::All);
         let parts = (&mut self.inner, &mut self.pending);
         let Some(mask) = mask else {
-            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::None, comm)?;
+            self.energies.subtract_and_stage(parts, (slots, 1.0), input, SentVelocity::None, comm)?;
             self.velocity.stage_on_device(velocity);
             self.velocity.hold(&absent(slots));
             return Ok(exchanged);
         };
         if parts.0.subtracts_on_device() {
-            self.energies.subtract_and_stage(parts, slots, input, SentVelocity::Device(&mut *velocity, mask), comm)?;
+            self.energies.subtract_and_stage(
+                parts,
+                (slots, 1.0),
+                input,
+                SentVelocity::Device(&mut *velocity, mask),
+                comm,
+            )?;
             self.velocity.stage_on_device(velocity);
         } else {
             *self.velocity.next_mut() = velocity.fetch();
             let masked = SentVelocity::Host(self.velocity.next_mut(), mask);
-            self.energies.subtract_and_stage(parts, slots, input, masked, comm)?;
+            self.energies.subtract_and_stage(parts, (slots, 1.0), input, masked, comm)?;
             self.velocity.stage();
         }
         self.velocity.hold(&absent(slots));

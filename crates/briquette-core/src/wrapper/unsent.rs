@@ -67,15 +67,15 @@ impl FedEnergies {
         finite
     }
 
-    /// Subtracts the contribution of an exchange whose input is on a device, and stages the residual: there if the reducer inside subtracts
-    /// there, and otherwise on the host, where it has read the vector. `velocity` is in the same place.
+    /// Subtracts the contribution of an exchange whose input is on a device, and stages the residual, times `rate` in (0, 1]: there if the reducer
+    /// inside subtracts there, and otherwise on the host, where it has read the vector. `velocity` is in the same place.
     ///
     /// # Errors
     /// [`ReduceError::NonFinite`] if the residual is not finite, [`ReduceError::Device`] if the device fails.
     pub(super) fn subtract_and_stage<R: Reducer>(
         &mut self,
         (inner, residual): (&mut R, &mut Residual),
-        slots: &[Slot],
+        (slots, rate): (&[Slot], f32),
         input: &mut dyn Arriving,
         velocity: SentVelocity<'_>,
         comm: &mut Session,
@@ -83,8 +83,9 @@ impl FedEnergies {
         let (len, rank) = (slots.last().map_or(0, |slot| slot.range().end), comm.rank());
         if inner.subtracts_on_device() {
             let finite = self.subtract(inner, slots, &mut [], input.device(0..len, comm), velocity);
-            let next = input.device(0..len, comm).expect("a vector on a device").take();
-            let next = next.map_err(|source| ReduceError::Device { rank, source })?;
+            let mut device = input.device(0..len, comm).expect("a vector on a device");
+            let scaled = if rate == 1.0 { Ok(()) } else { device.scale(rate) };
+            let next = scaled.and_then(|()| device.take()).map_err(|source| ReduceError::Device { rank, source })?;
             if !finite {
                 check_finite(&next.fetch(), slots, rank)?;
             }
@@ -95,6 +96,9 @@ impl FedEnergies {
             next.extend_from_slice(input.wait(0..len, comm));
             if !self.subtract(inner, slots, next, None, velocity) {
                 check_finite(next, slots, rank)?;
+            }
+            if rate != 1.0 {
+                next.iter_mut().for_each(|left| *left *= rate);
             }
             residual.stage();
         }

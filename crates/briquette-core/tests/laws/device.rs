@@ -185,7 +185,7 @@ fn a_copy_is_read_again_when_the_vector_has_changed() {
     let mut device = input.device(0..2, &mut comm).unwrap();
     let residual = device.upload(&[10.0, 20.0]).unwrap();
     assert_eq!(device.energies(layout.slots()), Ok(vec![5.0]));
-    device.add_residual(Some(&*residual), layout.slots()).unwrap();
+    device.add_residual((Some(&*residual), 1.0), layout.slots()).unwrap();
     assert_eq!(device.fed_energies(), Ok(vec![[121.0 + 484.0, 5.0]]));
     assert_eq!(input.wait(0..2, &mut comm), [11.0, 22.0]);
 }
@@ -281,6 +281,42 @@ fn an_average_that_overflows_is_named_by_ranks_on_devices_and_on_hosts() {
                     }
                     (got, host, _) => panic!("{values}, rank {rank}: {got:?} and {host:?}"),
                 }
+            }
+        }
+    }
+}
+
+/// A matrix with one value. Its factors exclude an overflow, or do not, so that the device is asked, or the sum of two ranks overflows. The device is
+/// waited for twice for factors, and twice for statistics.
+#[test]
+fn a_product_that_overflows_is_named_and_one_that_may_is_checked() {
+    let layout = Layout::new([("w", vec![4, 4])]);
+    let run = |world: usize, value: f32, on_device: bool| {
+        let mut outcomes = each_rank(Local::world(world), |mut comm, _| {
+            let config: Config = "reducer=power-sgd:1 feedback=none".parse().unwrap();
+            let (mut strategy, agreed_step) = (config.build(&layout, world).unwrap(), Default::default());
+            let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
+            let mut own = vec![0.0; 16];
+            own[5] = value;
+            if !on_device {
+                return strategy.after_backward(&mut own, &cx, &mut comm).map(|()| (own, 0));
+            }
+            let mut vector = HostDevice::new(own, Kernels::All);
+            let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, 1));
+            strategy.during_backward(&mut input, &mut average, &cx, &mut comm)?;
+            input.finish(&average).unwrap();
+            let waits = vector.waits();
+            Ok((vector.into_average(), waits))
+        });
+        outcomes.remove(0)
+    };
+    for (world, value, waits) in [(2, 1.0, Some(4)), (1, 0.7 * f32::MAX, Some(5)), (2, 0.7 * f32::MAX, None)] {
+        let (host, device) = (run(world, value, false), run(world, value, true));
+        match waits {
+            Some(waits) => assert_eq!(device.unwrap(), (host.unwrap().0, waits), "{world}, {value}"),
+            None => {
+                let error = host.unwrap_err().to_string();
+                assert!(error.contains('w') && device.unwrap_err().to_string() == error, "{error}");
             }
         }
     }

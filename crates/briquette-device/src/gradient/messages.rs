@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use briquette_core::compress::{Encoding, random_k::RandomK, top_k::TopK};
+use briquette_core::compress::{Compressor, Encoding, random_k::RandomK, top_k::TopK};
+use briquette_core::message::Coding;
 use briquette_core::{CompressionRatio, Key, Message};
 
 use super::Gradient;
@@ -30,11 +31,25 @@ impl Started {
     }
 
     /// Waits for the message, whose kept values the host may encode.
-    pub(super) fn finish(self, run: &Run, out: &mut Message) -> Result<DeviceMessage, DeviceError> {
+    pub(super) fn finish(
+        self,
+        run: &Run,
+        value_code: Option<&mut dyn Compressor>,
+        out: &mut Message,
+    ) -> Result<DeviceMessage, DeviceError> {
+        if let Some(values) = value_code {
+            return self.reading.finish_coded(run, values, self.key, out);
+        }
         match self.encoding {
             Encoding::TopK { values, .. } if values != briquette_core::compress::ValueKind::F32 => {
                 let mut short = TopK::ratio(CompressionRatio::DENSE).with_values(values);
                 self.reading.finish_coded(run, &mut short, self.key, out)
+            }
+            Encoding::Qsgd { coding: Coding::Elias, .. } => {
+                let message = self.reading.finish(run, out)?;
+                // The device has the same values in codes of fixed width.
+                out.set_coding(Coding::Elias);
+                Ok(message)
             }
             _ => self.reading.finish(run, out),
         }
@@ -61,7 +76,7 @@ impl Gradient {
             Encoding::MinMax { block } => encode::min_max(run, x, block),
             Encoding::Half { kind } => encode::half(run, x, kind),
             Encoding::Natural => encode::natural(run, x, key),
-            Encoding::Qsgd { levels, bucket, euclidean } => {
+            Encoding::Qsgd { levels, bucket, euclidean, .. } => {
                 let norm = if euclidean { Norm::L2 } else { Norm::Max };
                 encode::qsgd(run, x, (levels, bucket), norm, key)?
             }
@@ -85,11 +100,16 @@ impl Gradient {
     }
 
     /// Returns the energy that a sparse message keeps, or `None` if there is no such message.
-    pub(super) fn kept_of(&self, encoding: Encoding, x: &Vector, key: Key) -> Result<Option<f64>, DeviceError> {
+    pub(super) fn kept_of(
+        &self,
+        (encoding, value_code): (Encoding, Option<&mut dyn Compressor>),
+        x: &Vector,
+        key: Key,
+    ) -> Result<Option<f64>, DeviceError> {
         let Some(encoded) = self.queue(encoding, x, key)? else { return Ok(None) };
         let mut message = Message::default();
         let reading = encoded.start(&self.run);
-        Started { range: 0..x.len(), key, encoding, reading }.finish(&self.run, &mut message)?;
+        Started { range: 0..x.len(), key, encoding, reading }.finish(&self.run, value_code, &mut message)?;
         let Some(indices) = message.sparse_indices() else { return Ok(None) };
         match message.sparse_f32() {
             // Values as they are in the vector: c·(2x − c) is c².

@@ -71,7 +71,7 @@ fn fed(vector: &mut dyn DeviceVector, layout: &Layout, states: [&[f32]; 2]) -> [
     };
     let [u, v] = states.map(|values| vector.upload(values).unwrap());
     for (range, slots) in &parts {
-        vector.add_residual(range.clone(), Some(&*v), slots).unwrap();
+        vector.add_residual(range.clone(), (Some(&*v), 1.0), slots).unwrap();
     }
     let with_residual = (bits(&fetch(vector)), energies(vector));
     let velocity = Velocity { momentum: 0.9, nesterov: false, scale: 1.0 };

@@ -13,7 +13,7 @@ use briquette_device::{Gradient, Run};
 use super::devices::runs;
 
 /// Exchanges whose messages or factors a device computes.
-const EXCHANGES: [&str; 37] = [
+const EXCHANGES: [&str; 47] = [
     "reducer=gather:topk:8x feedback=error",
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
@@ -22,6 +22,15 @@ const EXCHANGES: [&str; 37] = [
     "reducer=gather:chunk-topk:8x feedback=error controller=gravac:4x,max=16x",
     "reducer=gather:threshold-topk:8x feedback=error",
     "reducer=gather:hard-threshold:0.5 feedback=error",
+    // The host encodes the kept values.
+    "reducer=gather:topk:8x+natural feedback=error",
+    "reducer=gather:chunk-topk:8x:16+bins:2 feedback=error:0.9",
+    "reducer=gather:randk:8x+qsgd:4:16 feedback=none",
+    "reducer=gather:threshold-topk:8x+minmax:16 feedback=error controller=gravac:4x,max=16x",
+    "reducer=gather:topk:8x+sign feedback=momentum:0.9,clip=3",
+    // Residuals with a weight.
+    "reducer=gather:topk:8x feedback=error:0.75",
+    "reducer=gather:qsgd:4:100 feedback=error-inside",
     "reducer=gather:randk:8x feedback=error",
     "reducer=gather:randk:8x:scaled feedback=none",
     "reducer=gather:minmax:100 feedback=error",
@@ -30,6 +39,7 @@ const EXCHANGES: [&str; 37] = [
     "reducer=gather:natural feedback=none",
     "reducer=gather:qsgd:4:100 feedback=none",
     "reducer=gather:qsgd:3:64:l2 feedback=none",
+    "reducer=gather:qsgd:s3:100:max:elias feedback=none",
     "reducer=gather:terngrad:2.5 feedback=none",
     "reducer=gather:sign feedback=error",
     "reducer=gather:sign:64 feedback=error",
@@ -40,6 +50,8 @@ const EXCHANGES: [&str; 37] = [
     "reducer=gather:topk:8x feedback=inner-momentum",
     "reducer=power-sgd:2 feedback=error",
     "reducer=power-sgd:1 feedback=none",
+    "reducer=power-sgd:1 feedback=error bucket_values=32",
+    "reducer=power-sgd:2 feedback=momentum bucket_values=32",
     "reducer=power-sgd:1 feedback=momentum",
     "reducer=gather:qsgd:4:100 feedback=none controller=adaqs",
     "reducer=gather:topk:8x feedback=error controller=gravac:4x,max=16x",
@@ -56,7 +68,7 @@ const EXCHANGES: [&str; 37] = [
 
 /// Exchanges that a device copies to the host, in whole or in part.
 const COPIED: [&str; 3] =
-    ["reducer=dense", "reducer=ladder:topk:8x feedback=error", "reducer=gather:qsgd:4:100:max:elias feedback=none"];
+    ["reducer=dense", "reducer=ladder:topk:8x feedback=error", "reducer=gather:one-bit feedback=error"];
 
 /// Bytes of sums, tables and statistics in a step of 140 000 values.
 const SMALL: usize = 6000;
@@ -143,26 +155,32 @@ fn laws_hold_on_devices() {
     }
 }
 
-/// Three buckets, a message each: the device is waited for once a bucket, and once each for the energies and the statistics of all.
+/// Three buckets, a message each: the device is waited for once a bucket, or for both factors of PowerSGD, and once each for the energies and the
+/// statistics of all.
 #[test]
 fn a_step_waits_for_the_device_once_a_bucket() {
     briquette_zoo::install();
     let layout = laws::long();
     for run in runs() {
-        for text in [
-            "reducer=gather:topk:100x feedback=error",
-            "reducer=gather:chunk-topk feedback=error",
-            "reducer=gather:topk:100x:q8 feedback=error",
-            "reducer=gather:minmax feedback=error",
-            "reducer=gather:qsgd:4 feedback=none",
-            "reducer=gather:sign feedback=error",
+        for (text, expected) in [
+            ("reducer=gather:topk:100x feedback=error", 5),
+            ("reducer=gather:chunk-topk feedback=error", 5),
+            ("reducer=gather:topk:100x:q8 feedback=error", 5),
+            ("reducer=gather:minmax feedback=error", 5),
+            ("reducer=gather:qsgd:4 feedback=none", 5),
+            ("reducer=gather:sign feedback=error", 5),
+            ("reducer=gather:topk:100x+natural feedback=error-inside", 5),
+            ("reducer=power-sgd:1 feedback=error", 8),
         ] {
             let config: Config = text.parse().unwrap();
             let config = Config::every_step(Exchange { bucket_values: Some(1000), ..config.exchange });
             let waits = each_rank(Local::world(2), |mut comm, rank| {
                 let mut strategy = config.build(&layout, 2).unwrap();
                 // Ranks count apart, on one device.
-                let (run, agreed_step) = (Run::new(run.client().clone()).unwrap(), AgreedStep::default());
+                let (run, agreed_step) = (
+                    Run::new(run.client().clone()).unwrap(),
+                    AgreedStep { learning_rate: Some(0.1), ..Default::default() },
+                );
                 let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
                 let own = laws::gradient(&layout, rank, 1);
                 let mut vector = gradient(&run, &own, layout.slots().iter().map(|slot| slot.range()));
@@ -171,7 +189,7 @@ fn a_step_waits_for_the_device_once_a_bucket() {
                 input.finish(&average).unwrap();
                 run.work().waits
             });
-            assert_eq!(waits, [5, 5], "{text}, {run:?}");
+            assert_eq!(waits, [expected; 2], "{text}, {run:?}");
         }
     }
 }
@@ -188,6 +206,10 @@ fn only_messages_cross_the_bus() {
             ("reducer=gather:topk:100x feedback=error", 0.05, 0.05),
             // The host encodes the values, so that this rank's message goes up as well.
             ("reducer=gather:topk:100x:q8 feedback=error", 0.05, 0.06),
+            ("reducer=gather:topk:100x+natural feedback=error", 0.05, 0.06),
+            ("reducer=gather:topk:100x feedback=error:0.9", 0.05, 0.05),
+            ("reducer=gather:topk:100x feedback=error-inside", 0.05, 0.05),
+            ("reducer=gather:qsgd:4:512:max:elias feedback=none", 0.2, 0.2),
             ("reducer=gather:threshold-topk:100x feedback=error", 0.06, 0.05),
             ("reducer=gather:minmax feedback=error", 0.3, 0.3),
             ("reducer=gather:qsgd:4 feedback=none", 0.2, 0.2),
@@ -202,6 +224,7 @@ fn only_messages_cross_the_bus() {
             ("reducer=gather:topk:100x,per-slot=true feedback=momentum", 0.12, 0.12),
             // 18 % of the values are in vectors, which PowerSGD sends dense.
             ("reducer=power-sgd:2 feedback=error", 0.3, 0.3),
+            ("reducer=power-sgd:2 feedback=error bucket_values=20000", 0.35, 0.3),
         ] {
             let config: Config = text.parse().unwrap();
             let moved = each_rank(Local::world(2), |mut comm, rank| {
@@ -210,7 +233,7 @@ fn only_messages_cross_the_bus() {
                 let run = Run::new(run.client().clone()).unwrap();
                 let mut moved = [0.0; 2];
                 for step in 0..3 {
-                    let agreed_step = AgreedStep { step, ..Default::default() };
+                    let agreed_step = AgreedStep { step, learning_rate: Some(0.1), ..Default::default() };
                     let cx = Context::new(Key::new(1), layout.slots(), &agreed_step);
                     let own = laws::gradient(&layout, rank, step);
                     let mut vector = gradient(&run, &own, layout.slots().iter().map(|slot| slot.range()));

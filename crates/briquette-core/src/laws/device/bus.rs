@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::HostDevice;
 use crate::error::DeviceError;
 use crate::seam::OnDevice;
 
 /// Operations whose result is on the host.
-const WAITS: [&str; 12] = [
+const WAITS: [&str; 11] = [
     "fetch",
     "energies",
     "kept_energy",
@@ -19,7 +20,6 @@ const WAITS: [&str; 12] = [
     "subtracted",
     "left_factor",
     "right_factor",
-    "put_product",
 ];
 
 /// The bytes so far, and the number of operations that succeed before one fails.
@@ -47,5 +47,42 @@ impl Bus {
         let fails = self.left == Some(0);
         self.left = if fails && self.is_once { None } else { self.left.map(|left| left.saturating_sub(1)) };
         if fails { Err(DeviceError::new("host twin", operation, "the device is lost")) } else { Ok(()) }
+    }
+}
+
+impl HostDevice {
+    /// Sets the number of operations that succeed before all fail. Operations on packed vectors count as well.
+    pub fn fail_after(&mut self, operations: usize) {
+        self.bus().left = Some(operations);
+    }
+
+    /// Sets the number of operations that succeed before one fails.
+    pub fn fail_once_after(&mut self, operations: usize) {
+        (self.bus().left, self.bus().is_once) = (Some(operations), true);
+    }
+
+    /// Sets a clock that each operation advances by `seconds` of its name.
+    pub fn set_clock(&mut self, clock: Arc<AtomicU64>, seconds: fn(&str) -> u64) {
+        (self.bus().clock, self.bus().seconds) = (clock, Some(seconds));
+    }
+
+    /// Returns the bytes from the device to the host.
+    pub fn down(&self) -> usize {
+        self.bus().down
+    }
+
+    /// Returns the bytes from the host to the device.
+    pub fn up(&self) -> usize {
+        self.bus().up
+    }
+
+    /// Returns the number of operations that waited for the device.
+    pub fn waits(&self) -> usize {
+        self.bus().waits
+    }
+
+    /// Returns the largest number of encodings that were on their way at once.
+    pub fn most_started(&self) -> usize {
+        self.bus().most_started
     }
 }

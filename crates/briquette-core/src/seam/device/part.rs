@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::{DeviceCopies, DeviceMemory, DeviceVector, OnDevice};
-use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity};
+use crate::math::{LowRankPlan, Mask, SentStatistics, Velocity, all_finite};
 use crate::seam::Compressor;
 use crate::{Key, Layout, Message, Slot};
 
@@ -170,11 +170,11 @@ impl DevicePart<'_> {
         self.vector.subtract_velocity(before, momentum)
     }
 
-    /// As [`DeviceVector::add_residual`], for this part. `residual` is of the whole vector.
+    /// As [`DeviceVector::add_residual`], for this part. The residual is of the whole vector.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
-    pub fn add_residual(&mut self, residual: Option<&dyn DeviceMemory>, slots: &[Slot]) -> OnDevice<()> {
+    pub fn add_residual(&mut self, residual: (Option<&dyn DeviceMemory>, f32), slots: &[Slot]) -> OnDevice<()> {
         self.copies.changed(&self.range);
         self.vector.add_residual(self.range.clone(), residual, slots)
     }
@@ -187,6 +187,15 @@ impl DevicePart<'_> {
         self.vector.fed_energies()
     }
 
+    /// As [`DeviceVector::scale`], for the [whole](DevicePart::is_whole) vector.
+    ///
+    /// # Errors
+    /// As [`encode`](DevicePart::encode).
+    pub fn scale(&mut self, weight: f32) -> OnDevice<()> {
+        self.copies.changed(&(0..self.vector.len()));
+        self.vector.scale(weight)
+    }
+
     /// As [`DeviceVector::memory`].
     ///
     /// # Errors
@@ -195,36 +204,39 @@ impl DevicePart<'_> {
         self.vector.memory()
     }
 
-    /// As [`DeviceVector::left_factor`]. Returns false for a part that is not the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::left_factor`], for this part.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool> {
-        Ok(self.is_whole() && self.vector.left_factor(plan, q, out)?)
+        self.vector.left_factor(self.range.clone(), plan, q, out)
     }
 
-    /// As [`DeviceVector::right_factor`], for the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::right_factor`], for this part.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
     pub fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()> {
-        self.vector.right_factor(plan, p, out)
+        self.vector.right_factor(self.range.clone(), plan, p, out)
     }
 
-    /// As [`DeviceVector::put_product`], for the [whole](DevicePart::is_whole) vector.
+    /// As [`DeviceVector::put_product`], for this part and the `p` of [`right_factor`](DevicePart::right_factor). Returns whether the average is finite.
+    /// Waits for the device only if the factors do not exclude that a product overflows.
     ///
     /// # Errors
     /// As [`encode`](DevicePart::encode).
-    pub fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>> {
+    pub fn put_product(&mut self, plan: &LowRankPlan, (p, q): (&[f32], &[f32]), dense: &[f32]) -> OnDevice<bool> {
+        self.vector.put_product(self.range.clone(), plan, q, dense)?;
         self.copies.averaged.push(self.range.clone());
-        self.vector.put_product(plan, q, dense)
+        let [p, q, dense] = [p, q, dense].map(|values| largest(values).map(f64::from));
+        let bound = p.zip(q).zip(dense).map(|((p, q), dense)| (plan.rank() as f64 * p * q).max(dense));
+        Ok(bound.is_some_and(is_far_from_overflow) || self.vector.is_average_finite(self.range.clone())?)
     }
 
-    /// As [`DeviceVector::subtract_product`], for the [whole](DevicePart::is_whole) vector. A failure is reported by
-    /// [`DeviceCopies::finish`](super::DeviceCopies::finish).
+    /// As [`DeviceVector::subtract_product`], for this part. A failure is reported by [`DeviceCopies::finish`](super::DeviceCopies::finish).
     pub fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) {
         self.copies.changed(&self.range);
-        let subtracted = self.vector.subtract_product(plan, slots);
+        let subtracted = self.vector.subtract_product(self.range.clone(), plan, slots);
         self.or_fail(subtracted.map(|()| true));
     }
 
@@ -301,8 +313,17 @@ impl DevicePart<'_> {
 /// Returns whether the magnitudes in the messages show that `Σ weight · message` is finite.
 fn is_bounded(weight: f32, messages: &[&Message]) -> bool {
     let sum: Option<f64> = messages.iter().map(|message| message.largest().map(f64::from)).sum();
-    // Half of the range is far more than all that rounding adds.
-    sum.is_some_and(|sum| f64::from(weight.abs()) * sum <= f64::from(f32::MAX) / 2.0)
+    sum.is_some_and(|sum| is_far_from_overflow(f64::from(weight.abs()) * sum))
+}
+
+/// Returns whether a sum is finite whose terms have at most these magnitudes together: half of the range is far more than all that rounding adds.
+fn is_far_from_overflow(magnitude: f64) -> bool {
+    magnitude <= f64::from(f32::MAX) / 2.0
+}
+
+/// Returns the largest magnitude, or `None` if a value is not finite.
+fn largest(values: &[f32]) -> Option<f32> {
+    all_finite(values).then(|| values.iter().fold(0.0, |largest: f32, value| largest.max(value.abs())))
 }
 
 impl fmt::Debug for DevicePart<'_> {

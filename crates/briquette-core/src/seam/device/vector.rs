@@ -49,8 +49,8 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>>;
 
-    /// Adds the residual of the whole vector, if there is one, to these values, and sets [absent](Slot::is_absent) slots to 0. `slots` are relative to
-    /// the start of the range, and cover it. Measures the [energies](DeviceVector::fed_energies) of each slot. A slot with a sum that is not finite is
+    /// Adds the residual of the whole vector, if there is one, times a weight to these values, and sets [absent](Slot::is_absent) slots to 0. `slots`
+    /// are relative to the start of the range, and cover it. Measures the [energies](DeviceVector::fed_energies) of each slot. A slot with a sum that is not finite is
     /// set to 0 afterwards.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ pub trait DeviceVector: Send {
     fn add_residual(
         &mut self,
         range: Range<usize>,
-        residual: Option<&dyn DeviceMemory>,
+        residual: (Option<&dyn DeviceMemory>, f32),
         slots: &[Slot],
     ) -> OnDevice<()>;
 
@@ -175,32 +175,33 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn subtracted(&mut self) -> OnDevice<(Vec<SentStatistics>, bool)>;
 
-    /// Computes `P = M Q` for every matrix of the plan, followed by the values of its dense slots, and returns true. Returns false if the device
-    /// has no kernels for products.
+    /// Computes `P = M Q` for every matrix of the plan, whose slots tile the range, followed by the values of its dense slots, and returns true.
+    /// Returns false if the device has no kernels for products.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn left_factor(&mut self, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>) -> OnDevice<bool>;
+    fn left_factor(&mut self, range: Range<usize>, plan: &LowRankPlan, q: &[f32], out: &mut Vec<f32>)
+    -> OnDevice<bool>;
 
-    /// Computes `Q = Mᵀ P` for every matrix. The vector keeps `P` and `Q`.
+    /// Computes `Q = Mᵀ P` for every matrix. The vector keeps `P` and `Q` of this range.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn right_factor(&mut self, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()>;
+    fn right_factor(&mut self, range: Range<usize>, plan: &LowRankPlan, p: &[f32], out: &mut [f32]) -> OnDevice<()>;
 
-    /// Writes the average: `P Qᵀ` for every matrix, with the `P` of [`right_factor`](DeviceVector::right_factor), and `dense` to the dense slots.
-    /// Returns the place of the first value of the average that is not finite.
+    /// Writes the average of the range: `P Qᵀ` for every matrix, with the `P` of [`right_factor`](DeviceVector::right_factor), and `dense` to the dense
+    /// slots. Does not wait.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn put_product(&mut self, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<Option<usize>>;
+    fn put_product(&mut self, range: Range<usize>, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<()>;
 
     /// Subtracts `P Qᵀ` with the factors of [`right_factor`](DeviceVector::right_factor) from every matrix, and dense slots from themselves.
     /// Measures [statistics](DeviceVector::subtracted) of it. Does not wait.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
-    fn subtract_product(&mut self, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()>;
+    fn subtract_product(&mut self, range: Range<usize>, plan: &LowRankPlan, slots: &[Slot]) -> OnDevice<()>;
 
     /// Returns a new vector on the same device, which holds the values of these ranges, one after another, and has room for their average.
     ///
