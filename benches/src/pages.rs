@@ -13,6 +13,16 @@
 //!
 //! <!-- end of results -->
 //! ```
+//!
+//! With `across`, lines that share a name are one row, with `cells` for each of the `groups`:
+//!
+//! ```text
+//! csv = "gravac.csv"
+//! columns = ["row"]
+//! across = "model"
+//! groups = ["resnet8: ResNet-8", "bilstm: BiLSTM"]
+//! cells = ["{to_dense}, {speed_up:2}"]
+//! ```
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,13 +41,25 @@ const END: &str = "<!-- end of results -->";
 struct Spec {
     /// File below `benches/results`.
     csv: PathBuf,
-    /// Columns of the file, each with the title of the table after a colon, if that differs.
+    /// Columns of the file, or texts with `{column}` and `{column:DECIMALS}`, each with the title of the table after a colon, if that differs.
     columns: Vec<String>,
-    /// Names of rows, in their order in the table; all in the order of the file if absent.
+    /// Column with the names of rows.
+    #[serde(default = "row")]
+    key: String,
+    /// Names of rows, whole or up to a comma, in their order in the table; all in the order of the file if absent.
     #[serde(default)]
     rows: Vec<String>,
-    /// Values of axes, of a file that has several.
-    setting: Option<String>,
+    /// Values that columns of the lines must have.
+    #[serde(default, rename = "where")]
+    only: Line,
+    /// Column whose values are groups of cells.
+    across: Option<String>,
+    /// Values of that column, each with a title.
+    #[serde(default)]
+    groups: Vec<String>,
+    /// Cells of each group, as `columns`. The first has the group's title.
+    #[serde(default)]
+    cells: Vec<String>,
     /// Names of rows in the table, by their names in the file.
     #[serde(default)]
     names: BTreeMap<String, String>,
@@ -48,6 +70,56 @@ struct Spec {
 
 /// A line of a CSV, by column.
 type Line = BTreeMap<String, String>;
+
+fn row() -> String {
+    "row".into()
+}
+
+impl Spec {
+    /// Returns the line with a name, whole or up to a comma.
+    fn named<'a>(&self, lines: impl Iterator<Item = &'a Line> + Clone, name: &str) -> Option<&'a Line> {
+        let rest = |line: &&'a Line| line.get(&self.key).and_then(|own| own.strip_prefix(name));
+        let is_whole = |line: &&'a Line| rest(line) == Some("");
+        let begins = |line: &&'a Line| rest(line).is_some_and(|rest| rest.starts_with(", "));
+        lines.clone().find(is_whole).or_else(|| lines.clone().find(begins))
+    }
+
+    /// Returns the lines that the table has, in its order, with their names.
+    fn lines<'a>(&'a self, lines: &'a [Line]) -> Result<Vec<(&'a str, &'a Line)>> {
+        let named = |name: &'a String| {
+            let line = self.named(lines.iter(), name);
+            Ok((name.as_str(), line.with_context(|| format!("{} has no row {name}", self.csv.display()))?))
+        };
+        match (&self.rows[..], &self.across) {
+            ([], None) => Ok(lines.iter().map(|line| (line.get(&self.key).map_or("", String::as_str), line)).collect()),
+            ([], Some(_)) => bail!("a table across a column names its rows"),
+            (rows, _) => rows.iter().map(named).collect(),
+        }
+    }
+
+    /// Returns the cells of each group of a row.
+    fn groups(&self, lines: &[Line], name: &str) -> Result<Vec<String>> {
+        let Some(across) = &self.across else { return Ok(Vec::new()) };
+        let mut cells = Vec::new();
+        for (value, _) in self.groups.iter().map(|group| titled(group)) {
+            let of_group = lines.iter().filter(|line| line.get(across).is_some_and(|own| own == value));
+            let line = self.named(of_group, name).with_context(|| format!("no {name} with {across} {value}"))?;
+            for column in &self.cells {
+                cells.push(cell(self, (name, line), column)?);
+            }
+        }
+        Ok(cells)
+    }
+
+    /// Returns the titles of all columns.
+    fn titles(&self) -> Vec<String> {
+        let mut titles: Vec<String> = self.columns.iter().map(|column| titled(column).1.to_owned()).collect();
+        for (_, title) in self.groups.iter().map(|group| titled(group)) {
+            titles.extend((0..self.cells.len()).map(|cell| if cell == 0 { title.to_owned() } else { String::new() }));
+        }
+        titles
+    }
+}
 
 /// Returns a page with its tables regenerated from the CSVs below `results`.
 ///
@@ -71,25 +143,17 @@ pub fn updated(page: &str, results: &Path) -> Result<String> {
 fn table_of(spec: &str, results: &Path) -> Result<String> {
     let spec: Spec = toml::from_str(spec)?;
     let mut lines = read(&results.join(&spec.csv))?;
-    if let Some(setting) = &spec.setting {
-        lines.retain(|line| line.get("setting") == Some(setting));
-    }
-    let named = |name: &String| {
-        let line = lines.iter().find(|line| line.get("row") == Some(name));
-        line.with_context(|| format!("{} has no row {name}", spec.csv.display()))
-    };
-    let lines: Vec<&Line> = match &spec.rows[..] {
-        [] => lines.iter().collect(),
-        rows => rows.iter().map(named).collect::<Result<_>>()?,
-    };
-    let unknown = spec.names.keys().find(|name| !lines.iter().any(|line| line.get("row") == Some(name)));
+    lines.retain(|line| spec.only.iter().all(|(column, value)| line.get(column) == Some(value)));
+    let rows = spec.lines(&lines)?;
+    let unknown = spec.names.keys().find(|name| !rows.iter().any(|(own, _)| own == name));
     ensure!(unknown.is_none(), "{} has no row {}", spec.csv.display(), unknown.map_or("", String::as_str));
-    let columns: Vec<(&str, &str)> = spec.columns.iter().map(|column| titled(column)).collect();
-    let titles = columns.iter().map(|(_, title)| (*title).to_owned());
-    let mut out = joined(titles) + &format!("|{}\n", "---|".repeat(columns.len()));
-    for line in lines {
-        let cells = columns.iter().map(|(column, _)| cell(&spec, line, column)).collect::<Result<Vec<_>>>()?;
-        out += &joined(cells.into_iter());
+    let titles = spec.titles();
+    let rule = format!("|{}\n", "---|".repeat(titles.len()));
+    let mut out = joined(titles.into_iter()) + &rule;
+    for (name, line) in rows {
+        let own = spec.columns.iter().map(|column| cell(&spec, (name, line), titled(column).0));
+        let cells = own.collect::<Result<Vec<_>>>()?;
+        out += &joined(cells.into_iter().chain(spec.groups(&lines, name)?));
     }
     Ok(out)
 }
@@ -109,36 +173,68 @@ fn titled(column: &str) -> (&str, &str) {
         "to_dense" => "to dense, points",
         "fewer_bytes" => "fewer bytes",
         "simulated_seconds" => "simulated time",
+        "times_faster" => "times faster than dense",
+        "compute_ms_per_mb" => "compute, ms per MB",
+        "mbit" => "Mbit/s",
         other => other,
     };
     (column, title)
 }
 
-/// Returns a value as pages write it.
-fn cell(spec: &Spec, line: &Line, column: &str) -> Result<String> {
+/// Returns a value as pages write it, or a text with values. Separators next to an absent value are left out.
+fn cell(spec: &Spec, line: (&str, &Line), column: &str) -> Result<String> {
+    let mut parts = column.split('{');
+    let before = parts.next().unwrap_or_default();
+    if before.len() == column.len() {
+        return value(spec, line, column);
+    }
+    let mut text = before.to_owned();
+    for part in parts {
+        let (name, after) = part.split_once('}').context("a cell with { has no }")?;
+        text += &match name.split_once(':') {
+            None => value(spec, line, name)?,
+            Some((name, decimals)) => {
+                let number: f64 = value(spec, line, &format!("{name}:"))?.parse()?;
+                let decimals: usize = decimals.parse()?;
+                finite(number, |number| format!("{number:.decimals$}"))
+            }
+        };
+        text += after;
+    }
+    Ok(text.trim_matches([' ', ',']).to_owned())
+}
+
+/// Returns a value as pages write it; with a colon after the name of its column, as it is.
+fn value(spec: &Spec, (name, line): (&str, &Line), column: &str) -> Result<String> {
     let text = |column: &str| line.get(column).with_context(|| format!("no column {column}"));
     let number = |column: &str| -> Result<f64> {
         let text = text(column)?;
         text.parse().with_context(|| format!("{column} is {text}, which is no number"))
     };
     Ok(match column {
-        "row" => {
-            let name = text("row")?;
+        key if key == spec.key => {
             let mark = if spec.mark_unsearched && text("searched")? == "false" { " †" } else { "" };
-            format!("{}{mark}", spec.names.get(name).unwrap_or(name))
+            format!("{}{mark}", spec.names.get(name).map_or(name, String::as_str))
         }
-        "test_accuracy" => finite(number(column)?, |accuracy| format!("{accuracy:.3}")),
+        "test_accuracy" | "accuracy" => finite(number(column)?, |accuracy| format!("{accuracy:.3}")),
         "to_dense" => {
-            let (points, error) = (100.0 * number(column)?, 100.0 * number("standard_error")?);
+            let error = if line.contains_key("error") { "error" } else { "standard_error" };
+            let (points, error) = (100.0 * number(column)?, 100.0 * number(error)?);
             match error.is_nan() || error == 0.0 {
                 true if points == 0.0 => String::new(),
                 true => signed(points),
                 false => format!("{} ± {error:.1}", signed(points)),
             }
         }
+        "difference" => {
+            let difference = format!("{:+.2}", number(column)?).replace('-', "−");
+            format!("{difference} ± {:.2}", number("standard_error")?)
+        }
         "fewer_bytes" | "wire_ratio" => finite(number(column)?, ratio),
+        "times_faster" => finite(number(column)?, |times| format!("{times:.2}x")),
+        "compute_ms_per_mb" => finite(number(column)?, |milliseconds| format!("{milliseconds:.3}")),
         "simulated_seconds" => finite(number(column)?, |seconds| format!("{seconds:.1} s")),
-        _ => text(column)?.clone(),
+        _ => text(column.strip_suffix(':').unwrap_or(column))?.clone(),
     })
 }
 
@@ -210,88 +306,4 @@ pub fn update(pages: &[PathBuf], results: &Path, check: bool) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn root() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-    }
-
-    #[test]
-    fn tables_of_the_pages_have_the_numbers_of_the_csvs() {
-        let pages = pages(&root().join("docs")).unwrap();
-        update(&pages, &root().join("benches/results"), true).unwrap();
-    }
-
-    /// The table of savings in the README is of `auto` and the fastest static row that loses at most half a point, at 100 Mbit/s.
-    #[test]
-    fn the_readme_has_the_numbers_of_the_csv() {
-        let readme = fs::read_to_string(root().join("README.md")).unwrap();
-        let lines = read(&root().join("benches/results/never-slower.csv")).unwrap();
-        for (model, name) in
-            [("resnet8", "ResNet-8, CIFAR-10"), ("vgg11-slim", "slim VGG-11, CIFAR-10"), ("bilstm", "BiLSTM, AG-News")]
-        {
-            let of = |column: &str, value: &str| {
-                let found = lines.iter().filter(|line| line["model"] == model && line["network"] == "100mbit,1ms");
-                found.into_iter().find(|line| line[column] == value).unwrap()
-            };
-            let number = |line: &Line, column: &str| line[column].parse::<f64>().unwrap();
-            let seconds = |line: &Line| format!("{:.1} s", number(line, "simulated_seconds"));
-            let (dense, auto, best) = (of("row", "dense"), of("row", "auto"), of("times_best_static", "1.0"));
-            let points = signed(100.0 * number(auto, "to_dense"));
-            let error = 100.0 * number(auto, "standard_error");
-            let ratio = number(auto, "wire_ratio");
-            let ratio_of_best = best["row"].strip_prefix("topk:").unwrap().split(':').next().unwrap();
-            let row = format!(
-                "| {name} | {} | {} | {points} ± {error:.1} | {ratio:.0}x | {} (top-k {ratio_of_best}) |",
-                seconds(dense),
-                seconds(auto),
-                seconds(best)
-            );
-            assert!(readme.contains(&row), "the README has not: {row}");
-        }
-    }
-
-    const CSV: &str = "row,lr,searched,test_accuracy,to_dense,standard_error,fewer_bytes,simulated_seconds
-dense,0.2,true,0.5,0.0,0.0,1.0,37.26
-half,0.1,false,0.48,-0.02,0.004,3128.4,9.0
-";
-
-    fn of(spec: &str) -> Result<String> {
-        let results = tempfile::tempdir()?;
-        fs::write(results.path().join("a.csv"), CSV)?;
-        updated(&format!("before\n{BEGIN}csv = 'a.csv'\n{spec}\n{OPEN}old{END}\nafter\n"), results.path())
-    }
-
-    #[test]
-    fn a_table_replaces_the_old_one() {
-        let spec = "columns = ['row: strategy', 'lr', 'to_dense', 'fewer_bytes', 'simulated_seconds']\nmark_unsearched = true\nnames.half = 'Half'";
-        let page = of(spec).unwrap();
-        let table = "| strategy | rate | to dense, points | fewer bytes | simulated time |
-|---|---|---|---|---|
-| dense | 0.2 | | 1x | 37.3 s |
-| Half † | 0.1 | −2.0 ± 0.4 | 3 128x | 9.0 s |
-";
-        assert_eq!(page, format!("before\n{BEGIN}csv = 'a.csv'\n{spec}\n{OPEN}\n{table}\n{END}\nafter\n"));
-        assert!(of("columns = ['row']\nrows = ['half']").unwrap().contains("| row |\n|---|\n| half |\n\n"));
-    }
-
-    #[test]
-    fn ratios_have_three_digits_or_groups_of_three() {
-        let shown = [1.0, 1.02, 4.0, 50.0, 54.53, 99.94, 99.96, 999.6, 1_234_567.0].map(ratio);
-        assert_eq!(shown, ["1x", "1.0x", "4.0x", "50x", "54.5x", "99.9x", "100x", "1 000x", "1 234 567x"]);
-        assert_eq!(finite(f64::INFINITY, ratio), "–");
-    }
-
-    #[test]
-    fn what_is_missing_is_named() {
-        let said = |spec: &str| format!("{:#}", of(spec).unwrap_err());
-        assert!(said("columns = ['colour']").contains("no column colour"));
-        assert!(said("columns = ['row']\nrows = ['third']").contains("has no row third"));
-        assert!(said("columns = ['row']\nrow = 1").contains("unknown field `row`"));
-        assert!(said("columns = ['row']\nnames.third = 'Third'").contains("has no row third"));
-        assert!(updated(&format!("{BEGIN}csv = 'a'\n{OPEN}"), Path::new(".")).is_err());
-        let without_end = format!("{BEGIN}csv = 'a'\n{OPEN}text\n{BEGIN}csv = 'a'\n{OPEN}{END}");
-        assert!(updated(&without_end, Path::new(".")).unwrap_err().to_string().contains("before the next"));
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, goodput, gravac, held_out, near_limit,
+    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, goodput, gravac, held_out, map, near_limit,
     never_slower, rates, signals, summary, unstable,
 };
 use clap::{Parser, ValueEnum};
@@ -51,6 +51,9 @@ struct Cli {
     /// Directory for CSVs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
     csv: PathBuf,
+    /// Directory for pictures
+    #[arg(long, default_value = "docs/images")]
+    svg: PathBuf,
     /// Run nothing, only write what is there
     #[arg(long)]
     report: bool,
@@ -76,6 +79,8 @@ enum Which {
     Unstable,
     /// Link speeds below which a compressor is faster, from the runs of never-slower
     BreakEven,
+    /// Map of the gain of compression over bandwidth and compute time, from the same runs
+    Map,
     /// Alarms of the loss guard on the losses of the runs below --out
     FalseAlarms,
     /// Useful share of rank-seconds of simulated elastic worlds, and of restarts from checkpoints
@@ -93,7 +98,7 @@ impl Which {
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
             Which::Unstable => unstable::TABLE,
-            Which::HeldOut | Which::BreakEven | Which::FalseAlarms | Which::Goodput => return None,
+            Which::HeldOut | Which::BreakEven | Which::Map | Which::FalseAlarms | Which::Goodput => return None,
         })
     }
 
@@ -108,6 +113,7 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     match cli.table {
         Which::BreakEven => return break_even::write(&cli.csv),
+        Which::Map => return map::write(&cli.csv, &cli.svg),
         Which::FalseAlarms => return false_alarms::write(&cli.out, &cli.csv),
         Which::Goodput => return goodput::write(&cli.csv),
         _ => {}

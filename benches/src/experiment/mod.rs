@@ -70,7 +70,7 @@ pub struct Experiment {
     /// Version of the results: raise it if a change of the code invalidates finished runs.
     #[serde(default = "first_version")]
     pub version: u32,
-    /// What rates and rows are compared by.
+    /// The result that rates and rows are compared by.
     #[serde(default)]
     pub measure: Measure,
     /// Memory of a run in GB, which limits the number of runs at a time.
@@ -91,7 +91,7 @@ pub enum Measure {
     /// Accuracy on test samples, the higher the better.
     #[default]
     TestAccuracy,
-    /// Loss on test samples, the lower the better. The CSVs then have it as well.
+    /// Loss on test samples, the lower the better, in a column of the CSVs.
     TestLoss,
 }
 

@@ -87,7 +87,8 @@ impl Kept {
             let written = self.written.get(&(run.experiment.clone(), run.command(), run.version))?.clone();
             let Run { experiment, row, .. } = run;
             let (experiment, setting) = (experiment.clone(), row.setting.clone());
-            Some(Outcome { experiment, row: row.name.clone(), setting, ..written })
+            let test_loss = run.measure.loss(|| written.test_loss)?;
+            Some(Outcome { experiment, row: row.name.clone(), setting, test_loss, ..written })
         })
     }
 
@@ -107,8 +108,9 @@ impl Kept {
             seed: run.seed,
             chosen: None,
             test_accuracy: summary.as_ref().map_or(0.0, |summary| summary.final_test_accuracy),
-            test_loss: (run.measure == Measure::TestLoss)
-                .then(|| summary.as_ref().map_or(f64::INFINITY, |summary| summary.final_test_loss)),
+            test_loss: run
+                .measure
+                .loss(|| Some(summary.as_ref().map_or(f64::NAN, |summary| summary.final_test_loss)))?,
             bytes_sent: summary.as_ref().map_or(0, |summary| summary.bytes_sent),
             simulated_seconds: summary.as_ref().and_then(|summary| summary.simulated_seconds),
             steps: summary.as_ref().map_or(0, |summary| summary.steps),
@@ -124,6 +126,17 @@ impl Kept {
     /// Returns whether a run finished.
     pub fn has(&self, run: &Run) -> bool {
         self.outcome(run).is_some()
+    }
+}
+
+impl Measure {
+    /// Returns the loss of a run that is compared by it, infinite if it is not finite. Returns `None` if a run has no loss that is needed.
+    #[expect(clippy::option_option, reason = "no loss that is needed, and no need of a loss")]
+    fn loss(self, loss: impl FnOnce() -> Option<f64>) -> Option<Option<f64>> {
+        match self {
+            Measure::TestAccuracy => Some(None),
+            Measure::TestLoss => Some(Some(loss().map(|loss| if loss.is_finite() { loss } else { f64::INFINITY })?)),
+        }
     }
 }
 

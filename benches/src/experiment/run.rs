@@ -24,7 +24,7 @@ pub struct Run {
     pub seed: u64,
     /// Version of its results.
     pub version: u32,
-    /// What it is compared by.
+    /// The result that it is compared by.
     pub measure: Measure,
     /// Directory of its files.
     pub directory: PathBuf,

@@ -179,11 +179,12 @@ mod tests {
     use super::super::tests::of;
     use super::*;
 
-    /// Simulates a finished run: the accuracy is higher the nearer its rate is to 0.1.
+    /// Simulates a finished run: the accuracy is higher the nearer its rate is to 0.1, and the loss is lower the nearer it is to 0.4.
     fn finish(run: &Run) {
-        let accuracy = 1.0 / (1.0 + (run.rate.unwrap() / 0.1).ln().abs());
+        let [accuracy, inverse] = [0.1, 0.4].map(|best| 1.0 / (1.0 + (run.rate.unwrap() / best).ln().abs()));
+        let loss = 1.0 / inverse;
         let summary = format!(
-            r#"{{"final_test_accuracy": {accuracy}, "best_test_accuracy": 0.5, "final_test_loss": 1.0, "steps": 3, "bytes_sent": 1,
+            r#"{{"final_test_accuracy": {accuracy}, "best_test_accuracy": 0.5, "final_test_loss": {loss}, "steps": 3, "bytes_sent": 1,
             "bytes_received": 1, "bytes_dense": 1, "wall_seconds": 1.0, "simulated_seconds": 2.0, "compute_seconds": 1.0,
             "compress_seconds": 0.0, "exchange_seconds": 0.0, "interrupted": false, "git_revision": "unknown", "version": "0.1.0",
             "burn_version": "0.22"}}"#
@@ -248,6 +249,37 @@ mod tests {
         // A later version does not count them.
         let next = of(&format!("version = 2\n{ROWS}")).unwrap();
         assert!(!next.tuning("", &known).is_empty() && !next.tuning("", &kept).is_empty());
+    }
+
+    #[test]
+    fn rows_are_compared_by_their_loss() {
+        let at = tempfile::tempdir().unwrap();
+        let (kept, csv) = (Kept::new(at.path().join("runs"), false), at.path().join("csv"));
+        let by_loss = format!("measure = 'test-loss'\n{ROWS}\n[[row]]\nname = 'slow'\nflags = '--slow'\nrates = [0.2]");
+        let experiment = of(&by_loss).unwrap();
+        search_to_the_end(&experiment, &kept);
+        let runs: Vec<Run> = [1, 2].iter().flat_map(|seed| experiment.runs(*seed, "", &kept).unwrap()).collect();
+        assert_eq!(runs.iter().map(|run| run.rate.unwrap()).collect::<Vec<_>>(), [0.4, 0.4, 0.2, 0.4, 0.4, 0.2]);
+        runs.iter().for_each(finish);
+        write_rates(&experiment, &kept, &csv).unwrap();
+        write(&experiment, &kept, (&csv, None)).unwrap();
+        let mut lines = csv::Reader::from_path(csv.join("example.csv")).unwrap();
+        let [loss, difference] = ["test_loss", "to_dense"]
+            .map(|name| lines.headers().unwrap().iter().position(|head| head == name).unwrap());
+        let lines: Vec<[f64; 2]> = lines
+            .records()
+            .map(|line| line.unwrap())
+            .map(|line| [loss, difference].map(|at| line[at].parse().unwrap()))
+            .collect();
+        let slow = 1.0 + 2.0_f64.ln();
+        assert_eq!(lines, [[1.0, 0.0], [1.0, 0.0], [slow, slow - 1.0]]);
+        // Results without a loss do not count.
+        let by_accuracy = of(ROWS).unwrap();
+        search_to_the_end(&by_accuracy, &kept);
+        write_rates(&by_accuracy, &kept, &csv).unwrap();
+        let written = Kept::new(at.path().join("nothing"), false).with_csv(&csv).unwrap();
+        let missing = |experiment: &Experiment| experiment.tuning("dense", &written).len();
+        assert_eq!([missing(&by_accuracy), missing(&experiment)], [0, 2]);
     }
 
     /// On each link rows are compared with the first row on that link.

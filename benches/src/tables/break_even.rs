@@ -16,26 +16,31 @@ use crate::ranks::write_csv;
 
 /// A finished run, as in `never-slower-runs.csv`.
 #[derive(Debug, Clone, Deserialize)]
-struct Run {
-    model: String,
+pub(super) struct Run {
+    pub(super) model: String,
     row: String,
     wire_ratio: f64,
     codec_seconds: Option<f64>,
-    machine: String,
-    cores: usize,
-    date: String,
+    pub(super) machine: String,
+    pub(super) cores: usize,
+    pub(super) date: String,
 }
 
 /// Bytes and codec seconds of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Cost {
+pub(super) struct Cost {
     /// Bytes that a rank sends per step.
-    bytes: f64,
+    pub(super) bytes: f64,
     /// Codec seconds per step.
-    codec: f64,
+    pub(super) codec: f64,
 }
 
 impl Cost {
+    /// Returns the seconds over a link.
+    pub(super) fn seconds(self, mbit: f64) -> f64 {
+        self.codec + 8.0 * self.bytes / (1e6 * mbit)
+    }
+
     /// Returns the Mbit/s below which this row is faster than `other`, which sends more bytes; infinite if it always is.
     fn break_even(self, other: Cost) -> f64 {
         let (bits, seconds) = (8.0 * (other.bytes - self.bytes), self.codec - other.codec);
@@ -70,9 +75,7 @@ const RING: &str = "ring int8";
 /// # Errors
 /// If `never-slower-runs.csv` is missing or invalid, or the file cannot be written.
 pub fn write(csv: &Path) -> Result<()> {
-    let path = csv.join("never-slower-runs.csv");
-    let rows = csv::Reader::from_path(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let runs: Vec<Run> = rows.into_deserialize().collect::<Result<_, _>>()?;
+    let runs = read(csv)?;
     let lines = Model::ALL.iter().flat_map(|model| lines(*model, &runs)).collect::<Vec<_>>();
     for Line { model, row, codec_seconds, faster_than_dense_below, faster_than_ring8_below, .. } in &lines {
         let ring = faster_than_ring8_below.map_or_else(String::new, |below| format!("{below:.0}"));
@@ -81,8 +84,15 @@ pub fn write(csv: &Path) -> Result<()> {
     write_csv(Some(&csv.join("break-even.csv")), &lines)
 }
 
-/// Returns the lines of a model's static rows, by bytes.
-fn lines(model: Model, runs: &[Run]) -> Vec<Line> {
+/// Reads the committed runs.
+pub(super) fn read(csv: &Path) -> Result<Vec<Run>> {
+    let path = csv.join("never-slower-runs.csv");
+    let rows = csv::Reader::from_path(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(rows.into_deserialize().collect::<Result<_, _>>()?)
+}
+
+/// Returns the costs of a model's static rows.
+pub(super) fn costs(model: Model, runs: &[Run]) -> BTreeMap<&str, (&Run, Cost)> {
     let dense_bytes = 2.0 * (RANKS - 1) as f64 / RANKS as f64 * 4.0 * model.values() as f64;
     let mut costs: BTreeMap<&str, (&Run, Cost)> = BTreeMap::new();
     let is_static = |row: &str| row == DENSE || row.starts_with("ring ") || row.starts_with("topk:");
@@ -91,6 +101,12 @@ fn lines(model: Model, runs: &[Run]) -> Vec<Line> {
             costs.entry(&run.row).or_insert((run, Cost { bytes: dense_bytes / run.wire_ratio, codec }));
         }
     }
+    costs
+}
+
+/// Returns the lines of a model's static rows, by bytes.
+fn lines(model: Model, runs: &[Run]) -> Vec<Line> {
+    let costs = costs(model, runs);
     let (Some(&(_, dense)), Some(&(_, ring))) = (costs.get(DENSE), costs.get(RING)) else { return Vec::new() };
     let mut lines: Vec<Line> = costs
         .values()

@@ -154,8 +154,8 @@ impl Message {
         Ok(())
     }
 
-    /// Returns a bound on the magnitudes of all values, from the scales of a quantized message or the kept values of a sparse one. Returns `None` for
-    /// other messages, of which every value would have to be decoded.
+    /// Returns a bound on the magnitudes of all values, from the scales, exponents or codes of a quantized message, or the kept values of a sparse one.
+    /// Returns `None` for messages of all values in f32.
     pub fn largest(&self) -> Option<f32> {
         let largest = |values: &[f32]| values.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
         match &self.payload {
@@ -171,10 +171,17 @@ impl Message {
             Payload::Quantized { scales, .. } | Payload::Sign { scales, .. } => Some(largest(scales)),
             Payload::Levels { levels, .. } => Some(largest(levels)),
             Payload::Affine { ranges, .. } => Some(largest(ranges.as_flattened())),
-            Payload::Half { kind: HalfKind::Bf16, .. }
-            | Payload::Dense(_)
-            | Payload::Natural { .. }
-            | Payload::Lossless { .. } => None,
+            // The upper half of an f32, without its sign.
+            Payload::Half { kind: HalfKind::Bf16, bits, .. } => {
+                let magnitude = |code: &[u8; 2]| u16::from_le_bytes(*code) & 0x7fff;
+                let largest = bits.as_chunks().0.iter().map(magnitude).max().unwrap_or(0);
+                Some(f32::from_bits(u32::from(largest) << 16))
+            }
+            Payload::Natural { exponents, .. } => {
+                let largest = exponents.iter().copied().max().unwrap_or(0);
+                Some(f32::from_bits(u32::from(largest) << 23))
+            }
+            Payload::Dense(_) | Payload::Lossless { .. } => None,
         }
     }
 

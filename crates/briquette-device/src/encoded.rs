@@ -146,7 +146,7 @@ impl Encoded {
         }
     }
 
-    /// Writes the message of the vectors that were read. Returns `None` if the device does not have what the message means.
+    /// Writes the message of the vectors that were read. Returns its form on the device, or `None` if it has to be uploaded.
     fn finish(self, run: &Run, read: &[Bytes], out: &mut Message) -> Result<Option<Form>, DeviceError> {
         let len = self.x.len();
         let words = |part: usize, vector: &Vector| &u32::from_bytes(&read[part])[..vector.len()];

@@ -282,10 +282,13 @@ impl DeviceVector for Gradient {
 
     fn put_product(&mut self, range: Range<usize>, plan: &LowRankPlan, q: &[f32], dense: &[f32]) -> OnDevice<()> {
         let (run, tables, [p, _]) = (&self.run, self.tables(plan), self.factors(&range));
-        let product = run.empty(range.len());
+        let is_whole = range == (0..self.average.len());
+        let product = if is_whole { self.average.clone() } else { run.empty(range.len()) };
         tables.expand(run, p, &run.upload(q), &product);
         tables.put_dense(run, &run.upload(dense), &product);
-        feed::copy_to(run, &product, 0..range.len(), &self.average, range.start);
+        if !is_whole {
+            feed::copy_to(run, &product, 0..range.len(), &self.average, range.start);
+        }
         Ok(())
     }
 

@@ -22,7 +22,7 @@
 //! 7. What needs f64 otherwise (a square root, a mean, Gram–Schmidt) is left to the host, which has its few inputs.
 //!
 //! One difference remains: a device that flushes denormal *results* of f32 operations to 0 (some drivers of Vulkan and Metal) has other
-//! values below 1.2e-38 in averages and residuals.
+//! values below 1.2e-38 in averages and residuals; in residuals inside a learning rate (at least 2⁻²⁰), below 1.3e-32.
 //!
 //! # Work on the device and on the host
 //!
@@ -39,6 +39,7 @@
 //! | `Natural` | codes | | 1 |
 //! | `TernGrad` | codes | limit of clipping | 1; clipped: 2 |
 //! | `ScaledSign`, `PlainSign` | codes, sums of magnitudes | means | 1 |
+//! | `Coded`, of a sparsifier above | selection | values, from the kept ones | as the sparsifier |
 //! | PowerSGD | [products](LowRank) and their subtraction | Gram–Schmidt | 2 |
 //!
 //! Kernels that take a vector to be written assume that nothing else writes it meanwhile: read the tensors of a framework, write only your own

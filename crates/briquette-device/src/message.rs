@@ -71,12 +71,13 @@ impl DeviceMessage {
             let form = Form::Sparse { cut, indices: run.upload_words(indices), values: run.upload(&values) };
             return Ok(DeviceMessage { len, form });
         }
-        let mut wire = Wire::of(message);
-        if let 12 | 13 = wire.kind() {
+        let wire = if message.coding() == Some(Coding::Elias) {
             let mut fixed = message.clone();
             fixed.set_coding(Coding::Fixed);
-            wire = Wire::of(&fixed);
-        }
+            Wire::of(&fixed)
+        } else {
+            Wire::of(message)
+        };
         let mut fields = wire.payload();
         let form = match wire.kind() {
             kind @ (1 | 2) => {

@@ -35,6 +35,8 @@ use std::cell::RefCell;
 use crate::seam::{Compressor, Encoding, ErrorBound, Tunable};
 use crate::{CompressionRatio, Key, Message};
 
+use super::ValueKind;
+
 /// A compressor for the values that a sparsifier keeps; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Coded<S, C> {
@@ -114,7 +116,10 @@ impl<S: Compressor, C: Compressor> Compressor for Coded<S, C> {
     }
 
     fn encoding(&self) -> Option<Encoding> {
-        self.sparsifier.borrow().encoding()
+        // A device selects values as they are.
+        let is_plain =
+            |encoding: &Encoding| !matches!(encoding, Encoding::TopK { values, .. } if *values != ValueKind::F32);
+        self.sparsifier.borrow().encoding().filter(is_plain)
     }
 
     fn value_code(&mut self) -> Option<&mut dyn Compressor> {

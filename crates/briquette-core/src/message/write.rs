@@ -145,7 +145,16 @@ impl Message {
         })
     }
 
-    /// Changes the code of the levels of a quantized message; what they decode to is the same. Other messages, and levels of floats, stay as they are.
+    /// Returns the code of the levels of a quantized message; `None` for other messages.
+    pub fn coding(&self) -> Option<Coding> {
+        match &self.payload {
+            Payload::Quantized { coding, .. } => Some(*coding),
+            _ => None,
+        }
+    }
+
+    /// Changes the code of the levels of a quantized message. The decoded values stay the same. Does nothing to other messages, and to levels of floats,
+    /// whose codes have a fixed width.
     ///
     /// ```
     /// use briquette_core::message::{Coding, Message};

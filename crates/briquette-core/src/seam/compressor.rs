@@ -200,8 +200,9 @@ pub trait Compressor: Send {
         false
     }
 
-    /// Returns the encoding for a [device](crate::seam::DeviceVector) that computes the same message, if there is one. With a
-    /// [value code](Compressor::value_code), it is that of the sparsifier.
+    /// Returns the encoding for a [device](crate::seam::DeviceVector) that computes the same message, if there is one. If there is a
+    /// [value code](Compressor::value_code), the encoding is that of the sparsifier, and the values of its message are then encoded. A wrapper around
+    /// a compressor passes both on, or neither.
     fn encoding(&self) -> Option<Encoding> {
         None
     }

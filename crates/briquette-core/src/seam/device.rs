@@ -9,7 +9,7 @@
 //! |---|---|
 //! | encode | the [`DeviceVector`] has a kernel for the compressor's [encoding](crate::seam::Compressor::encoding); the host encodes kept values by a [value code](crate::seam::Compressor::value_code) |
 //! | average | the rule is a mean, and the device can decode every rank's message |
-//! | error feedback | the reducer inside [subtracts its contribution](crate::seam::Reducer::can_subtract_sent), and a learning rate of the residual is in (0, 1] |
+//! | error feedback | the reducer inside [subtracts its contribution](crate::seam::Reducer::can_subtract_sent), and the learning rate, if the residual is inside it, is in 2⁻²⁰ to 1 |
 //! | momentum correction, inner momentum | the reducer inside subtracts its contribution |
 //! | norms, sums and energies of slots for a controller | always |
 //! | gains of compression ratios for a controller | the device has a kernel for the sparsifier (random-k is excluded), and all probed messages together hold at most half of the values |

@@ -62,7 +62,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::feed::{Delivery, FedOnDevice, FedVector};
 use super::residual::Residual;
@@ -78,6 +78,10 @@ use crate::seam::{
 use crate::settings::{Described, Exchange, FeedbackRequirement, FeedbackSettings};
 use crate::state::fields::Cell;
 use crate::{Layout, Session, Slot, stateful};
+
+/// Learning rates, inside which a residual may stay on a device: 0 leaves it as it is, a rate above 1 may make it too large, and one below 2⁻²⁰ so
+/// small that some devices take it for 0.
+const ON_DEVICE: RangeInclusive<f32> = 1.0 / (1 << 20) as f32..=1.0;
 
 /// Feeds the residual back; see the [module](self).
 #[derive(Debug)]
@@ -240,9 +244,8 @@ impl<R: Reducer> Reducer for ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let whole = input.on_device().filter(|place| place.len == round.average.len());
-        // A rate of 0 leaves the residual as it is, and one above 1 may make it too large.
-        let rate = self.rate(round.agreed_step)?;
-        let stays = rate > 0.0 && rate <= 1.0 && round.sent.is_none() && self.inner.can_subtract_sent();
+        let has_rate = ON_DEVICE.contains(&self.rate(round.agreed_step)?);
+        let stays = has_rate && round.sent.is_none() && self.inner.can_subtract_sent();
         if let Some(place) = whole.filter(|_| stays) {
             return self.reduce_on_device(round, (input, place), comm);
         }

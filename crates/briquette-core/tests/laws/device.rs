@@ -8,7 +8,7 @@ use briquette_core::error::{ConfigError, ReduceError, SyncError};
 use briquette_core::laws::{
     self, Delivered, HostDevice, Kernels, Rank, Setup, Synchronizes, assert_same_runs, each_rank,
 };
-use briquette_core::reduce::{Arriving, DeviceInput};
+use briquette_core::reduce::{AgreedStep, Arriving, DeviceInput};
 use briquette_core::sync::{Context, SyncStrategy};
 use briquette_core::{Key, Layout, Message, Session, comm::Local};
 
@@ -139,6 +139,7 @@ fn a_lost_device_is_named_and_leaves_no_trace() {
     briquette_zoo::install();
     for text in [
         "reducer=gather:topk:4x feedback=error",
+        "reducer=gather:topk:4x feedback=error-inside",
         "reducer=gather:topk:4x feedback=momentum",
         "reducer=gather:topk:4x feedback=inner-momentum",
         "reducer=gather:topk:4x feedback=error controller=gravac:4x,max=16x",
@@ -286,8 +287,44 @@ fn an_average_that_overflows_is_named_by_ranks_on_devices_and_on_hosts() {
     }
 }
 
-/// A matrix with one value. Its factors exclude an overflow, or do not, so that the device is asked, or the sum of two ranks overflows. The device is
-/// waited for twice for factors, and twice for statistics.
+/// Rates inside which a residual stays on a device, and others, at which it moves to the host and back. One slot has no gradient at some steps.
+#[test]
+fn a_residual_inside_any_learning_rate_has_the_bits_of_the_host() {
+    let layout = Layout::new([("first", vec![40]), ("second", vec![30])]);
+    let run = |on_device: fn(u64) -> bool| {
+        each_rank(Local::world(2), |mut comm, rank| {
+            let config: Config = "reducer=gather:topk:4x feedback=error-inside".parse().unwrap();
+            let mut strategy = config.build(&layout, 2).unwrap();
+            let mut step = 0;
+            let rates = [0.1, 0.3, 0.0, 0.7, 3.0, 1e-8, 0.003, 1.0, 0.1];
+            rates.map(|rate| {
+                let agreed_step = AgreedStep { step, learning_rate: Some(rate), ..Default::default() };
+                let absent = layout.absent(&[true, step % 3 != 1]);
+                let slots = absent.as_ref().map_or(layout.slots(), |absent| &absent.slots);
+                let cx = Context::new(Key::new(1), slots, &agreed_step);
+                let mut own = laws::gradient(&layout, rank, step);
+                absent.iter().for_each(|absent| absent.clear(&mut own));
+                if on_device(step) {
+                    let mut vector = HostDevice::new(own, Kernels::All);
+                    let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, 2));
+                    strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
+                    input.finish(&average).unwrap();
+                    own = vector.into_average();
+                } else {
+                    strategy.after_backward(&mut own, &cx, &mut comm).unwrap();
+                }
+                strategy.commit();
+                step += 1;
+                own.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+            })
+        })
+    };
+    let host = run(|_| false);
+    assert!(host == run(|_| true) && host == run(|step| step % 2 == 0));
+}
+
+/// A matrix with one value. Its factors exclude an overflow, or they do not and the device is asked, or the sum of two ranks overflows. The device
+/// computes two factors and two statistics, for which the host waits.
 #[test]
 fn a_product_that_overflows_is_named_and_one_that_may_is_checked() {
     let layout = Layout::new([("w", vec![4, 4])]);

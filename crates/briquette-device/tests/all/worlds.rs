@@ -13,7 +13,7 @@ use briquette_device::{Gradient, Run};
 use super::devices::runs;
 
 /// Exchanges whose messages or factors a device computes.
-const EXCHANGES: [&str; 47] = [
+const EXCHANGES: [&str; 48] = [
     "reducer=gather:topk:8x feedback=error",
     "reducer=gather:topk:8x:f16 feedback=error",
     "reducer=gather:topk:8x:q8 feedback=error",
@@ -40,6 +40,7 @@ const EXCHANGES: [&str; 47] = [
     "reducer=gather:qsgd:4:100 feedback=none",
     "reducer=gather:qsgd:3:64:l2 feedback=none",
     "reducer=gather:qsgd:s3:100:max:elias feedback=none",
+    "reducer=gather:qsgd:6:100:max:elias feedback=error",
     "reducer=gather:terngrad:2.5 feedback=none",
     "reducer=gather:sign feedback=error",
     "reducer=gather:sign:64 feedback=error",

@@ -49,7 +49,7 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>>;
 
-    /// Adds the residual of the whole vector, if there is one, times a weight to these values, and sets [absent](Slot::is_absent) slots to 0. `slots`
+    /// Adds the residual of the whole vector, if there is one, multiplied by a weight, to these values, and sets [absent](Slot::is_absent) slots to 0. `slots`
     /// are relative to the start of the range, and cover it. Measures the [energies](DeviceVector::fed_energies) of each slot. A slot with a sum that is not finite is
     /// set to 0 afterwards.
     ///
@@ -130,7 +130,8 @@ pub trait DeviceVector: Send {
     /// As [`fetch`](DeviceVector::fetch).
     fn start_encoding(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<()>;
 
-    /// Encodes these values and returns true, or returns false if the device has no kernel for `compressor`.
+    /// Encodes these values and returns true, or returns false if the device has no kernel for `compressor`. The message is that of
+    /// [`Compressor::encoding`], with its values encoded by [`Compressor::value_code`] if there is one.
     ///
     /// # Errors
     /// As [`fetch`](DeviceVector::fetch).
