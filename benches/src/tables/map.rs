@@ -6,12 +6,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::Serialize;
 
 use super::break_even::{Cost, Run, costs, read};
 use super::{DENSE, Model};
-use crate::picture::{self, Panel};
 use crate::ranks::write_csv;
 
 /// Model whose codec times are used, per MB: the largest.
@@ -81,7 +82,7 @@ impl Exchanges {
         let costs = costs(MEASURED, runs);
         let megabytes = 4.0 * MEASURED.values() as f64 / 1e6;
         let per_mb = |cost: Cost| Cost { bytes: cost.bytes / megabytes, codec: cost.codec / megabytes };
-        let of = |name: &str| {
+        let of = |name: &str| -> Result<Cost> {
             let found = costs.iter().find(|(row, _)| row.split(',').next() == Some(name));
             Ok(per_mb(found.with_context(|| format!("no run of {name}"))?.1.1))
         };
@@ -147,22 +148,44 @@ pub fn write(csv: &Path, svg: &Path) -> Result<()> {
 }
 
 fn draw(points: &[Point], svg: &Path) -> Result<()> {
-    let mut curves: Vec<picture::Curve<f64>> = Vec::new();
-    for point in points {
-        let place = (point.mbit, point.compute_ms_per_mb);
-        match curves.last_mut().filter(|(name, _)| *name == point.row) {
-            Some((_, curve)) => curve.push(place),
-            None => curves.push((point.row.clone(), vec![place])),
-        }
+    paint(points, svg).map_err(|error| anyhow!("cannot draw {}: {error}", svg.display()))
+}
+
+fn paint(points: &[Point], svg: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::new(svg, (860, 520)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption("dense step time / time of the fastest compressed exchange, 4 ranks", ("sans-serif", 18))
+        .margin(12)
+        .margin_right(44)
+        .x_label_area_size(40)
+        .y_label_area_size(70)
+        .build_cartesian_2d((10.0..1e5).log_scale(), (0.03..1e5).log_scale())?;
+    let number = |value: &f64| value.to_string();
+    let mesh = &mut chart.configure_mesh();
+    mesh.x_label_formatter(&number).y_label_formatter(&number).label_style(("sans-serif", 13));
+    mesh.light_line_style(WHITE).x_desc("Mbit/s").y_desc("compute, ms per MB of the gradient").draw()?;
+    let place = |point: &Point| (point.mbit, point.compute_ms_per_mb);
+    for (number, factor) in FACTORS.iter().enumerate() {
+        let name = format!("{factor}x");
+        let line: Vec<_> = points.iter().filter(|point| point.row == name).map(place).collect();
+        let color = HSLColor(0.62 - 0.15 * number as f64, 0.8, 0.4);
+        let (x, y) = *line.first().context("a line without a point")?;
+        chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?;
+        let style = ("sans-serif", 15).into_font().color(&color);
+        chart.draw_series(std::iter::once(Text::new(name, (1.1 * x, 1.5 * y), style)))?;
     }
-    ensure!(curves.len() == FACTORS.len() + SETUPS.len(), "every line and set-up has a point");
-    let panel = Panel {
-        caption: "dense step time / time of the fastest compressed exchange, 4 ranks",
-        axes: ["Mbit/s", "compute, ms per MB of the gradient"],
-        log: [true, true],
-        curves,
-    };
-    picture::draw(svg, &[panel])
+    for point in points.iter().filter(|point| point.kind == "set-up") {
+        let (x, y) = place(point);
+        chart.draw_series(std::iter::once(Circle::new((x, y), 4, BLACK.filled())))?;
+        // Names of set-ups at the right are to the left of their points.
+        let side = if x < 5000.0 { HPos::Left } else { HPos::Right };
+        let beside = if x < 5000.0 { 1.15 * x } else { x / 1.15 };
+        let style = ("sans-serif", 14).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
+        chart.draw_series(std::iter::once(Text::new(point.row.clone(), (beside, y), style)))?;
+    }
+    area.present()?;
+    Ok(())
 }
 
 #[cfg(test)]
