@@ -60,6 +60,8 @@ struct Spec {
     /// Cells of each group, as `columns`. The first has the group's title.
     #[serde(default)]
     cells: Vec<String>,
+    /// Text of the cells of a group that a row does not have; an error if absent.
+    absent: Option<String>,
     /// Names of rows in the table, by their names in the file.
     #[serde(default)]
     names: BTreeMap<String, String>,
@@ -103,9 +105,14 @@ impl Spec {
         let mut cells = Vec::new();
         for (value, _) in self.groups.iter().map(|group| titled(group)) {
             let of_group = lines.iter().filter(|line| line.get(across).is_some_and(|own| own == value));
-            let line = self.named(of_group, name).with_context(|| format!("no {name} with {across} {value}"))?;
-            for column in &self.cells {
-                cells.push(cell(self, (name, line), column)?);
+            match (self.named(of_group, name), &self.absent) {
+                (Some(line), _) => {
+                    for column in &self.cells {
+                        cells.push(cell(self, (name, line), column)?);
+                    }
+                }
+                (None, Some(absent)) => cells.extend(self.cells.iter().map(|_| absent.clone())),
+                (None, None) => bail!("no {name} with {across} {value}"),
             }
         }
         Ok(cells)
@@ -232,6 +239,8 @@ fn value(spec: &Spec, (name, line): (&str, &Line), column: &str) -> Result<Strin
         }
         "fewer_bytes" | "wire_ratio" => finite(number(column)?, ratio),
         "times_faster" => finite(number(column)?, |times| format!("{times:.2}x")),
+        "bytes_a_step" => finite(number(column)?, |bytes| format!("{:.1} kB", bytes / 1e3)),
+        "seconds_a_step" => finite(number(column)?, |seconds| format!("{:.0} ms", 1e3 * seconds)),
         "compute_ms_per_mb" => finite(number(column)?, |milliseconds| format!("{milliseconds:.3}")),
         "simulated_seconds" => finite(number(column)?, |seconds| format!("{seconds:.1} s")),
         _ => text(column.strip_suffix(':').unwrap_or(column))?.clone(),

@@ -109,6 +109,8 @@ fn a_table_across_a_column_has_cells_for_each_group() {
     assert_eq!(of(&spec).unwrap(), format!("{table}\n{END}"));
     let flat = of("columns = ['row', 'accuracy']\nkey = 'row'\nwhere.model = 'b'").unwrap();
     assert_eq!(flat, format!("| row | accuracy |\n|---|---|\n| dense | 0.700 |\n| half, kept | 0.600 |\n\n{END}"));
+    let other = format!("{}\nrows = ['dense']\nabsent = '–'", across.replace("'b'", "'c'"));
+    assert!(of(&other).unwrap().contains("| dense | 4.3 s | 0.500 | – | – |\n"));
     let said = |spec: String| format!("{:#}", of(&spec).unwrap_err());
     assert!(said(across.to_owned()).contains("names its rows"));
     assert!(said(format!("{across}\nrows = ['third']")).contains("no row third"));
