@@ -141,10 +141,10 @@ impl PowerSgd {
         }
         comm.all_reduce_sum(right)?;
         right.iter_mut().for_each(|v| *v *= weight);
-        if let Some(mut device) = input.device(0..len, comm).filter(|_| self.on_device) {
-            if device.put_product(plan, (factor, right), dense).map_err(failed)? {
-                return Ok(());
-            }
+        if let Some(mut device) = input.device(0..len, comm).filter(|_| self.on_device)
+            && device.put_product(plan, (factor, right), dense).map_err(failed)?
+        {
+            return Ok(());
         }
         plan.put_product((factor, right), dense, average, columns);
         check_average(average, slots)
