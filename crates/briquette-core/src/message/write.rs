@@ -162,7 +162,7 @@ impl Message {
     /// message.write_levels(64, 7, 64, &[1.0], (0..64).map(|i| i8::from(i == 5)))?;
     /// let fixed = message.encoded_len();
     /// message.set_coding(Coding::Elias);
-    /// assert_eq!([fixed, message.encoded_len()], [53, 25]);
+    /// assert_eq!([fixed, message.encoded_len()], [53, 30]);
     /// # Ok::<(), briquette_core::error::WireError>(())
     /// ```
     pub fn set_coding(&mut self, to: Coding) {

@@ -129,6 +129,11 @@ impl<R: Reducer> ErrorFeedback<R> {
         if self.inside { agreed_step.rate() } else { Ok(1.0) }
     }
 
+    /// Returns the factor of the residual in the sum. A rate of 0 applies nothing: the residual stays.
+    fn weight(&self, rate: f32) -> f32 {
+        if rate == 0.0 { 0.0 } else { self.decay / rate }
+    }
+
     /// Exchanges the sum of the vector and the residual.
     fn reduce_fed(
         &mut self,
@@ -138,14 +143,13 @@ impl<R: Reducer> ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let rate = self.rate(round.agreed_step)?;
+        let weight = self.weight(rate);
         let (len, rank) = (round.average.len(), comm.rank());
         let Round { key, slots, agreed_step, input: whole, average, sent: wanted } = round;
         let by_messages = wanted.is_none() && self.inner.can_subtract_sent();
         self.sent.resize(if by_messages { 0 } else { len }, 0.0);
         let sent = (!by_messages).then_some(&mut self.sent[..]);
         let (residual, fed) = self.residual.on_host(len)?;
-        // A rate of 0 applies nothing: the residual stays.
-        let weight = if rate == 0.0 { 0.0 } else { self.decay / rate };
         let (mut energies, mut entered) = (std::mem::take(&mut self.energies.fed), vec![0.0; slots.len()]);
         energies.clear();
         energies.resize(slots.len(), 0.0);
@@ -204,10 +208,10 @@ impl<R: Reducer> ErrorFeedback<R> {
         comm: &mut Session,
     ) -> Result<Exchanged, ReduceError> {
         let (slots, rank, rate) = (round.slots, comm.rank(), self.rate(round.agreed_step)?);
+        let weight = self.weight(rate);
         let mut device = input.device(0..0, comm).expect("a vector on a device");
         let residual = self.residual.on_device(&mut device);
         let residual = residual.map_err(|source| ReduceError::Device { rank, source })?;
-        let weight = self.decay / rate;
         let feed = |mut part: DevicePart<'_>, slots: &[Slot]| part.add_residual((residual, weight), slots);
         let fed = FedOnDevice::new(input, place, slots, feed);
         let (exchanged, sums) = fed.reduce((&mut self.inner, &mut self.energies), round, comm)?;
