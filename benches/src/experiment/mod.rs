@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use tuning::Tuning;
 
-pub use outcome::Kept;
+pub use outcome::{Kept, Measure};
 pub use run::{Run, train};
 pub use write::{write, write_rates};
 
@@ -82,17 +82,6 @@ pub struct Experiment {
     /// Its rows, the baseline first.
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
-}
-
-/// Result by which runs are compared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measure {
-    /// Accuracy on test samples, the higher the better.
-    #[default]
-    TestAccuracy,
-    /// Loss on test samples, the lower the better, in a column of the CSVs.
-    TestLoss,
 }
 
 fn first_seeds() -> Vec<u64> {

@@ -8,8 +8,19 @@ use anyhow::{Context, Result};
 use briquette_examples::record::GIT_REVISION;
 use serde::{Deserialize, Serialize};
 
-use super::{Measure, Run};
+use super::Run;
 use crate::trainer::{LOG, day, diverged, finished, machine};
+
+/// Result by which runs are compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Accuracy on test samples, the higher the better.
+    #[default]
+    TestAccuracy,
+    /// Loss on test samples, the lower the better, in a column of the CSVs.
+    TestLoss,
+}
 
 /// A finished run: a line of `NAME-runs.csv` or `NAME-rates.csv`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,8 +98,9 @@ impl Kept {
             let written = self.written.get(&(run.experiment.clone(), run.command(), run.version))?.clone();
             let Run { experiment, row, .. } = run;
             let (experiment, setting) = (experiment.clone(), row.setting.clone());
-            let test_loss = run.measure.loss(|| written.test_loss)?;
-            Some(Outcome { experiment, row: row.name.clone(), setting, test_loss, ..written })
+            let test_loss = written.test_loss.filter(|_| run.measure == Measure::TestLoss);
+            let is_measured = run.measure == Measure::TestAccuracy || test_loss.is_some();
+            is_measured.then(|| Outcome { experiment, row: row.name.clone(), setting, test_loss, ..written })
         })
     }
 
@@ -98,6 +110,8 @@ impl Kept {
         if summary.is_none() && !diverged(directory, &key) {
             return None;
         }
+        let loss = summary.as_ref().map(|summary| summary.final_test_loss);
+        let loss = loss.filter(|loss| loss.is_finite()).unwrap_or(f64::INFINITY);
         let (machine, cores) = machine();
         let ended = fs::metadata(directory.join(LOG)).and_then(|file| file.modified()).ok()?;
         Some(Outcome {
@@ -108,9 +122,7 @@ impl Kept {
             seed: run.seed,
             chosen: None,
             test_accuracy: summary.as_ref().map_or(0.0, |summary| summary.final_test_accuracy),
-            test_loss: run
-                .measure
-                .loss(|| Some(summary.as_ref().map_or(f64::NAN, |summary| summary.final_test_loss)))?,
+            test_loss: (run.measure == Measure::TestLoss).then_some(loss),
             bytes_sent: summary.as_ref().map_or(0, |summary| summary.bytes_sent),
             simulated_seconds: summary.as_ref().and_then(|summary| summary.simulated_seconds),
             steps: summary.as_ref().map_or(0, |summary| summary.steps),
@@ -126,17 +138,6 @@ impl Kept {
     /// Returns whether a run finished.
     pub fn has(&self, run: &Run) -> bool {
         self.outcome(run).is_some()
-    }
-}
-
-impl Measure {
-    /// Returns the loss of a run that is compared by it, infinite if it is not finite. Returns `None` if a run has no loss that is needed.
-    #[expect(clippy::option_option, reason = "no loss that is needed, and no need of a loss")]
-    fn loss(self, loss: impl FnOnce() -> Option<f64>) -> Option<Option<f64>> {
-        match self {
-            Measure::TestAccuracy => Some(None),
-            Measure::TestLoss => Some(Some(loss().map(|loss| if loss.is_finite() { loss } else { f64::INFINITY })?)),
-        }
     }
 }
 

@@ -92,6 +92,11 @@ impl HostDevice {
         }
     }
 
+    /// Returns whether this device encodes the messages of a compressor.
+    fn has_kernel(&self, compressor: &dyn Compressor) -> bool {
+        self.kernels != Kernels::None && compressor.encoding().is_some()
+    }
+
     /// Returns the low-rank factors of a range.
     fn factors(&self, range: &Range<usize>) -> &[Vec<f32>; 2] {
         &self.factors.iter().find(|(place, _)| place == range).expect("a right factor comes before products").1
@@ -129,7 +134,7 @@ impl DeviceVector for HostDevice {
 
     fn kept_energy(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<Option<f64>> {
         self.run("kept_energy")?;
-        if self.kernels == Kernels::None || compressor.encoding().is_none() || !compressor.selects() {
+        if !self.has_kernel(compressor) || !compressor.selects() {
             return Ok(None);
         }
         let mut message = Message::default();
@@ -216,7 +221,7 @@ impl DeviceVector for HostDevice {
     fn start_encoding(&mut self, compressor: &mut dyn Compressor, range: Range<usize>, key: Key) -> OnDevice<()> {
         self.run("start_encoding")?;
         let is_started = self.started.iter().any(|started| (&started.0, started.1) == (&range, key));
-        if self.kernels != Kernels::None && !is_started {
+        if self.has_kernel(compressor) && !is_started {
             let mut message = Message::default();
             compressor.compress_into(&self.values[range.clone()], key, &mut message);
             self.bus().down += message.encoded_len();
@@ -236,7 +241,7 @@ impl DeviceVector for HostDevice {
         out: &mut Message,
     ) -> OnDevice<bool> {
         self.run("encode")?;
-        if self.kernels == Kernels::None {
+        if !self.has_kernel(compressor) {
             return Ok(false);
         }
         if let Some(at) = self.started.iter().position(|started| (&started.0, started.1) == (&range, key)) {

@@ -290,7 +290,7 @@ fn an_average_that_overflows_is_named_by_ranks_on_devices_and_on_hosts() {
 /// Rates inside which a residual stays on a device, and others, at which it moves to the host and back. One slot has no gradient at some steps.
 #[test]
 fn a_residual_inside_any_learning_rate_has_the_bits_of_the_host() {
-    let layout = Layout::new([("first", vec![40]), ("second", vec![30])]);
+    let layout = Layout::new([("first", vec![400]), ("second", vec![300])]);
     let run = |on_device: fn(u64) -> bool| {
         each_rank(Local::world(2), |mut comm, rank| {
             let config: Config = "reducer=gather:topk:4x feedback=error-inside".parse().unwrap();
@@ -309,6 +309,8 @@ fn a_residual_inside_any_learning_rate_has_the_bits_of_the_host() {
                     let (mut average, mut input) = (Vec::new(), DeviceInput::new(&mut vector, 2));
                     strategy.during_backward(&mut input, &mut average, &cx, &mut comm).unwrap();
                     input.finish(&average).unwrap();
+                    let is_copied = vector.down() >= 4 * layout.len();
+                    assert_eq!(is_copied, [0.0, 3.0, 1e-8].contains(&rate), "{rate}: {} bytes", vector.down());
                     own = vector.into_average();
                 } else {
                     strategy.after_backward(&mut own, &cx, &mut comm).unwrap();

@@ -167,3 +167,20 @@ fn equal_draws_scale_with_the_vector_and_blocks_have_their_own() {
         assert_ne!(base[..100], base[BLOCK..], "other draws in the second block");
     }
 }
+
+/// Small values of either sign become zeros of either sign in codes of fixed width.
+#[test]
+fn codes_of_fixed_width_become_elias_codes() {
+    let x: Vec<f32> = (0..300).map(|i| (i as f32 * 0.7).sin().powi(9)).collect();
+    for (bits, norm) in [(2, Norm::L2), (4, Norm::Max), (8, Norm::Max)] {
+        let fixed = Qsgd::new(bits, 64, norm).unwrap();
+        let (mut message, mut elias) = (Message::default(), Message::default());
+        { fixed }.compress_into(&x, Key::new(1), &mut message);
+        fixed.elias().compress_into(&x, Key::new(1), &mut elias);
+        let len = message.encoded_len();
+        message.set_coding(Coding::Elias);
+        assert_eq!(message, elias, "{bits} bits");
+        message.set_coding(Coding::Fixed);
+        assert_eq!((message.coding(), message.encoded_len()), (Some(Coding::Fixed), len));
+    }
+}
