@@ -170,7 +170,7 @@ impl BuildStrategy for Config {
         Ok(Some(format!("{memory} ({optimizer})")))
     }
     fn needs_clock(&self) -> bool {
-        self.exchange.controller.get().needs_clock()
+        self.exchange.controller.get().needs_clock() || self.strategy.get().reads_seconds()
     }
     fn label(&self) -> String {
         let Exchange { controller, reducer, .. } = &self.exchange;

@@ -77,13 +77,15 @@ impl Settings {
         if self.compress_seconds.is_some() && self.clock == ClockSpec::Wall {
             bail!("--compress-seconds would be ignored under --clock wall, which measures: omit it");
         }
-        let controller = &self.config.exchange.controller;
-        if self.record_frames == Some(Toggle::On) && controller.get().reads_seconds() {
+        let (strategy, controller) = (&self.config.strategy, &self.config.exchange.controller);
+        let by_seconds = [
+            controller.get().reads_seconds().then(|| format!("--controller {}", controller.name())),
+            strategy.get().reads_seconds().then(|| format!("--strategy {strategy}")),
+        ];
+        if let Some(part) = by_seconds.into_iter().flatten().next().filter(|_| self.record_frames == Some(Toggle::On)) {
             bail!(
-                "--record-frames on: --controller {} decides by seconds, so on another network the run could send something else \
-                 than what is recorded: omit --record-frames and run it on each network, or choose a controller that reads no \
-                 seconds",
-                controller.name()
+                "--record-frames on: {part} decides by seconds, so on another network the run could send something else than what is \
+                 recorded: omit --record-frames and run it on each network, or choose a part that reads no seconds"
             );
         }
         self.check_budget()?;

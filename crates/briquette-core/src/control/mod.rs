@@ -13,7 +13,7 @@ pub mod schedule;
 
 pub use crate::seam::{Agreed, Controller, Decision, Moments, Needs};
 
-/// Joins the texts of a controller and of its inner controller.
-fn both(own: String, inner: Option<String>) -> Option<String> {
+/// Joins the texts of a part and of its inner part.
+pub(crate) fn both(own: String, inner: Option<String>) -> Option<String> {
     Some([Some(own), inner].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }

@@ -87,7 +87,13 @@ pub trait StrategySettings: fmt::Debug + Any + Send + Sync {
         false
     }
 
-    /// Returns the number of steps from one exchange to the next, if ranks take steps without an exchange.
+    /// Returns whether decisions depend on measured times. The session then needs a clock, and a recording (`briquette-sim`) of a run is
+    /// valid only for its own network.
+    fn reads_seconds(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of steps from one exchange to the next, if ranks take steps without an exchange; the largest one, if it varies.
     fn local_steps(&self) -> Option<u64> {
         None
     }

@@ -26,7 +26,8 @@
 //! **State.** `x₀` and the momentum `b`, replicated.
 //!
 //! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), or less if the run is known to have fewer than 20 periods;
-//! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9.
+//! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9. With `adapt`, the period [follows the link](super::pace), up to
+//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named.
 //!
 //! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer. The paper warms it up before
 //! the first period, and starts from a model that one rank has trained for a while.
@@ -43,6 +44,7 @@
 //! ```
 
 use super::outer::{self, Outer, OuterRule, OuterStep};
+use super::pace::LONGEST;
 use super::rounds::{in_rounds, period_of};
 use crate::Layout;
 use crate::error::ConfigError;
@@ -55,7 +57,7 @@ use crate::settings::{Described, Exchange, Sends, StrategyConfig, StrategySettin
 #[described(
     name = "diloco",
     help = "PERIOD local steps (100, fewer in a short run), then Nesterov's on what all ranks have come to",
-    representatives("diloco:3", "diloco:1,rate=1,momentum=0")
+    representatives("diloco:3", "diloco:1,rate=1,momentum=0", "diloco:3,adapt=true")
 )]
 pub struct DiLoCo {
     /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
@@ -67,6 +69,8 @@ pub struct DiLoCo {
     /// The outer momentum, in [0, 1).
     #[setting(default = 0.9, range = "[0, 1)")]
     pub momentum: f32,
+    /// Set if the period follows the link, up to `period`.
+    pub adapt: bool,
 }
 
 /// The default period, used for runs of at least 2 000 steps.
@@ -75,7 +79,12 @@ const USUAL: u64 = 100;
 impl DiLoCo {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
-        self.period.unwrap_or(USUAL)
+        self.period.unwrap_or(self.usual())
+    }
+
+    /// Returns the default period.
+    fn usual(&self) -> u64 {
+        if self.adapt { LONGEST } else { USUAL }
     }
 }
 
@@ -101,15 +110,28 @@ impl StrategySettings for DiLoCo {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+        let usual = self.usual();
+        in_rounds(self.period, (usual, period_of(usual, steps)), steps, |period| {
             DiLoCo { period: Some(period), ..*self }.into()
         })
+    }
+
+    fn reads_seconds(&self) -> bool {
+        self.adapt
+    }
+
+    fn dense_reason(&self) -> Option<&'static str> {
+        (!self.adapt).then_some("exchanges parameters, once in a period")
     }
 }
 
 impl OuterRule for DiLoCo {
     fn period(&self) -> u64 {
         self.steps()
+    }
+
+    fn adapts(&self) -> bool {
+        self.adapt
     }
 
     fn advance(&self, anchor: f32, difference: f32, momentum: f32, _: &OuterStep) -> (f32, f32) {
@@ -137,7 +159,7 @@ mod tests {
         let close = |a: &[Vec<f32>], b: &[Vec<f32>]| {
             a.iter().flatten().zip(b.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-5)
         };
-        let plain = DiLoCo { period: Some(4), rate: 1.0, momentum: 0.0 };
+        let plain = DiLoCo { period: Some(4), rate: 1.0, momentum: 0.0, ..DiLoCo::default() };
         let local = train(4, || Periodic::new(4).unwrap(), &[3.0; 10], (SGD, &noisy));
         assert!(close(&run(plain, SGD), &local));
         let minibatch = train(4, || EveryStep::new(Dense), &[3.0; 10], (SGD, &noisy));
@@ -165,7 +187,8 @@ mod tests {
     #[test]
     fn the_outer_momentum_helps_long_periods() {
         let sgd = Sgd { steps: 800, ..SGD };
-        let end = |rate, momentum| loss(&mean(&run(DiLoCo { period: Some(20), rate, momentum }, sgd)));
+        let end =
+            |rate, momentum| loss(&mean(&run(DiLoCo { period: Some(20), rate, momentum, ..DiLoCo::default() }, sgd)));
         let (local, diloco) = (end(1.0, 0.0), end(0.7, 0.9));
         assert!(diloco < 0.7 * local, "{diloco} against {local}");
     }

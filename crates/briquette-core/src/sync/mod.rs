@@ -15,6 +15,7 @@ pub mod every_step;
 pub mod header;
 pub mod in_background;
 pub mod outer;
+pub mod pace;
 pub mod periodic;
 mod placeholder;
 pub mod rounds;

@@ -35,6 +35,8 @@
 
 use std::ops::Range;
 
+use super::pace::Pace;
+use crate::control::both;
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::report::Report;
 use crate::seam::{AgreedStep, Agrees, Context, Momenta, Plan, Reducer, Round, SyncStrategy, check_average};
@@ -49,8 +51,14 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
     /// Set if the rule reads the learning rate of the step that ends a period. All ranks must then step with the same rate.
     const READS_RATE: bool = false;
 
-    /// Returns the number of local steps between outer steps, at least 1.
+    /// Returns the number of local steps between outer steps, at least 1. The longest one, if the period [adapts](Self::adapts).
     fn period(&self) -> u64;
+
+    /// Returns whether the period [follows the link](super::pace). There must be no base strategy then, and changes must be
+    /// [averaged](Self::averages).
+    fn adapts(&self) -> bool {
+        false
+    }
 
     /// Returns whether the ranks' changes are averaged. If not, each rank takes its own outer step, and only its base
     /// strategy exchanges.
@@ -116,6 +124,8 @@ pub struct Outer<S, R> {
     rule: S,
     reducer: R,
     base: Option<Box<dyn SyncStrategy>>,
+    /// The current period, if it adapts.
+    pace: Option<Pace>,
     /// `x₀`.
     anchor: Staged<Vec<f32>>,
     /// `u`.
@@ -140,8 +150,9 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
     /// [`ConfigError`] for a setting that is out of range.
     pub fn new(rule: S, reducer: R, base: Option<Box<dyn SyncStrategy>>) -> Result<Self, ConfigError> {
         rule.check()?;
+        let pace = rule.adapts().then(|| Pace::new(rule.period()));
         let (anchor, momentum, difference, report) = Default::default();
-        Ok(Outer { rule, reducer, base, anchor, momentum, difference, report, ends: false })
+        Ok(Outer { rule, reducer, base, pace, anchor, momentum, difference, report, ends: false })
     }
 
     /// Returns the slow momentum `u`, the same on every rank. Empty before the first outer step, and for rules without
@@ -165,7 +176,10 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
     }
 
     fn ends_period(&self, step: u64) -> bool {
-        (step + 1).is_multiple_of(self.rule.period())
+        match &self.pace {
+            Some(pace) => pace.ends(step),
+            None => (step + 1).is_multiple_of(self.rule.period()),
+        }
     }
 
     fn base_plan(&self, step: u64) -> Plan {
@@ -213,6 +227,7 @@ stateful! {
         momentum: vector("momentum").at(it.place()),
         reducer: part("reducer"),
         base: if_some(part("base")),
+        pace: if_some(part("pace")),
     }
     after_load: |it| it.ends = false;
     after_commit: Self::pass_on;
@@ -283,6 +298,10 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         }
         self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
         self.report.traffic = Some(comm.traffic() - before);
+        if let Some(reason) = self.pace.as_mut().and_then(|pace| pace.advance(cx.agreed_step)) {
+            let others = self.report.reason.take();
+            self.report.reason = both(reason, others);
+        }
         self.anchor.stage();
         parameters.copy_from_slice(self.anchor.latest());
         self.momentum.stage();

@@ -23,7 +23,8 @@
 //! **State.** `x₀`, replicated, if ranks exchange changes; otherwise none.
 //!
 //! **Knobs.** `period` `H` in steps, by default 8, or less if the run is known to have fewer than 20 periods. `momenta`:
-//! `keep` (the default), `reset` or `average`. `rate` `ρ` above 0, default 1.
+//! `keep` (the default), `reset` or `average`. `rate` `ρ` above 0, default 1. With `adapt`, the period [follows the link](super::pace), up to
+//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named.
 //!
 //! **References.** S. U. Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019 (arXiv 1805.09767), algorithm 1. H. Yu,
 //! S. Yang, S. Zhu, *Parallel Restarted SGD with Faster Convergence and Less Communication*, AAAI 2019 (arXiv 1807.06629), algorithm 1. D. Basu,
@@ -40,6 +41,7 @@
 
 use super::every_step::InPlace;
 use super::outer::{self, Outer, OuterRule, OuterStep};
+use super::pace::LONGEST;
 use super::rounds::{in_rounds, period_of};
 use crate::error::{ConfigError, SyncError};
 use crate::reduce::dense::Dense;
@@ -116,7 +118,7 @@ impl SyncStrategy for Periodic {
 #[described(
     name = "local-sgd",
     help = "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences",
-    representatives("local-sgd:1", "local-sgd:5", "local-sgd:2,momenta=average,rate=0.5")
+    representatives("local-sgd:1", "local-sgd:5", "local-sgd:2,momenta=average,rate=0.5", "local-sgd:3,adapt=true")
 )]
 pub struct LocalSgd {
     /// Steps between averages, at least 1. If absent, it follows from the [number of steps](StrategySettings::for_steps).
@@ -128,6 +130,8 @@ pub struct LocalSgd {
     /// Factor of the mean difference, above 0; 1 gives the mean itself.
     #[setting(default = 1.0, range = "(0, inf)")]
     pub rate: f32,
+    /// Set if the period follows the link, up to `period`.
+    pub adapt: bool,
 }
 
 /// The default period.
@@ -136,7 +140,12 @@ const USUAL: u64 = 8;
 impl LocalSgd {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
-        self.period.unwrap_or(USUAL)
+        self.period.unwrap_or(self.usual())
+    }
+
+    /// Returns the default period.
+    fn usual(&self) -> u64 {
+        if self.adapt { LONGEST } else { USUAL }
     }
 }
 
@@ -147,7 +156,7 @@ impl StrategySettings for LocalSgd {
 
     fn build(&self, exchange: &Exchange, layout: &Layout, world: usize) -> Result<Box<dyn SyncStrategy>, ConfigError> {
         // The mean of the parameters themselves needs no anchor.
-        if self.rate == 1.0 && *exchange == Exchange::default() {
+        if self.rate == 1.0 && !self.adapt && *exchange == Exchange::default() {
             return Ok(Box::new(Periodic::new(self.steps())?.with_momenta(self.momenta)));
         }
         Ok(Box::new(Outer::new(*self, exchange.build_reducer(layout, world)?, None)?))
@@ -166,9 +175,18 @@ impl StrategySettings for LocalSgd {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, |period| {
+        let usual = self.usual();
+        in_rounds(self.period, (usual, period_of(usual, steps)), steps, |period| {
             LocalSgd { period: Some(period), ..*self }.into()
         })
+    }
+
+    fn reads_seconds(&self) -> bool {
+        self.adapt
+    }
+
+    fn dense_reason(&self) -> Option<&'static str> {
+        (!self.adapt).then_some("exchanges parameters, once in a period")
     }
 }
 
@@ -177,6 +195,10 @@ impl OuterRule for LocalSgd {
 
     fn period(&self) -> u64 {
         self.steps()
+    }
+
+    fn adapts(&self) -> bool {
+        self.adapt
     }
 
     fn momenta(&self, _step: u64) -> Momenta {

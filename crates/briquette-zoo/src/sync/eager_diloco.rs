@@ -97,7 +97,7 @@ pub struct EagerDiLoCo {
 
 impl EagerDiLoCo {
     fn outer(&self) -> DiLoCo {
-        DiLoCo { period: self.period, rate: self.rate, momentum: self.momentum }
+        DiLoCo { period: self.period, rate: self.rate, momentum: self.momentum, adapt: false }
     }
 
     fn periods(&self) -> Periods {

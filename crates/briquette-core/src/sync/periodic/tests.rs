@@ -34,7 +34,8 @@ fn differences_that_travel_whole_make_the_mean() {
 fn of_one_step_with_momentum_it_is_minibatch_momentum_sgd() {
     let sgd = Sgd { momentum: 0.9, ..SGD };
     let minibatch = train(4, || EveryStep::new(Dense), &[3.0; 10], (sgd, &noisy));
-    let with = |momenta| run(LocalSgd { period: Some(1), momenta, rate: 1.0 }, &Exchange::default(), 4, sgd);
+    let with =
+        |momenta| run(LocalSgd { period: Some(1), momenta, ..LocalSgd::default() }, &Exchange::default(), 4, sgd);
     assert!(off(&minibatch, &with(Momenta::Keep)) < 1e-5);
     assert!(off(&minibatch, &with(Momenta::Average)) < 1e-5);
     assert!(off(&minibatch, &with(Momenta::Reset)) > 0.1);

@@ -74,7 +74,7 @@ impl StreamingDiLoCoConfig {
 
     /// Returns the outer step's settings for a fragment's anchor.
     pub(super) fn outer(&self) -> DiLoCo {
-        DiLoCo { period: self.period, rate: self.rate, momentum: self.momentum }
+        DiLoCo { period: self.period, rate: self.rate, momentum: self.momentum, adapt: false }
     }
 
     pub(super) fn mixing(&self) -> f32 {
