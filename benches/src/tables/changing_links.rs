@@ -53,7 +53,9 @@ fn rows(model: Model) -> Vec<Row> {
     rows.push(Row::new("PowerSGD 2", "--reducer power-sgd:2 --feedback error"));
     rows.extend([4, 8, 16].map(|period| local(period, "dense")));
     rows.push(local(4, "topk:10x:q8"));
+    rows.extend(Row::local(model));
     rows.push(Row::auto());
+    rows.push(Row::auto_local(model));
     rows
 }
 

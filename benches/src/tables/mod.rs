@@ -140,6 +140,21 @@ impl Row {
         Row::new("auto", "").reading_seconds()
     }
 
+    /// Returns the row of local steps whose number follows the link, with the ratios of `auto`: DiLoCo under Adam, and Local SGD under SGD.
+    pub fn auto_local(model: Model) -> Row {
+        let strategy = if model.is_adam() { "diloco:adapt=true" } else { "local-sgd:4,adapt=true" };
+        Row::new("auto, local steps", format!("--strategy {strategy}")).reading_seconds()
+    }
+
+    /// Returns the static rows of local steps that are compared with [`auto_local`](Self::auto_local): none under SGD with momentum.
+    pub fn local(model: Model) -> Vec<Row> {
+        let row = |period: u32| {
+            let flags = format!("--strategy diloco:{period} --reducer gather:topk:20x:q8 --feedback error");
+            Row::new(format!("DiLoCo, H = {period}, topk:20x:q8"), flags)
+        };
+        if model.is_adam() { [8, 16].map(row).into() } else { Vec::new() }
+    }
+
     /// Returns the row of a compressor under error feedback.
     pub fn error_feedback(compressor: &str) -> Row {
         Row::new(format!("{compressor}, error feedback"), format!("--compressor {compressor} --feedback error"))

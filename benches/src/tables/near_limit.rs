@@ -22,5 +22,5 @@ pub const TABLE: Table = Table {
 fn rows(model: Model) -> Vec<Row> {
     let top_k = [20, 50, 100].map(|ratio| Row::corrected(&format!("topk:{ratio}x:q8"), model));
     let hidden = Row::new("auto, during backward", "--set during_backward=true").reading_seconds();
-    [Row::dense()].into_iter().chain(top_k).chain([Row::auto(), hidden]).collect()
+    [Row::dense()].into_iter().chain(top_k).chain([Row::auto(), hidden, Row::auto_local(model)]).collect()
 }

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use briquette_core::aggregate::mean::Mean;
+use briquette_core::comm::run_ranks;
 use briquette_core::compress::top_k::TopK;
+use briquette_core::config::Config;
+use briquette_core::error::CommError;
 use briquette_core::laws::train::Sgd;
 use briquette_core::reduce::{AgreedStep, Reducer, Round, dense::Dense, gather::Gather};
 use briquette_core::report::{ExchangeSeconds, Report};
-use briquette_core::sync::{diloco::DiLoCo, outer::Outer};
+use briquette_core::step::Driver;
+use briquette_core::sync::{Header, diloco::DiLoCo, outer::Outer};
 use briquette_core::wrapper::metered::Metered;
 use briquette_core::{Key, Layout};
 use briquette_sim::{CompressSeconds, Compute, SessionExt, Simulated};
@@ -56,4 +60,58 @@ fn given_seconds_of_compressing_are_those_of_the_ratio_in_force() {
         assert_eq!(report.seconds, Some(seconds));
         assert_eq!(comm.now(), 1.0 + expected);
     }
+}
+
+/// Compute seconds of a step.
+const COMPUTE: f64 = 0.01;
+
+/// Trains 3000 steps of 10 ms on two ranks, whose link changes between 1 Gbit/s and 5 Mbit/s every 6 s. Returns the simulated seconds, and for each
+/// exchange the second in which it ends and the number of local steps before it.
+fn on_a_square_wave(strategy: &str) -> (f64, Vec<(f64, u64)>) {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("square.csv");
+    std::fs::write(&trace, "seconds,mbit,ms\n0,1000,0\n6,5,0\n12,,\n").unwrap();
+    let network = format!("trace:{}", trace.display()).parse().unwrap();
+    let world = Simulated::world(2, network, Compute::Fixed(Duration::from_secs_f64(COMPUTE)));
+    let ranks = run_ranks(world, |mut comm| {
+        let layout = Layout::flat(25_000);
+        let config: Config = format!("strategy={strategy} reducer=dense").parse().unwrap();
+        let mut driver = Driver::new(Key::new(1));
+        driver.drive(config.build(&layout, comm.world()).unwrap(), layout);
+        let (mut parameters, mut ends, mut last) = (vec![1.0; 25_000], Vec::new(), 0);
+        driver.strategy_mut().begin(&parameters);
+        for step in 0..3000 {
+            let exchanges = driver.plan().exchanges();
+            let compute_seconds = COMPUTE * (step + 1 - last) as f64;
+            let header = Header { compute_seconds, samples: 1, ..Header::default() };
+            driver.take_step(header, (&mut vec![0.0; 25_000], &mut parameters), |_, _| {}, &mut comm).unwrap();
+            if exchanges {
+                ends.push((comm.now(), step + 1 - last));
+                last = step + 1;
+            }
+        }
+        Ok::<_, CommError>((comm.now(), ends))
+    });
+    let [one, other] = <[_; 2]>::try_from(ranks.into_iter().map(Result::unwrap).collect::<Vec<_>>()).unwrap();
+    let steps = |ends: &[(f64, u64)]| ends.iter().map(|(_, steps)| *steps).collect::<Vec<_>>();
+    assert_eq!(steps(&one.1), steps(&other.1), "ranks agree on every period");
+    (one.0, one.1)
+}
+
+/// Claim: the period is long while the link is slow and short while it is fast, and a step takes about as long as with the longest period.
+#[test]
+fn an_adaptive_period_follows_the_link() {
+    let (seconds, ends) = on_a_square_wave("local-sgd:32,adapt=true");
+    let [short, long] = [2, 32].map(|period| on_a_square_wave(&format!("local-sgd:{period}")).0);
+    assert!(seconds < 1.06 * long && seconds < 0.75 * short, "{seconds} s, {short} s at 2 and {long} s at 32");
+    // From the fourth exchange of each half of the wave on.
+    let (mut fast, mut slow) = (Vec::new(), Vec::new());
+    for window in ends.windows(4) {
+        let halves: Vec<u64> = window.iter().map(|(second, _)| (second / 6.0) as u64).collect();
+        if halves.iter().all(|half| *half == halves[0]) {
+            if halves[0] % 2 == 0 { &mut fast } else { &mut slow }.push(window[3].1);
+        }
+    }
+    assert!(fast.len() > 100 && fast.iter().all(|steps| *steps == 2), "{fast:?}");
+    assert!(slow.len() > 1 && slow.iter().all(|steps| *steps == 32), "{slow:?}");
 }
