@@ -8,7 +8,7 @@ pub struct RankStep {
     pub loss: Option<f64>,
     /// Number of samples behind the gradient.
     pub samples: u64,
-    /// Compute time since the last exchange, seconds.
+    /// Compute seconds of the step; after local steps, of the last one.
     pub compute_seconds: f64,
     /// Energy (squared norm) of the rank's residual before this exchange.
     pub residual_energy: f64,

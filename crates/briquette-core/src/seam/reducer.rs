@@ -22,7 +22,7 @@ pub struct AgreedStep {
     pub samples: u64,
     /// The inner optimizer's learning rate at this step, if the training loop records it.
     pub learning_rate: Option<f64>,
-    /// Seconds from the end of the last exchange to the start of this one, on the slowest rank.
+    /// Compute seconds of this step on the slowest rank; after local steps, of the last one.
     pub compute_seconds: f64,
     /// Statistics of the previous step's exchange, with times averaged over ranks; `None` at the first step.
     pub previous: Option<LastExchange>,
@@ -51,7 +51,7 @@ impl AgreedStep {
 pub struct LastExchange {
     /// Samples in that step.
     pub samples: u64,
-    /// Compute time before it on the slowest rank, in seconds.
+    /// Compute seconds of that step on the slowest rank.
     pub compute_seconds: f64,
     /// Seconds a rank spent probing, encoding and decoding.
     pub compress_seconds: f64,

@@ -76,7 +76,7 @@ pub struct Header {
     pub validation_loss: Option<f64>,
     /// Learning rate of the inner optimizer, the same on every rank.
     pub learning_rate: Option<f64>,
-    /// Compute time since the last exchange, seconds.
+    /// Compute seconds of the step; after local steps, of the last one.
     pub compute_seconds: f64,
     /// This rank's statistics of the previous exchange.
     pub previous: Option<LastExchange>,

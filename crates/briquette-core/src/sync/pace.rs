@@ -4,7 +4,7 @@
 //! changes, a constant period is too long for its fast hours or too short for its slow ones. **Why not.** On a constant link, the best
 //! constant period is as fast.
 //!
-//! **Method.** Let `c` be the compute seconds of a step, on the slowest rank, and `e` the seconds of an exchange with encoding and decoding. A
+//! **Method.** Let `c` be the compute seconds of the last step, on the slowest rank, and `e` the seconds of an exchange with encoding and decoding. A
 //! step takes `c + e/H` on average. The period `H` is the shortest of 1, 2, 4, …, `longest` for which
 //!
 //! ```text
@@ -15,8 +15,8 @@
 //! exchange has the seconds of the exchange before it. `e` is the longer one of the last two exchanges: a single slow exchange lengthens the
 //! period, and two fast ones shorten it.
 //!
-//! A controller inside the reducer sees the compute time of the whole period. Both therefore minimize the same step time: the controller by the
-//! bytes of an exchange, the period by the number of exchanges.
+//! A controller inside the reducer observes the compute time of as many steps as the period has. Both therefore minimize the same step time: the
+//! controller by the bytes of an exchange, the period by the number of exchanges.
 //!
 //! **Residuals.** At every period, also at `H = 1`, ranks exchange the change of their parameters. A residual of error feedback is always in the
 //! units of parameters, so a new period leaves it as it is.
@@ -88,29 +88,31 @@ impl Pace {
 
     /// Restores a possible period if a state has another one.
     fn check_steps(&mut self) {
-        let steps = *self.steps.now();
+        let steps = self.steps();
         self.steps.set(steps.clamp(1, self.longest));
+    }
+
+    /// Returns the steps of the period.
+    pub(super) fn steps(&self) -> u64 {
+        *self.steps.now()
     }
 
     /// Returns whether a period ends with this step, if the period does not change until then.
     pub(super) fn ends(&self, step: u64) -> bool {
-        (step + 1)
-            .checked_sub(*self.start.now())
-            .is_some_and(|steps| steps > 0 && steps.is_multiple_of(*self.steps.now()))
+        (step + 1).checked_sub(*self.start.now()).is_some_and(|steps| steps > 0 && steps.is_multiple_of(self.steps()))
     }
 
     /// Stages the period that follows the exchange at the end of this step, and returns the reason if it has another length.
     pub(super) fn advance(&mut self, agreed: &AgreedStep) -> Option<String> {
-        let before = *self.steps.now();
+        let before = self.steps();
         let steps = match &agreed.previous {
             None => before,
             Some(last) => {
-                let compute = agreed.compute_seconds / before as f64;
                 let exchange = last.compress_seconds + last.exchange_seconds;
                 let longer = exchange.max(*self.seconds.now());
                 *self.seconds.next_mut() = exchange;
                 self.seconds.stage();
-                period(compute, longer, self.longest)
+                period(agreed.compute_seconds, longer, self.longest)
             }
         };
         *self.start.next_mut() = agreed.step + 1;
@@ -121,7 +123,7 @@ impl Pace {
         Some(format!(
             "{steps} local steps instead of {before}: an exchange takes {:.3} s, a step {:.3} s",
             last.compress_seconds + last.exchange_seconds,
-            agreed.compute_seconds / before as f64
+            agreed.compute_seconds
         ))
     }
 }
@@ -136,14 +138,14 @@ mod tests {
     fn follow(pace: &mut Pace, exchanges: &[f64]) -> Vec<(u64, u64)> {
         let (mut step, mut previous, mut ends) = (*pace.start.now(), None, Vec::new());
         for seconds in exchanges {
-            let steps = *pace.steps.now();
+            let steps = pace.steps();
             let start = step;
             step = (start..).find(|step| pace.ends(*step)).unwrap();
             assert_eq!(step + 1 - start, steps);
-            let compute_seconds = 0.05 * steps as f64;
+            let compute_seconds = 0.05;
             pace.advance(&AgreedStep { step, compute_seconds, previous, ..AgreedStep::default() });
             pace.commit();
-            ends.push((step, *pace.steps.now()));
+            ends.push((step, pace.steps()));
             previous = Some(LastExchange {
                 compress_seconds: 0.25 * seconds,
                 exchange_seconds: 0.75 * seconds,
@@ -166,12 +168,12 @@ mod tests {
     fn a_reason_has_both_periods_and_both_times() {
         let (mut pace, exchange_seconds) = (Pace::new(32), 0.4);
         let previous = Some(LastExchange { exchange_seconds, ..LastExchange::default() });
-        let agreed = AgreedStep { step: 7, compute_seconds: 0.2, previous, ..AgreedStep::default() };
+        let agreed = AgreedStep { step: 7, compute_seconds: 0.05, previous, ..AgreedStep::default() };
         let expected = "32 local steps instead of 4: an exchange takes 0.400 s, a step 0.050 s";
         assert_eq!(pace.advance(&agreed).as_deref(), Some(expected));
         // A step that failed leaves no trace.
         pace.discard();
-        assert_eq!((*pace.steps.now(), pace.ends(3), pace.ends(4)), (4, true, false));
+        assert_eq!((pace.steps(), pace.ends(3), pace.ends(4)), (4, true, false));
     }
 
     #[test]
@@ -195,6 +197,6 @@ mod tests {
         assert_eq!(follow(&mut one, &[0.4, 0.004, 0.004]), follow(&mut other, &[0.4, 0.004, 0.004]));
         let mut shorter = Pace::new(2);
         shorter.load(&state).unwrap();
-        assert_eq!(*shorter.steps.now(), 2);
+        assert_eq!(shorter.steps(), 2);
     }
 }

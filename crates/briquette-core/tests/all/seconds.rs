@@ -82,8 +82,7 @@ fn on_a_square_wave(strategy: &str) -> (f64, Vec<(f64, u64)>) {
         driver.strategy_mut().begin(&parameters);
         for step in 0..3000 {
             let exchanges = driver.plan().exchanges();
-            let compute_seconds = COMPUTE * (step + 1 - last) as f64;
-            let header = Header { compute_seconds, samples: 1, ..Header::default() };
+            let header = Header { compute_seconds: COMPUTE, samples: 1, ..Header::default() };
             driver.take_step(header, (&mut vec![0.0; 25_000], &mut parameters), |_, _| {}, &mut comm).unwrap();
             if exchanges {
                 ends.push((comm.now(), step + 1 - last));

@@ -90,7 +90,12 @@ impl Sparta {
     }
 
     fn outer(&self) -> Option<DiLoCo> {
-        self.period.map(|period| DiLoCo { period: Some(period), rate: self.rate, momentum: self.momentum, adapt: false })
+        self.period.map(|period| DiLoCo {
+            period: Some(period),
+            rate: self.rate,
+            momentum: self.momentum,
+            adapt: false,
+        })
     }
 }
 

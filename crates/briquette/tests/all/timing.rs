@@ -148,3 +148,29 @@ fn the_halves_of_a_step_come_in_turn() {
         });
     }
 }
+
+/// Steps of 10 ms. On the slow link an exchange of the model takes 20 ms or more; on the other one, no time.
+#[test]
+fn an_adaptive_period_follows_the_simulated_seconds() {
+    for (network, expected) in
+        [("100kbit,5ms", vec![3, 7, 15, 23]), ("unlimited", [3, 7].into_iter().chain(8..24).collect())]
+    {
+        let world = Simulated::world(2, network.parse().unwrap(), Compute::Fixed(Duration::from_millis(10)));
+        let results = run_ranks(world, |comm| {
+            let rank = comm.rank();
+            let config = config(r#"{"strategy": "local-sgd:8,adapt=true", "reducer": "dense"}"#);
+            let mut optim = DistributedOptimizer::new(sgd(), comm, config, 1);
+            let mut model = optim.join(Mlp::new(5))?;
+            let mut exchanges = Vec::new();
+            for step in 0..24 {
+                let (next, report) = train(&mut optim, model, step, rank)?;
+                model = next;
+                if report.traffic.sent > 0 {
+                    exchanges.push(step);
+                }
+            }
+            Ok::<_, Error>(exchanges)
+        });
+        assert!(results.into_iter().all(|exchanges| exchanges.unwrap() == expected), "{network}");
+    }
+}
