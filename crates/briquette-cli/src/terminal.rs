@@ -1,8 +1,9 @@
 //! Output to a terminal, or to the file or pipe in its place.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -80,6 +81,35 @@ pub fn bytes(count: u64) -> String {
         (value, unit) = (value / 1000.0, unit + 1);
     }
     if unit == 0 { format!("{count} bytes") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Seconds, which are displayed with two units or three digits.
+///
+/// ```
+/// use briquette_cli::terminal::Time;
+/// let texts = [0.0, 1.2e-4, 0.0034, 0.12, 9.96, 185.4, 11_400.0].map(|seconds| Time(seconds).to_string());
+/// assert_eq!(texts, ["0 s", "120 µs", "3.4 ms", "120 ms", "10.0 s", "3m 5s", "3h 10m"]);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Time(pub f64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0;
+        match seconds {
+            0.0 => f.write_str("0 s"),
+            _ if seconds < 0.001 => write!(f, "{:.0} µs", 1e6 * seconds),
+            _ if seconds < 1.0 => write!(f, "{:.*} ms", if seconds < 0.01 { 1 } else { 0 }, 1e3 * seconds),
+            _ if seconds < 60.0 => write!(f, "{seconds:.1} s"),
+            _ => {
+                let unit = if seconds < 3600.0 { 1.0 } else { 60.0 };
+                match Duration::try_from_secs_f64((seconds / unit).round() * unit) {
+                    Ok(rounded) => write!(f, "{}", humantime::format_duration(rounded)),
+                    Err(_) => write!(f, "{seconds} s"),
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

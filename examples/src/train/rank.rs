@@ -238,9 +238,9 @@ impl<T: Task> Rank<'_, T> {
         totals.bytes_received += report.traffic.received;
         totals.bytes_dense += report.dense_traffic.sent;
         totals.elastic.add(&report.generations);
-        self.bar.set_position((report.step + 1).saturating_add_signed(self.ahead));
-        self.bar.set_message(super::progress::line(report.loss, report.exchange.ratio, totals));
-        let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, SecondsAre::of(self.run.settings)) };
+        let (at, are) = ((report.step + 1).saturating_add_signed(self.ahead), SecondsAre::of(self.run.settings));
+        super::progress::show((&self.bar, at), (report, totals), || self.optim.summary(), are);
+        let new = || StepRecord { shares, ..StepRecord::new(report, epoch, lr, are) };
         let Some(files) = &mut self.files else {
             if self.generation.is_some() {
                 // Rank 0 had written those before when it took part in this exchange.

@@ -1,12 +1,10 @@
 //! Predictions as a table, and advice in words.
 
-use std::fmt;
-use std::time::Duration;
-
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::predict::{Exchange, Kind, Seconds};
+use crate::terminal::Time;
 
 /// Speedup below which the advice is not to compress.
 const WORTH: f64 = 1.05;
@@ -98,26 +96,6 @@ pub(super) fn advice(rows: &[Row], ranks: usize) -> String {
     text
 }
 
-/// Seconds, with two units or three digits.
-struct Time(f64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0;
-        match seconds {
-            0.0 => f.write_str("0 s"),
-            _ if seconds < 0.001 => write!(f, "{:.0} µs", 1e6 * seconds),
-            _ if seconds < 1.0 => write!(f, "{:.*} ms", if seconds < 0.01 { 1 } else { 0 }, 1e3 * seconds),
-            _ if seconds < 60.0 => write!(f, "{seconds:.1} s"),
-            _ => {
-                let unit = if seconds < 3600.0 { 1.0 } else { 60.0 };
-                let rounded = Duration::from_secs_f64((seconds / unit).round() * unit);
-                write!(f, "{}", humantime::format_duration(rounded))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,11 +127,5 @@ mod tests {
             let text = advice(&rows, 4);
             assert!(text.contains(says) && !text.contains(not), "{text}");
         }
-    }
-
-    #[test]
-    fn times_have_two_units_at_most() {
-        let times = [0.0, 1.2e-4, 0.0034, 0.12, 9.96, 185.4, 11_400.0].map(|seconds| Time(seconds).to_string());
-        assert_eq!(times, ["0 s", "120 µs", "3.4 ms", "120 ms", "10.0 s", "3m 5s", "3h 10m"]);
     }
 }

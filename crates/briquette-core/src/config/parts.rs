@@ -210,7 +210,8 @@ fn open_controller(
     aggregator: &AggregatorConfig,
 ) -> (ControllerConfig, String) {
     if reducer.get().accepts_any_ratio() && strategy.get().dense_reason().is_none() {
-        return (Auto::default().into(), "it decides where no ratio was named".into());
+        let auto = Auto { delay: strategy.get().longest_delay(), ..Auto::default() };
+        return (auto.into(), "it decides where no ratio was named".into());
     }
     let why = match (reducer.get().traits().is_dense, is_named) {
         (true, _) => "dense has no ratio to decide".to_owned(),

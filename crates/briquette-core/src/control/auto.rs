@@ -20,7 +20,10 @@
 //! seed each (`docs/evidence/signals.md`). The highest ratio is 50x by default: static 100x lost 2 to 6 points on every model. For error
 //! feedback, this controller equals `cost-aware:MAX,limit=(loss-guard:(delay-limit:MAX,most=0.2))`.
 //!
-//! **Knobs.** `max`, the highest ratio; `rungs`, the ratios to choose from: `int4` adds a 4-bit ring, `lossless` leaves only a lossless ring;
+//! Under a strategy with outer momentum `μ` whose period [adapts](crate::sync::pace), the limit is `1/(1 − μ)` exchanges, over which that momentum
+//! extends.
+//!
+//! **Knobs.** `max`, the highest ratio; `delay`, the limit on the effective delay, if it is not that of the feedback; `rungs`, the ratios to choose from: `int4` adds a 4-bit ring, `lossless` leaves only a lossless ring;
 //! a `budget` of bytes and a `deadline` in seconds, for a run of `steps` steps: see [`CostAware`]. Decisions depend on measured times, so a run
 //! can be replayed only with a clock that replays them.
 //!
@@ -70,6 +73,9 @@ pub struct Auto {
     /// The ratios, and the rings of the ladder.
     #[setting(syntax = "usual|int4|lossless")]
     pub rungs: Rungs,
+    /// The longest effective delay, in exchanges. If absent, it follows from the feedback.
+    #[setting(range = "(0, inf)")]
+    pub delay: Option<f64>,
 }
 
 /// The limits on the effective delay, in steps: under error feedback, and under momentum correction.
@@ -80,10 +86,10 @@ impl ControllerSettings for Auto {
         let is_of_sgd =
             matches!(feedback.get().optimizer(), Some(InnerOptimizer::Sgd | InnerOptimizer::HeavyBall { .. }));
         let is_residual_of_velocity = is_of_sgd && feedback.get().requirement().keeps_residual();
-        let most = DELAYS[usize::from(is_residual_of_velocity)];
+        let most = self.delay.unwrap_or(DELAYS[usize::from(is_residual_of_velocity)]);
         let delay = DelayLimitConfig { max: self.max, most, rungs: self.rungs, ..DelayLimitConfig::default() };
         let guard = LossGuard::new(LossGuardConfig::default(), delay.controller()?)?;
-        let Auto { max, steps, budget, deadline, rungs } = *self;
+        let Auto { max, steps, budget, deadline, rungs, .. } = *self;
         let settings = CostAwareConfig { max, steps, budget, deadline, rungs, ..CostAwareConfig::default() };
         Ok(Some(Box::new(CostAware::new(settings, guard, world)?)))
     }
@@ -186,5 +192,13 @@ mod tests {
             let last = [Feedback::error(), momentum].map(|feedback| ratios(text, feedback)[199]);
             assert_eq!(last, [2.0, 100.0], "{text}");
         }
+    }
+
+    /// A tenth of the ratio waits: 2x has a delay of 0.2, and 20x one of 2.
+    #[test]
+    fn a_named_delay_replaces_that_of_the_feedback() {
+        let error = || Feedback::error();
+        assert_eq!(ratios("auto:100x,delay=2", error())[199], 20.0);
+        assert_eq!(ratios("auto:100x,delay=0.2", error()), ratios("auto:100x", error()));
     }
 }

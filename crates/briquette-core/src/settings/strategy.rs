@@ -110,6 +110,12 @@ pub trait StrategySettings: fmt::Debug + Any + Send + Sync {
         Some("exchanges parameters, once in a period")
     }
 
+    /// Returns the longest effective delay of a residual, in exchanges, that `auto` allows if no controller is named. `None` for that of the
+    /// feedback.
+    fn longest_delay(&self) -> Option<f64> {
+        None
+    }
+
     /// Returns why the strategy needs no feedback, as a clause that follows the strategy's name. `None` if the reducer determines this.
     fn no_feedback_because(&self) -> Option<&'static str> {
         None

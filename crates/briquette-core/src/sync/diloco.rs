@@ -27,7 +27,8 @@
 //!
 //! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), or less if the run is known to have fewer than 20 periods;
 //! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9. With `adapt`, the period [follows the link](super::pace), up to
-//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named.
+//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named, with a delay of at most
+//! `1/(1 − μ)` exchanges.
 //!
 //! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer. The paper warms it up before
 //! the first period, and starts from a model that one rank has trained for a while.
@@ -122,6 +123,11 @@ impl StrategySettings for DiLoCo {
 
     fn dense_reason(&self) -> Option<&'static str> {
         (!self.adapt).then_some("exchanges parameters, once in a period")
+    }
+
+    /// Returns the exchanges over which the outer momentum extends, in thousandths.
+    fn longest_delay(&self) -> Option<f64> {
+        self.adapt.then(|| (1000.0 / (1.0 - f64::from(self.momentum))).round() / 1000.0)
     }
 }
 

@@ -39,9 +39,7 @@ use super::pace::Pace;
 use crate::control::both;
 use crate::error::{ConfigError, ReduceError, SyncError};
 use crate::report::Report;
-use crate::seam::{
-    AgreedStep, Agrees, Context, LastExchange, Momenta, Plan, Reducer, Round, SyncStrategy, check_average,
-};
+use crate::seam::{AgreedStep, Agrees, Context, Momenta, Plan, Reducer, Round, SyncStrategy, check_average};
 use crate::settings::{Described, Exchange, Feedback, ReducerConfig};
 use crate::state::{OnResize, Place, Staged};
 use crate::{Session, Slot, stateful};
@@ -184,15 +182,6 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         }
     }
 
-    /// Multiplies the compute seconds of a step by the steps of the period, if it adapts.
-    fn of_a_period(&self, agreed: AgreedStep) -> AgreedStep {
-        let steps = self.pace.as_ref().map_or(1, Pace::steps) as f64;
-        let times = |seconds: f64| steps * seconds;
-        let previous =
-            agreed.previous.map(|last| LastExchange { compute_seconds: times(last.compute_seconds), ..last });
-        AgreedStep { compute_seconds: times(agreed.compute_seconds), previous, ..agreed }
-    }
-
     fn base_plan(&self, step: u64) -> Plan {
         self.base.as_ref().map_or(Plan::ALONE, |base| base.plan(step))
     }
@@ -209,7 +198,7 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
         let outer_step = OuterStep { rate, world: comm.world() };
         // If ranks step with different rates, controllers must not see a rate.
         let learning_rate = cx.agreed_step.learning_rate.filter(|_| self.plan(step).same_rate);
-        let agreed_step = self.of_a_period(AgreedStep { learning_rate, ..*cx.agreed_step });
+        let agreed_step = AgreedStep { learning_rate, ..*cx.agreed_step };
         let (anchor, mean) = self.anchor.both();
         let weight = if self.rule.averages() { cx.weight } else { 1.0 };
         self.difference.iter_mut().zip(anchor).for_each(|(x, anchor)| *x = weight * (anchor - *x));

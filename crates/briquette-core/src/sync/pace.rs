@@ -15,8 +15,9 @@
 //! exchange has the seconds of the exchange before it. `e` is the longer one of the last two exchanges: a single slow exchange lengthens the
 //! period, and two fast ones shorten it.
 //!
-//! A controller inside the reducer observes the compute time of as many steps as the period has. Both therefore minimize the same step time: the
-//! controller by the bytes of an exchange, the period by the number of exchanges.
+//! A controller inside the reducer observes the compute time of one step. It chooses the ratio as if there were an exchange at every step, and the
+//! period reduces what remains. A lower ratio would be as fast while the link is fast, and a single such exchange would take seconds when the link
+//! becomes slow.
 //!
 //! **Residuals.** At every period, also at `H = 1`, ranks exchange the change of their parameters. A residual of error feedback is always in the
 //! units of parameters, so a new period leaves it as it is.
