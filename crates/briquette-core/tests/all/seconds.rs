@@ -103,12 +103,12 @@ fn an_adaptive_period_follows_the_link() {
     let (seconds, ends) = on_a_square_wave("local-sgd:32,adapt=true");
     let [short, long] = [2, 32].map(|period| on_a_square_wave(&format!("local-sgd:{period}")).0);
     assert!(seconds < 1.06 * long && seconds < 0.75 * short, "{seconds} s, {short} s at 2 and {long} s at 32");
-    // From the fourth exchange of each half of the wave on.
+    // From the fifth exchange of each half of the wave on: the first one may have begun in the half before.
     let (mut fast, mut slow) = (Vec::new(), Vec::new());
-    for window in ends.windows(4) {
+    for window in ends.windows(5) {
         let halves: Vec<u64> = window.iter().map(|(second, _)| (second / 6.0) as u64).collect();
         if halves.iter().all(|half| *half == halves[0]) {
-            if halves[0] % 2 == 0 { &mut fast } else { &mut slow }.push(window[3].1);
+            if halves[0] % 2 == 0 { &mut fast } else { &mut slow }.push(window[4].1);
         }
     }
     assert!(fast.len() > 100 && fast.iter().all(|steps| *steps == 2), "{fast:?}");
