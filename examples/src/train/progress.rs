@@ -39,7 +39,8 @@ fn line(loss: Option<f64>, ratio: Option<CompressionRatio>, totals: &Totals, lef
     parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
 }
 
-/// Returns the time that this many further steps take, and the time of as many dense steps, if that is known.
+/// Returns the time that this many further steps take at the mean time of the steps so far (without headers, evaluations and saves), and that of as many
+/// dense steps, if it is known.
 fn left(summary: &RunSummary, steps: u64, are: SecondsAre) -> Option<String> {
     let dense = summary.seconds_dense.filter(|_| summary.steps > 0 && steps > 0)?;
     let of = |seconds: f64| Time(seconds * steps as f64 / summary.steps as f64);

@@ -54,7 +54,8 @@ impl Config {
     }
 
     fn few_exchanges(&self, steps: Option<u64>) -> Option<String> {
-        let (steps, period) = (steps?, self.strategy.get().local_steps().filter(|period| *period > 0)?);
+        let is_constant = !self.strategy.get().reads_seconds();
+        let (steps, period) = (steps?, self.strategy.get().local_steps().filter(|period| is_constant && *period > 0)?);
         let exchanges = steps / period;
         let longest = (steps / FEWEST_EXCHANGES).max(1);
         (exchanges < FEWEST_EXCHANGES && period > longest).then(|| {

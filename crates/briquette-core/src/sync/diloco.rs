@@ -45,7 +45,7 @@
 //! ```
 
 use super::outer::{self, Outer, OuterRule, OuterStep};
-use super::pace::LONGEST;
+use super::pace::{LONGEST, in_rounds_at_most};
 use super::rounds::{in_rounds, period_of};
 use crate::Layout;
 use crate::error::ConfigError;
@@ -57,8 +57,8 @@ use crate::settings::{Described, Exchange, Sends, StrategyConfig, StrategySettin
 #[serde(deny_unknown_fields, default)]
 #[described(
     name = "diloco",
-    help = "PERIOD local steps (100, fewer in a short run), then Nesterov's on what all ranks have come to",
-    representatives("diloco:3", "diloco:1,rate=1,momentum=0", "diloco:3,adapt=true")
+    help = "PERIOD local steps (100, fewer in a short run; adapt=true: 1 to 32 by the link), then Nesterov's on the mean change",
+    representatives("diloco:3", "diloco:1,rate=1,momentum=0", "diloco:2,adapt=true")
 )]
 pub struct DiLoCo {
     /// Steps of a period. If absent, it follows from the [number of steps](StrategySettings::for_steps).
@@ -80,12 +80,7 @@ const USUAL: u64 = 100;
 impl DiLoCo {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
-        self.period.unwrap_or(self.usual())
-    }
-
-    /// Returns the default period.
-    fn usual(&self) -> u64 {
-        if self.adapt { LONGEST } else { USUAL }
+        self.period.unwrap_or(if self.adapt { LONGEST } else { USUAL })
     }
 }
 
@@ -111,10 +106,11 @@ impl StrategySettings for DiLoCo {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        let usual = self.usual();
-        in_rounds(self.period, (usual, period_of(usual, steps)), steps, |period| {
-            DiLoCo { period: Some(period), ..*self }.into()
-        })
+        let with = |period| DiLoCo { period: Some(period), ..*self }.into();
+        match self.adapt {
+            true => in_rounds_at_most(self.period, steps, with),
+            false => in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, with),
+        }
     }
 
     fn reads_seconds(&self) -> bool {

@@ -54,8 +54,7 @@ pub trait OuterRule: Described + std::fmt::Debug + Send {
     /// Returns the number of local steps between outer steps, at least 1. The longest one, if the period [adapts](Self::adapts).
     fn period(&self) -> u64;
 
-    /// Returns whether the period [follows the link](super::pace). There must be no base strategy then, and changes must be
-    /// [averaged](Self::averages).
+    /// Returns whether the period [follows the link](super::pace). There must be no base strategy then.
     fn adapts(&self) -> bool {
         false
     }
@@ -147,9 +146,13 @@ impl<S: OuterRule, R: Reducer> Outer<S, R> {
     /// strategy `base`, or step alone if there is none.
     ///
     /// # Errors
-    /// [`ConfigError`] for a setting that is out of range.
+    /// [`ConfigError`] for a setting that is out of range, and for a base under a rule whose period adapts or that does not average.
     pub fn new(rule: S, reducer: R, base: Option<Box<dyn SyncStrategy>>) -> Result<Self, ConfigError> {
         rule.check()?;
+        if rule.adapts() && (base.is_some() || !rule.averages()) {
+            let (left, why) = (format!("strategy {}", S::NAME), "its period follows its own exchanges");
+            return Err(ConfigError::conflict(left, "a base strategy", why, "use a constant period"));
+        }
         let pace = rule.adapts().then(|| Pace::new(rule.period()));
         let (anchor, momentum, difference, report) = Default::default();
         Ok(Outer { rule, reducer, base, pace, anchor, momentum, difference, report, ends: false })

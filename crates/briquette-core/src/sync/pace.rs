@@ -1,7 +1,7 @@
 //! Adaptive period: the number of local steps between exchanges follows the link.
 //!
 //! **Why.** A period must be long enough that exchanges take little of the time, and longer periods let ranks drift apart. On a link that
-//! changes, a constant period is too long for its fast hours or too short for its slow ones. **Why not.** On a constant link, the best
+//! changes, a constant period is too long at its high bandwidth or too short at its low one. **Why not.** On a constant link, the best
 //! constant period is as fast.
 //!
 //! **Method.** Let `c` be the compute seconds of the last step, on the slowest rank, and `e` the seconds of an exchange with encoding and decoding. A
@@ -13,11 +13,11 @@
 //!
 //! Times are those on which ranks have agreed in a [step header](crate::sync::header), so all ranks choose the same period. The header of an
 //! exchange has the seconds of the exchange before it. `e` is the longer one of the last two exchanges: a single slow exchange lengthens the
-//! period, and two fast ones shorten it.
+//! period, and two fast ones shorten it. The header itself is not counted, nor are votes of elastic worlds.
 //!
 //! A controller inside the reducer observes the compute time of one step. It chooses the ratio as if there were an exchange at every step, and the
-//! period reduces what remains. A lower ratio would be as fast while the link is fast, and a single such exchange would take seconds when the link
-//! becomes slow.
+//! period reduces what remains. With the compute time of a whole period, it would choose no compression on a fast link, and the first exchange
+//! after a fall of the bandwidth would take seconds.
 //!
 //! **Residuals.** At every period, also at `H = 1`, ranks exchange the change of their parameters. A residual of error feedback is always in the
 //! units of parameters, so a new period leaves it as it is.
@@ -25,7 +25,8 @@
 //! **Start.** The first period has four steps, or `longest` if that is less. The first decision follows from the first exchange, at the end of the
 //! second period.
 //!
-//! **Invalid measurements.** Without a clock (`c` is 0), and for times that are negative or not finite, the period is `longest`.
+//! **Invalid measurements.** Without a clock (`c` is 0), and for times that are negative or not finite, the period is `longest`. On a device that
+//! computes asynchronously, `c` may include work of earlier steps of the period; the period is then shorter than it could be.
 //!
 //! **Source.** This project's. A step time of `c + e/H` is also that of J. Wang, G. Joshi, *Adaptive Communication Strategies to Achieve the Best
 //! Error-Runtime Trade-off in Local-Update SGD*, MLSys 2019 (arXiv 1810.08313); their period depends on the loss, and not on the link.
@@ -38,7 +39,9 @@
 //! assert_eq!((period(0.05, 0.4, 32), period(0.05, 0.002, 32)), (32, 1));
 //! ```
 
+use super::rounds::{in_rounds, period_of};
 use crate::seam::AgreedStep;
+use crate::settings::StrategyConfig;
 use crate::state::Staged;
 use crate::stateful;
 
@@ -50,13 +53,13 @@ pub(super) const LONGEST: u64 = 32;
 const FIRST: u64 = 4;
 
 /// Returns the shortest period, among the powers of two below `longest` and `longest` itself, whose step takes at most 5 % longer than at `longest`.
-/// `compute` are the seconds of a step, `exchange` those of an exchange.
+/// `compute` are the seconds of a step, `exchange` those of an exchange. The result is at least 1.
 pub fn period(compute: f64, exchange: f64, longest: u64) -> u64 {
     let is_valid = compute > 0.0 && compute.is_finite() && exchange >= 0.0 && exchange.is_finite();
     let step = |period: u64| compute + exchange / period as f64;
     let most = (1.0 + TOLERANCE) * step(longest);
     let powers = (0..u64::BITS).map(|power| 1 << power).take_while(|period| *period < longest);
-    powers.filter(|_| is_valid).find(|period| step(*period) <= most).unwrap_or(longest)
+    powers.filter(|_| is_valid).find(|period| step(*period) <= most).unwrap_or(longest.max(1))
 }
 
 /// The current period of an adaptive strategy; see the [module](self).
@@ -65,6 +68,8 @@ pub(super) struct Pace {
     longest: u64,
     /// The step with which the period starts.
     start: Staged<u64>,
+    /// The step with which the period before it started.
+    before: Staged<u64>,
     /// Steps of the period.
     steps: Staged<u64>,
     /// Seconds of the exchange before the last one; 0 if there was none.
@@ -74,6 +79,7 @@ pub(super) struct Pace {
 stateful! {
     impl Stateful for Pace {
         start: value("start"),
+        before: value("before"),
         steps: value("steps"),
         seconds: value("seconds"),
     }
@@ -84,7 +90,8 @@ impl Pace {
     /// Creates the pace of periods of at most `longest` steps.
     pub(super) fn new(longest: u64) -> Self {
         let steps = FIRST.min(longest);
-        Pace { longest, start: Staged::new(0), steps: Staged::new(steps), seconds: Staged::new(0.0) }
+        let start = || Staged::new(0);
+        Pace { longest, start: start(), before: start(), steps: Staged::new(steps), seconds: Staged::new(0.0) }
     }
 
     /// Restores a possible period if a state has another one.
@@ -98,35 +105,48 @@ impl Pace {
         *self.steps.now()
     }
 
-    /// Returns whether a period ends with this step, if the period does not change until then.
+    /// Returns whether a period ends with this step. Knows the ends of the last two periods; those of later ones, if the period does not change.
     pub(super) fn ends(&self, step: u64) -> bool {
-        (step + 1).checked_sub(*self.start.now()).is_some_and(|steps| steps > 0 && steps.is_multiple_of(self.steps()))
+        let (next, start) = (step + 1, *self.start.now());
+        match next.checked_sub(start) {
+            Some(steps) if steps > 0 => steps.is_multiple_of(self.steps()),
+            _ => next == start || next == *self.before.now(),
+        }
     }
 
     /// Stages the period that follows the exchange at the end of this step, and returns the reason if it has another length.
     pub(super) fn advance(&mut self, agreed: &AgreedStep) -> Option<String> {
-        let before = self.steps();
-        let steps = match &agreed.previous {
-            None => before,
-            Some(last) => {
-                let exchange = last.compress_seconds + last.exchange_seconds;
-                let longer = exchange.max(*self.seconds.now());
-                *self.seconds.next_mut() = exchange;
-                self.seconds.stage();
-                period(agreed.compute_seconds, longer, self.longest)
-            }
+        let (before, compute) = (self.steps(), agreed.compute_seconds);
+        let last = agreed.previous.map(|last| last.compress_seconds + last.exchange_seconds);
+        let is_valid = |seconds: &f64| seconds.is_finite() && *seconds >= 0.0;
+        let exchange = match last {
+            None => 0.0,
+            Some(last) if !is_valid(&last) => f64::NAN,
+            Some(last) => last.max(*self.seconds.now()),
         };
+        let steps = if last.is_some() { period(compute, exchange, self.longest) } else { before };
+        *self.before.next_mut() = *self.start.now();
         *self.start.next_mut() = agreed.step + 1;
         *self.steps.next_mut() = steps;
+        *self.seconds.next_mut() = last.filter(is_valid).unwrap_or_default();
         self.start.stage();
+        self.before.stage();
         self.steps.stage();
-        let last = agreed.previous.filter(|_| steps != before)?;
-        Some(format!(
-            "{steps} local steps instead of {before}: an exchange takes {:.3} s, a step {:.3} s",
-            last.compress_seconds + last.exchange_seconds,
-            agreed.compute_seconds
-        ))
+        self.seconds.stage();
+        (steps != before).then(|| {
+            format!("{steps} local steps instead of {before}: an exchange takes {exchange:.3} s, a step {compute:.3} s")
+        })
     }
+}
+
+/// Returns the settings with the longest period, if none is set, for a run of `steps` steps, and the reason.
+pub(super) fn in_rounds_at_most(
+    named: Option<u64>,
+    steps: Option<u64>,
+    with: impl FnOnce(u64) -> StrategyConfig,
+) -> Option<(StrategyConfig, String)> {
+    let (settings, why) = in_rounds(named, (LONGEST, period_of(LONGEST, steps)), steps, with)?;
+    Some((settings, format!("at the longest period, {why}")))
 }
 
 #[cfg(test)]
@@ -145,7 +165,11 @@ mod tests {
             assert_eq!(step + 1 - start, steps);
             let compute_seconds = 0.05;
             pace.advance(&AgreedStep { step, compute_seconds, previous, ..AgreedStep::default() });
+            assert!(pace.ends(step), "before the commit");
             pace.commit();
+            // The plan of a step stays what it was, as do those of the period before it.
+            let known: Vec<u64> = (start.saturating_sub(1)..=step).filter(|step| pace.ends(*step)).collect();
+            assert_eq!(known, if start == 0 { vec![step] } else { vec![start - 1, step] });
             ends.push((step, pace.steps()));
             previous = Some(LastExchange {
                 compress_seconds: 0.25 * seconds,
@@ -172,6 +196,11 @@ mod tests {
         let agreed = AgreedStep { step: 7, compute_seconds: 0.05, previous, ..AgreedStep::default() };
         let expected = "32 local steps instead of 4: an exchange takes 0.400 s, a step 0.050 s";
         assert_eq!(pace.advance(&agreed).as_deref(), Some(expected));
+        // A faster exchange afterwards: the longer one of the last two decides.
+        pace.seconds.set(0.04);
+        let previous = Some(LastExchange { exchange_seconds: 0.004, ..LastExchange::default() });
+        let expected = "16 local steps instead of 4: an exchange takes 0.040 s, a step 0.050 s";
+        assert_eq!(pace.advance(&AgreedStep { previous, ..agreed }).as_deref(), Some(expected));
         // A step that failed leaves no trace.
         pace.discard();
         assert_eq!((pace.steps(), pace.ends(3), pace.ends(4)), (4, true, false));
@@ -184,8 +213,20 @@ mod tests {
         {
             assert_eq!(period(compute, exchange, 10), 10, "{compute} {exchange}");
         }
+        // An invalid exchange is not remembered, and neither is one of another world.
+        let mut pace = Pace::new(32);
+        for (exchange_seconds, steps, remembered) in [(f64::NAN, 32, 0.0), (-1.0, 32, 0.0), (0.4, 32, 0.4)] {
+            let previous = Some(LastExchange { exchange_seconds, ..LastExchange::default() });
+            pace.advance(&AgreedStep { compute_seconds: 0.05, previous, ..AgreedStep::default() });
+            pace.commit();
+            assert_eq!((pace.steps(), *pace.seconds.now()), (steps, remembered), "{exchange_seconds}");
+        }
+        pace.advance(&AgreedStep { compute_seconds: 0.05, ..AgreedStep::default() });
+        pace.commit();
+        assert_eq!((pace.steps(), *pace.seconds.now()), (32, 0.0));
         // Not a power of two; and a period of one step.
         assert_eq!((period(0.05, 0.4, 12), period(0.05, 0.001, 12), period(0.05, 10.0, 1)), (12, 1, 1));
+        assert_eq!(period(0.05, 0.4, 0), 1);
     }
 
     #[test]

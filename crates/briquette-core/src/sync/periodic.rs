@@ -41,7 +41,7 @@
 
 use super::every_step::InPlace;
 use super::outer::{self, Outer, OuterRule, OuterStep};
-use super::pace::LONGEST;
+use super::pace::{LONGEST, in_rounds_at_most};
 use super::rounds::{in_rounds, period_of};
 use crate::error::{ConfigError, SyncError};
 use crate::reduce::dense::Dense;
@@ -117,8 +117,9 @@ impl SyncStrategy for Periodic {
 #[serde(default, deny_unknown_fields)]
 #[described(
     name = "local-sgd",
-    help = "parameters, averaged after every PERIOD steps (8): exactly, or as compressed differences",
-    representatives("local-sgd:1", "local-sgd:5", "local-sgd:2,momenta=average,rate=0.5", "local-sgd:3,adapt=true")
+    help = "parameters, averaged after every PERIOD steps (8; adapt=true: 1 to 32 by the link): exactly, or as compressed differences",
+    representatives("local-sgd:1", "local-sgd:5", "local-sgd:2,momenta=average,rate=0.5", "local-sgd:2,adapt=true"),
+    check = Self::check_momenta
 )]
 pub struct LocalSgd {
     /// Steps between averages, at least 1. If absent, it follows from the [number of steps](StrategySettings::for_steps).
@@ -138,14 +139,15 @@ pub struct LocalSgd {
 const USUAL: u64 = 8;
 
 impl LocalSgd {
-    /// Returns the steps of a period.
-    fn steps(&self) -> u64 {
-        self.period.unwrap_or(self.usual())
+    /// The seconds of an average of momenta are no part of the exchange that a period follows.
+    fn check_momenta(&self) -> Result<(), ConfigError> {
+        let is_valid = !self.adapt || self.momenta != Momenta::Average;
+        ConfigError::unless(is_valid, "momenta of local-sgd", "keep or reset where the period adapts", "average")
     }
 
-    /// Returns the default period.
-    fn usual(&self) -> u64 {
-        if self.adapt { LONGEST } else { USUAL }
+    /// Returns the steps of a period.
+    fn steps(&self) -> u64 {
+        self.period.unwrap_or(if self.adapt { LONGEST } else { USUAL })
     }
 }
 
@@ -175,14 +177,20 @@ impl StrategySettings for LocalSgd {
     }
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
-        let usual = self.usual();
-        in_rounds(self.period, (usual, period_of(usual, steps)), steps, |period| {
-            LocalSgd { period: Some(period), ..*self }.into()
-        })
+        let with = |period| LocalSgd { period: Some(period), ..*self }.into();
+        match self.adapt {
+            true => in_rounds_at_most(self.period, steps, with),
+            false => in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, with),
+        }
     }
 
     fn reads_seconds(&self) -> bool {
         self.adapt
+    }
+
+    /// Returns one exchange: there is no outer momentum.
+    fn longest_delay(&self) -> Option<f64> {
+        self.adapt.then_some(1.0)
     }
 
     fn dense_reason(&self) -> Option<&'static str> {

@@ -125,9 +125,9 @@ impl StrategySettings for SlowMoConfig {
         let build = |base: &StrategyConfig| base.get().build(&Exchange::default(), layout, world);
         let base = self.base.as_ref().map(build).transpose()?;
         if let (Some(config), Some(base)) = (&self.base, &base)
-            && (config.get().channels() > 0 || base.plan(0).gradients)
+            && (config.get().channels() > 0 || config.get().reads_seconds() || base.plan(0).gradients)
         {
-            let why = "it exchanges gradients, or in the background";
+            let why = "it exchanges gradients, in the background, or in periods that adapt";
             let instead = "use sgp without staleness, or local-sgd with a shorter period, or no base";
             return Err(ConfigError::conflict(format!("base {config} of slowmo"), "strategy slowmo", why, instead));
         }

@@ -164,7 +164,10 @@ fn an_adaptive_period_follows_the_simulated_seconds() {
             let mut exchanges = Vec::new();
             for step in 0..24 {
                 let (next, report) = train(&mut optim, model, step, rank)?;
-                model = next;
+                let before = optim.synchronizer_mut().session().traffic();
+                model = optim.average_parameters(next)?;
+                let averages = optim.synchronizer_mut().session().traffic() != before;
+                assert_eq!(averages, report.traffic.sent == 0, "replicas are equal after an exchange, and only there");
                 if report.traffic.sent > 0 {
                     exchanges.push(step);
                 }

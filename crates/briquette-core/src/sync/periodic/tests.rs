@@ -141,6 +141,7 @@ fn texts_and_bad_settings() {
     assert!(error("local-sgd:4,rate=0").contains("rate of local-sgd must be above 0"));
     let text = error("local-sgd:4,momenta=forget");
     assert!(text.contains("`keep`, `reset`, `average`"), "{text}");
+    assert!(error("local-sgd:4,adapt=true,momenta=average").contains("keep or reset where the period adapts"));
     let momentum = Exchange { feedback: "momentum".parse().unwrap(), ..top_k() };
     let config = Config { exchange: momentum, ..Config::local_sgd(8) };
     let error = config.build(&Layout::flat(10), 2).map(drop).unwrap_err().to_string();

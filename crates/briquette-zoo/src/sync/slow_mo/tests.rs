@@ -143,6 +143,7 @@ fn without_an_average_each_rank_has_a_slow_momentum_of_its_own() {
         build("slowmo:3,average=false").unwrap_err().contains("average of slowmo must be true where there is no base")
     );
     assert!(build("slowmo:3,average=false,base=local-sgd:1").unwrap_err().contains("base=sgp"));
+    assert!(build("slowmo:3,base=(local-sgd:2,adapt=true)").unwrap_err().contains("periods that adapt"));
 }
 
 #[test]

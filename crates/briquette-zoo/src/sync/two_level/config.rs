@@ -71,6 +71,9 @@ impl StrategySettings for TwoLevelConfig {
         let between = self.build_between(exchange, layout, world)?;
         let plan = between.plan(0);
         let (why, instead) = match () {
+            () if self.between.get().reads_seconds() => {
+                ("adapts its period to seconds that only one rank of a machine knows", "leave adapt out")
+            }
             () if plan.gradients => ("exchanges gradients", "use it alone, or with reducer hierarchical"),
             () if plan.replicas_equal => ("exchanges at every step", "use every-step and reducer hierarchical"),
             () if self.between.get().channels() > 0 => {

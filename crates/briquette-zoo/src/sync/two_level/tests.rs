@@ -332,6 +332,7 @@ fn what_cannot_lie_between_machines_is_refused() {
         ("two-level:(every-step)", "exchanges gradients"),
         ("two-level:(minibatch:4)", "exchanges gradients"),
         ("two-level:(local-sgd:1)", "at every step"),
+        ("two-level:(local-sgd:4,adapt=true)", "leave adapt out"),
         ("two-level:(sgp:exponential,staleness=1)", "in the background"),
         ("two-level:(local-sgd:4),group=3", "group=3 of two-level does not go with a world of 4 ranks"),
         ("two-level:(local-sgd:4),group=0", "group of two-level"),
