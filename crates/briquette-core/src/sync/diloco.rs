@@ -185,6 +185,34 @@ mod tests {
         assert!(run(diloco, SGD)[0].iter().zip(&x).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4));
     }
 
+    /// Every step changes the parameters by 1, and exchanges take no time, so that the period falls from 4 to 1 step after two periods. The outer momentum
+    /// is then as large as if all periods had been of one step: two changes of 1 with their momentum.
+    #[test]
+    fn the_outer_momentum_is_rescaled_with_the_period() {
+        use crate::seam::LastExchange;
+        use crate::{Key, Layout, comm::Local, seam::Context, state::Stateful};
+        let adaptive = DiLoCo { period: Some(4), adapt: true, ..DiLoCo::default() };
+        let (mut strategy, mut comm) = (Outer::new(adaptive, Dense, None).unwrap(), Local::world(1).remove(0));
+        let (layout, mut x, mut momenta) = (Layout::flat(1), vec![0.0], Vec::new());
+        strategy.begin(&x);
+        for step in 0..9 {
+            x[0] -= 1.0;
+            let previous = (step > 3).then(LastExchange::default);
+            let agreed = crate::seam::AgreedStep { step, compute_seconds: 1.0, previous, ..Default::default() };
+            if strategy.plan(step).parameters {
+                strategy.after_step(&mut x, &Context::new(Key::new(0), layout.slots(), &agreed), &mut comm).unwrap();
+                strategy.commit();
+                momenta.push(strategy.momentum()[0]);
+            }
+        }
+        // 4; then (0.9 · 4 + 4) / 4; then 0.9 · 1.9 + 1.
+        assert_eq!(momenta.len(), 3);
+        assert!(
+            momenta.iter().zip([4.0, 1.9, 2.71]).all(|(found, expected)| (found - expected).abs() < 1e-5),
+            "{momenta:?}"
+        );
+    }
+
     /// Claim: over long periods the outer momentum reaches a lower loss than plain averages, in the same steps and bytes.
     #[test]
     fn the_outer_momentum_helps_long_periods() {

@@ -301,9 +301,13 @@ impl<S: OuterRule, R: Reducer> SyncStrategy for Outer<S, R> {
         }
         self.end_period(cx, comm).map_err(|source| SyncError::Reduce { step, source })?;
         self.report.traffic = Some(comm.traffic() - before);
-        if let Some(reason) = self.pace.as_mut().and_then(|pace| pace.advance(cx.agreed_step)) {
+        if let Some(pace) = &mut self.pace
+            && let Some((reason, factor)) = pace.advance(cx.agreed_step)
+        {
             let others = self.report.reason.take();
             self.report.reason = both(reason, others);
+            // The momentum is in changes of a period.
+            self.momentum.next_mut().iter_mut().for_each(|u| *u *= factor);
         }
         self.anchor.stage();
         parameters.copy_from_slice(self.anchor.latest());

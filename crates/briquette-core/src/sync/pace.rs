@@ -20,7 +20,8 @@
 //! after a fall of the bandwidth would take seconds.
 //!
 //! **Residuals.** At every period, also at `H = 1`, ranks exchange the change of their parameters. A residual of error feedback is always in the
-//! units of parameters, so a new period leaves it as it is.
+//! units of parameters, so a new period leaves it as it is. An outer momentum is a sum of changes, which are proportional to the period: it is
+//! multiplied by the new period over the old one.
 //!
 //! **Start.** The first period has four steps, or `longest` if that is less. The first decision follows from the first exchange, at the end of the
 //! second period.
@@ -114,8 +115,9 @@ impl Pace {
         }
     }
 
-    /// Stages the period that follows the exchange at the end of this step, and returns the reason if it has another length.
-    pub(super) fn advance(&mut self, agreed: &AgreedStep) -> Option<String> {
+    /// Stages the period that follows the exchange at the end of this step. If it has another length, returns the reason, and its length over that
+    /// of the period that ends.
+    pub(super) fn advance(&mut self, agreed: &AgreedStep) -> Option<(String, f32)> {
         let (before, compute) = (self.steps(), agreed.compute_seconds);
         let last = agreed.previous.map(|last| last.compress_seconds + last.exchange_seconds);
         let is_valid = |seconds: &f64| seconds.is_finite() && *seconds >= 0.0;
@@ -133,9 +135,10 @@ impl Pace {
         self.before.stage();
         self.steps.stage();
         self.seconds.stage();
-        (steps != before).then(|| {
+        let reason = || {
             format!("{steps} local steps instead of {before}: an exchange takes {exchange:.3} s, a step {compute:.3} s")
-        })
+        };
+        (steps != before).then(|| (reason(), steps as f32 / before as f32))
     }
 }
 
@@ -195,12 +198,12 @@ mod tests {
         let previous = Some(LastExchange { exchange_seconds, ..LastExchange::default() });
         let agreed = AgreedStep { step: 7, compute_seconds: 0.05, previous, ..AgreedStep::default() };
         let expected = "32 local steps instead of 4: an exchange takes 0.400 s, a step 0.050 s";
-        assert_eq!(pace.advance(&agreed).as_deref(), Some(expected));
+        assert_eq!(pace.advance(&agreed), Some((expected.into(), 8.0)));
         // A faster exchange afterwards: the longer one of the last two decides.
         pace.seconds.set(0.04);
         let previous = Some(LastExchange { exchange_seconds: 0.004, ..LastExchange::default() });
         let expected = "16 local steps instead of 4: an exchange takes 0.040 s, a step 0.050 s";
-        assert_eq!(pace.advance(&AgreedStep { previous, ..agreed }).as_deref(), Some(expected));
+        assert_eq!(pace.advance(&AgreedStep { previous, ..agreed }), Some((expected.into(), 4.0)));
         // A step that failed leaves no trace.
         pace.discard();
         assert_eq!((pace.steps(), pace.ends(3), pace.ends(4)), (4, true, false));
