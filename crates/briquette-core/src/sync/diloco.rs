@@ -27,8 +27,8 @@
 //!
 //! **Knobs.** `period` `H`, steps, by default 100 (the paper: 500), or less if the run is known to have fewer than 20 periods;
 //! `rate` `ρ` above 0, default 0.7; `momentum` `μ` in [0, 1), default 0.9. With `adapt`, the period [follows the link](super::pace), up to
-//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named, with a delay of at most
-//! `1/(1 − μ)` exchanges.
+//! `period` steps (32, or less in a short run), and `auto` chooses the ratio of each exchange if no reducer is named, with an effective
+//! delay of at most `0.2/(1 − μ)` exchanges.
 //!
 //! **Deviations.** None in the method. The caller sets the learning rate of the inner optimizer. The paper warms it up before
 //! the first period, and starts from a model that one rank has trained for a while.
@@ -121,9 +121,9 @@ impl StrategySettings for DiLoCo {
         (!self.adapt).then_some("exchanges parameters, once in a period")
     }
 
-    /// Returns the exchanges over which the outer momentum extends, in thousandths.
+    /// Returns 0.2 of the exchanges over which the outer momentum extends, in thousandths.
     fn longest_delay(&self) -> Option<f64> {
-        self.adapt.then(|| (1000.0 / (1.0 - f64::from(self.momentum))).round() / 1000.0)
+        self.adapt.then(|| (200.0 / (1.0 - f64::from(self.momentum))).round() / 1000.0)
     }
 }
 
@@ -183,6 +183,18 @@ mod tests {
             }
         }
         assert!(run(diloco, SGD)[0].iter().zip(&x).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4));
+    }
+
+    #[test]
+    fn auto_decides_where_the_period_adapts_and_no_ratio_is_named() {
+        use crate::config::{Config, Parts};
+        let controller = |text: &str| {
+            let strategy: StrategyConfig = text.parse().unwrap();
+            Config::from(Parts::default().with_strategy(strategy)).exchange.controller.to_string()
+        };
+        assert_eq!(controller("diloco:adapt=true"), "auto:50x,delay=2");
+        assert_eq!(controller("diloco:adapt=true,momentum=0"), "auto:50x,delay=0.2");
+        assert_eq!(controller("diloco"), "none");
     }
 
     /// Every step changes the parameters by 1, and exchanges take no time, so that the period falls from 4 to 1 step after two periods. The outer momentum

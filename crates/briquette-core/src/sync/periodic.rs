@@ -188,11 +188,6 @@ impl StrategySettings for LocalSgd {
         self.adapt
     }
 
-    /// Returns one exchange: there is no outer momentum.
-    fn longest_delay(&self) -> Option<f64> {
-        self.adapt.then_some(1.0)
-    }
-
     fn dense_reason(&self) -> Option<&'static str> {
         (!self.adapt).then_some("exchanges parameters, once in a period")
     }
