@@ -108,7 +108,7 @@ fn an_adaptive_period_follows_the_link() {
     for window in ends.windows(5) {
         let halves: Vec<u64> = window.iter().map(|(second, _)| (second / 6.0) as u64).collect();
         if halves.iter().all(|half| *half == halves[0]) {
-            if halves[0] % 2 == 0 { &mut fast } else { &mut slow }.push(window[4].1);
+            if halves[0].is_multiple_of(2) { &mut fast } else { &mut slow }.push(window[4].1);
         }
     }
     assert!(fast.len() > 100 && fast.iter().all(|steps| *steps == 2), "{fast:?}");
