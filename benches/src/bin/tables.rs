@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use briquette_benches::tables::results::Codecs;
 use briquette_benches::tables::{
-    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, goodput, gravac, held_out, map, near_limit,
-    never_slower, rates, signals, summary, unstable,
+    self, Model, Table, break_even, changing_links, dq_sgd, false_alarms, goodput, gravac, held_out, local_steps, map,
+    near_limit, never_slower, rates, signals, summary, unstable,
 };
 use clap::{Parser, ValueEnum};
 
@@ -73,6 +73,8 @@ enum Which {
     NearLimit,
     /// Static choices, `auto` and an oracle on link traces
     ChangingLinks,
+    /// Static and adaptive local steps on four networks
+    LocalSteps,
     /// `auto` with models, optimizers, batches and worlds on which its limits were not chosen
     HeldOut,
     /// A large learning rate at 1000x, bare and guarded
@@ -97,6 +99,7 @@ impl Which {
             Which::Gravac => gravac::TABLE,
             Which::NearLimit => near_limit::TABLE,
             Which::ChangingLinks => changing_links::TABLE,
+            Which::LocalSteps => local_steps::TABLE,
             Which::Unstable => unstable::TABLE,
             Which::HeldOut | Which::BreakEven | Which::Map | Which::FalseAlarms | Which::Goodput => return None,
         })

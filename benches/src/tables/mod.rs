@@ -11,6 +11,7 @@ pub mod false_alarms;
 pub mod goodput;
 pub mod gravac;
 pub mod held_out;
+pub mod local_steps;
 pub mod map;
 pub mod near_limit;
 pub mod never_slower;

@@ -2,8 +2,8 @@
 
 use super::{Model, Row, Table};
 
-/// Dense, `auto` (also with its exchange during the backward pass), and static top-k with its value codes; each also on
-/// an unlimited network.
+/// Dense, `auto` (also with its exchange during the backward pass, and with local steps), and static top-k with its value codes; each also
+/// on an unlimited network.
 pub const TABLE: Table = Table {
     name: "near-limit",
     trainer: None,

@@ -2,7 +2,7 @@
 
 use super::{Model, Row, Table};
 
-/// Static rows and Accordion, replayed; `auto` and GraVAC, run on each network.
+/// Eight static rows and Accordion, replayed; `auto` and GraVAC, run on each network.
 pub const TABLE: Table = Table {
     name: "never-slower",
     trainer: None,
@@ -26,8 +26,6 @@ fn rows(model: Model) -> Vec<Row> {
     let gravac = "gravac:10x,max=100x,epsilon=0.4,window=25";
     let gravac = format!("--compressor topk:10x:q8 {memory} --controller {gravac}");
     rows.push(Row::new("GraVAC 0.4 q8", gravac).reading_seconds());
-    rows.extend(Row::local(model));
     rows.push(Row::auto());
-    rows.push(Row::auto_local(model));
     rows
 }

@@ -105,9 +105,9 @@ pub trait StrategySettings: fmt::Debug + Any + Send + Sync {
     }
 
     /// Returns why the strategy sends everything if no reducer is named, as a clause that follows the strategy's name. `None` if the
-    /// compression is [left open](crate::config::Parts).
+    /// compression is [left open](crate::config::Parts), by default where [seconds](Self::reads_seconds) decide.
     fn dense_reason(&self) -> Option<&'static str> {
-        Some("exchanges parameters, once in a period")
+        (!self.reads_seconds()).then_some("exchanges parameters, once in a period")
     }
 
     /// Returns the longest effective delay of a residual, in exchanges, that `auto` allows if no controller is named. `None` for that of the

@@ -45,8 +45,7 @@
 //! ```
 
 use super::outer::{self, Outer, OuterRule, OuterStep};
-use super::pace::{LONGEST, in_rounds_at_most};
-use super::rounds::{in_rounds, period_of};
+use super::pace::{in_adaptive_rounds, usual_or_longest};
 use crate::Layout;
 use crate::error::ConfigError;
 use crate::seam::SyncStrategy;
@@ -80,7 +79,7 @@ const USUAL: u64 = 100;
 impl DiLoCo {
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
-        self.period.unwrap_or(if self.adapt { LONGEST } else { USUAL })
+        self.period.unwrap_or(usual_or_longest(self.adapt, USUAL))
     }
 }
 
@@ -107,18 +106,11 @@ impl StrategySettings for DiLoCo {
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         let with = |period| DiLoCo { period: Some(period), ..*self }.into();
-        match self.adapt {
-            true => in_rounds_at_most(self.period, steps, with),
-            false => in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, with),
-        }
+        in_adaptive_rounds(self.adapt, (self.period, USUAL), steps, with)
     }
 
     fn reads_seconds(&self) -> bool {
         self.adapt
-    }
-
-    fn dense_reason(&self) -> Option<&'static str> {
-        (!self.adapt).then_some("exchanges parameters, once in a period")
     }
 
     /// Returns 0.2 of the exchanges over which the outer momentum extends, in thousandths.

@@ -16,8 +16,7 @@
 //! period, and two fast ones shorten it. The header itself is not counted, nor are votes of elastic worlds.
 //!
 //! A controller inside the reducer observes the compute time of one step. It chooses the ratio as if there were an exchange at every step, and the
-//! period reduces what remains. With the compute time of a whole period, it would choose no compression on a fast link, and the first exchange
-//! after a fall of the bandwidth would take seconds.
+//! period reduces what remains.
 //!
 //! **Residuals.** At every period, also at `H = 1`, ranks exchange the change of their parameters. A residual of error feedback is always in the
 //! units of parameters, so a new period leaves it as it is. An outer momentum is a sum of changes, which are proportional to the period: it is
@@ -49,7 +48,7 @@ use crate::stateful;
 /// Time above the shortest possible step time that a shorter period may take.
 const TOLERANCE: f64 = 0.05;
 /// The default of `longest`.
-pub(super) const LONGEST: u64 = 32;
+const LONGEST: u64 = 32;
 /// Steps of the first period.
 const FIRST: u64 = 4;
 
@@ -142,14 +141,21 @@ impl Pace {
     }
 }
 
-/// Returns the settings with the longest period, if none is set, for a run of `steps` steps, and the reason.
-pub(super) fn in_rounds_at_most(
-    named: Option<u64>,
+/// Returns the default period: `usual`, or the longest one where it adapts.
+pub(super) fn usual_or_longest(adapts: bool, usual: u64) -> u64 {
+    if adapts { LONGEST } else { usual }
+}
+
+/// As [`in_rounds`]. Where the period adapts, the default is the longest one.
+pub(super) fn in_adaptive_rounds(
+    adapts: bool,
+    (named, usual): (Option<u64>, u64),
     steps: Option<u64>,
     with: impl FnOnce(u64) -> StrategyConfig,
 ) -> Option<(StrategyConfig, String)> {
-    let (settings, why) = in_rounds(named, (LONGEST, period_of(LONGEST, steps)), steps, with)?;
-    Some((settings, format!("at the longest period, {why}")))
+    let usual = usual_or_longest(adapts, usual);
+    let (settings, why) = in_rounds(named, (usual, period_of(usual, steps)), steps, with)?;
+    Some((settings, if adapts { format!("at the longest period, {why}") } else { why }))
 }
 
 #[cfg(test)]

@@ -41,8 +41,7 @@
 
 use super::every_step::InPlace;
 use super::outer::{self, Outer, OuterRule, OuterStep};
-use super::pace::{LONGEST, in_rounds_at_most};
-use super::rounds::{in_rounds, period_of};
+use super::pace::{in_adaptive_rounds, usual_or_longest};
 use crate::error::{ConfigError, SyncError};
 use crate::reduce::dense::Dense;
 use crate::report::Report;
@@ -147,7 +146,7 @@ impl LocalSgd {
 
     /// Returns the steps of a period.
     fn steps(&self) -> u64 {
-        self.period.unwrap_or(if self.adapt { LONGEST } else { USUAL })
+        self.period.unwrap_or(usual_or_longest(self.adapt, USUAL))
     }
 }
 
@@ -178,18 +177,11 @@ impl StrategySettings for LocalSgd {
 
     fn for_steps(&self, steps: Option<u64>) -> Option<(StrategyConfig, String)> {
         let with = |period| LocalSgd { period: Some(period), ..*self }.into();
-        match self.adapt {
-            true => in_rounds_at_most(self.period, steps, with),
-            false => in_rounds(self.period, (USUAL, period_of(USUAL, steps)), steps, with),
-        }
+        in_adaptive_rounds(self.adapt, (self.period, USUAL), steps, with)
     }
 
     fn reads_seconds(&self) -> bool {
         self.adapt
-    }
-
-    fn dense_reason(&self) -> Option<&'static str> {
-        (!self.adapt).then_some("exchanges parameters, once in a period")
     }
 }
 

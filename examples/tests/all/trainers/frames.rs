@@ -80,6 +80,18 @@ fn the_frames_of_an_interrupted_run_end_with_its_last_step() {
 }
 
 #[test]
+fn a_run_that_decides_by_seconds_cannot_be_recorded() {
+    let runs = Runs::default();
+    for (part, flags) in [
+        ("--controller auto", "--controller auto"),
+        ("--strategy diloco:4,adapt=true", "--strategy diloco:4,adapt=true --reducer dense"),
+    ] {
+        let flags = format!("{SMALL} {flags} --record-frames on --out run");
+        runs.run(CIFAR, &flags).refused(&["--record-frames on", part, "decides by seconds"]);
+    }
+}
+
+#[test]
 fn a_run_that_records_its_frames_cannot_be_resumed() {
     let runs = Runs::default();
     runs.run(CIFAR, &format!("{SMALL} --reducer dense --record-frames on --out run --checkpoint-every 2")).succeeds();
