@@ -23,7 +23,7 @@ mod predict;
 mod report;
 
 pub(crate) use predict::ON_LINK;
-use predict::{Exchange, Kind, Messages};
+use predict::{Every, Exchange, Kind, Messages};
 use report::{Row, advice, table};
 
 const HELP: &str = "\
@@ -36,6 +36,8 @@ and the headers of packets, and with the encode and decode times of this machine
 overlap communication with the backward pass. Compute time is that of one rank for its own batch, so that more ranks
 process more samples per step; it does not grow with the number of ranks.
 
+The period of diloco:adapt=true is the one that it would choose for these times, with messages of topk:20x:q8.
+
 It predicts times, not losses: whether a ratio costs accuracy depends on the model. `auto` reads the loss and
 the staleness of the residual, and may choose a lower ratio than the fastest one, which is shown for it.";
 
@@ -43,6 +45,8 @@ the staleness of the residual, and may choose a lower ratio than the fastest one
 const MEASURED: usize = 1 << 22;
 /// Formats between which `auto` chooses, apart from rings.
 pub(crate) const RATIOS: [&str; 3] = ["topk:10x:q8", "topk:20x:q8", "topk:50x:q8"];
+/// Messages of the adaptive strategy: the middle one of the ratios between which `auto` chooses there too.
+const ADAPTIVE: &str = RATIOS[1];
 
 /// Predicts the time of training on a network, for several exchanges and numbers of ranks.
 #[derive(Debug, Clone, Args)]
@@ -238,13 +242,13 @@ impl Plan {
                 config: format!("reducer={config}"),
                 kind,
                 messages,
-                every: 1,
+                every: Every::Steps(1),
                 encode,
                 decode,
             });
             bar.inc(1);
         }
-        let gather = |one: Measured, every| Exchange {
+        let gather = |one: Measured, every: Every| Exchange {
             name: one.compressor.clone(),
             config: format!("reducer=gather:{}", one.compressor),
             kind: Kind::Other,
@@ -255,17 +259,23 @@ impl Plan {
         };
         for (number, compressor) in gathers.into_iter().enumerate() {
             let kind = if number < RATIOS.len() { Kind::OfAuto } else { Kind::Other };
-            exchanges.push(Exchange { kind, ..gather(measured(compressor)?, 1) });
+            exchanges.push(Exchange { kind, ..gather(measured(compressor)?, Every::Steps(1)) });
             bar.inc(1);
         }
-        let (dense, strategy) = (exchanges[0].clone(), |name: &str, from| Exchange {
+        let strategy = |name: &str, every, from: &Exchange| Exchange {
             name: name.into(),
             config: format!("strategy={name}"),
             kind: Kind::LocalSteps,
-            ..from
-        });
-        exchanges.push(strategy("diloco:50", Exchange { every: 50, ..dense }));
-        exchanges.push(strategy("sparse-loco:30", gather(measured(&"chunk-topk:64x+bins:2".parse()?)?, 30)));
+            every,
+            ..from.clone()
+        };
+        let middle = exchanges.iter().find(|one| one.name == ADAPTIVE).context("one of the ratios")?;
+        let sparse = gather(measured(&"chunk-topk:64x+bins:2".parse()?)?, Every::Steps(1));
+        exchanges.extend([
+            strategy("diloco:adapt=true", Every::Adaptive, middle),
+            strategy("diloco:50", Every::Steps(50), &exchanges[0]),
+            strategy("sparse-loco:30", Every::Steps(30), &sparse),
+        ]);
         bar.finish_and_clear();
         self.slow_down(&mut exchanges)?;
         Ok(exchanges)

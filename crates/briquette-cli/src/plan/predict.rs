@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use briquette_core::comm::SMALL_ALL_REDUCE;
 use briquette_core::error::CommError;
+use briquette_core::sync::pace;
 use briquette_sim::{Compute, Event, Network, replay};
 
 /// Bytes on a link for each byte of a message. Headers of TCP, IP and Ethernet and the gaps between packets take 6 % (1538 for 1448). Acknowledgments
@@ -17,6 +18,8 @@ const RING_FRAME: usize = 1 << 16;
 const MOST_FRAMES: usize = 32;
 /// Frames of the ring that a rank sends before it waits for the first.
 const RING_AHEAD: usize = 4;
+/// The longest adaptive period by default.
+const LONGEST: u64 = 32;
 
 /// Messages of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,6 +28,14 @@ pub(super) enum Messages {
     Ring { value: f64 },
     /// A message from each rank to each other one, with its bytes.
     Gather { message: usize },
+}
+
+/// Steps for each exchange; above 1, local steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Every {
+    Steps(u64),
+    /// A [period](pace) that follows the link.
+    Adaptive,
 }
 
 /// Groups of exchanges that are compared with each other.
@@ -46,8 +57,7 @@ pub(super) struct Exchange {
     pub(super) config: String,
     pub(super) kind: Kind,
     pub(super) messages: Messages,
-    /// Steps for each exchange; above 1, local steps.
-    pub(super) every: u32,
+    pub(super) every: Every,
     /// Seconds to encode the vector.
     pub(super) encode: f64,
     /// Seconds to decode it.
@@ -60,6 +70,8 @@ pub(super) struct Seconds {
     pub(super) compute: f64,
     pub(super) codec: f64,
     pub(super) network: f64,
+    /// Steps for each exchange.
+    pub(super) every: u64,
 }
 
 impl Seconds {
@@ -87,8 +99,12 @@ impl Exchange {
         let codec: f64 = codec.sum();
         let ends = replay(&events, network.clone(), &Compute::Fixed(compute))?;
         let end = ends.iter().flatten().copied().fold(0.0, f64::max);
-        let (compute, every) = (compute.as_secs_f64(), f64::from(self.every));
-        Ok(Seconds { compute, codec: codec / every, network: (end - compute - codec) / every })
+        let (compute, network) = (compute.as_secs_f64(), end - compute.as_secs_f64() - codec);
+        let every = match self.every {
+            Every::Steps(steps) => steps,
+            Every::Adaptive => pace::period(compute, codec + network, LONGEST),
+        };
+        Ok(Seconds { compute, codec: codec / every as f64, network: network / every as f64, every })
     }
 
     /// Returns the events of a rank in a step with an exchange.
@@ -149,7 +165,7 @@ mod tests {
             config: String::new(),
             kind: Kind::Other,
             messages,
-            every: 1,
+            every: Every::Steps(1),
             encode: 0.0,
             decode: 0.0,
         }
@@ -202,8 +218,14 @@ mod tests {
         let seconds = gather.predict(1_000_000, compute, &network, 2).unwrap();
         assert_eq!((seconds.compute, seconds.codec), (0.1, 2.0));
         assert!((seconds.network - ON_LINK * (1.0 + 128e-6)).abs() < 1e-5, "{seconds:?}");
-        let local = Exchange { every: 10, ..gather.clone() }.predict(1_000_000, compute, &network, 2).unwrap();
+        let local =
+            Exchange { every: Every::Steps(10), ..gather.clone() }.predict(1_000_000, compute, &network, 2).unwrap();
         assert!((local.network - seconds.network / 10.0).abs() < 1e-9 && local.compute == 0.1, "{local:?}");
+        // 3.07 s of exchange against steps of 0.1 s: 0.1 + 3.07/32 = 0.196 s a step, and 0.292 s with 16 local steps. With steps of 100 s, 1.
+        let adaptive = Exchange { every: Every::Adaptive, ..gather.clone() };
+        let slow = adaptive.predict(1_000_000, compute, &network, 2).unwrap();
+        assert_eq!((slow.every, slow.codec), (32, 2.0 / 32.0));
+        assert_eq!(adaptive.predict(1_000_000, 1000 * compute, &network, 2).unwrap().every, 1);
         // A ring over 2 ranks encodes a half and decodes it twice.
         let ring = Exchange { messages: Messages::Ring { value: 1.0 }, ..gather };
         assert!((ring.predict(1_000_000, compute, &network, 2).unwrap().codec - 1.0).abs() < 1e-9);

@@ -17,6 +17,8 @@ pub(super) struct Row {
     config: String,
     #[serde(skip)]
     kind: Kind,
+    /// Steps for each exchange.
+    steps_per_exchange: u64,
     compute_seconds: f64,
     codec_seconds: f64,
     network_seconds: f64,
@@ -33,6 +35,7 @@ impl Row {
             exchange: exchange.name.clone(),
             config: exchange.config.clone(),
             kind: exchange.kind,
+            steps_per_exchange: seconds.every,
             compute_seconds: seconds.compute,
             codec_seconds: seconds.codec,
             network_seconds: seconds.network,
@@ -98,14 +101,16 @@ pub(super) fn advice(rows: &[Row], ranks: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::predict::Every;
     use super::*;
 
     /// A row with these seconds of compute time and network.
     fn row(kind: Kind, compute: f64, network: f64) -> Row {
         let messages = super::super::predict::Messages::Gather { message: 0 };
         let name = format!("{kind:?}");
-        let exchange = Exchange { config: name.clone(), name, kind, messages, every: 1, encode: 0.0, decode: 0.0 };
-        Row::new(4, &exchange, Seconds { compute, codec: 0.0, network }, 100)
+        let exchange =
+            Exchange { config: name.clone(), name, kind, messages, every: Every::Steps(1), encode: 0.0, decode: 0.0 };
+        Row::new(4, &exchange, Seconds { compute, codec: 0.0, network, every: 1 }, 100)
     }
 
     #[test]

@@ -64,7 +64,9 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     ));
     let mut rows = csv::Reader::from_reader(csv.as_bytes());
     let rows: Vec<std::collections::HashMap<String, String>> = rows.deserialize().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), 2 * 9);
+    assert_eq!(rows.len(), 2 * 10);
+    let adaptive: Vec<_> = rows.iter().filter(|row| row["config"] == "strategy=diloco:adapt=true").collect();
+    assert!(adaptive.len() == 2 && adaptive.iter().all(|row| row["steps_per_exchange"] == "32"), "{adaptive:?}");
     let number = |row: usize, name: &str| rows[row][name].parse::<f64>().unwrap();
     // 2·1/2 of 4 MB at 10 Mbit/s, and 12 % of TCP and headers.
     let network = number(0, "network_seconds");
@@ -74,6 +76,8 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     let fast = ["plan", run, "--network", "unlimited", "--compute", "10s", "--world", "2", "--json"];
     let json: serde_json::Value = serde_json::from_str(&stdout(&briquette(&fast))).unwrap();
     assert_eq!((&json[0]["ranks"], &json[0]["compute_seconds"]), (&2.into(), &10.0.into()));
+    let adaptive = json.as_array().unwrap().iter().find(|row| row["exchange"] == "diloco:adapt=true").unwrap();
+    assert_eq!(adaptive["steps_per_exchange"], 1);
     let text = stdout(&briquette(&fast[..fast.len() - 1]));
     assert!(text.contains("Do not compress"), "{text}");
     // The dense bytes of a world whose size has changed do not give the number of values.
