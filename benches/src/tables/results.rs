@@ -44,20 +44,21 @@ impl Outcome {
         Ok(Some(Outcome { summary, steps, evaluations }))
     }
 
-    /// Returns the ratios in force, and their shares of the steps: `1x 12 %, 10x 88 %`.
+    /// Returns the ratios in force, and their shares of the steps: `nothing 75 %, 1x 12 %, 10x 13 %`.
     pub fn shares(&self) -> String {
-        let mut counts = BTreeMap::<u64, usize>::new();
-        self.ratios().for_each(|ratio| *counts.entry(ratio.to_bits()).or_default() += 1);
-        let share = |(ratio, count): (&u64, &usize)| {
+        let mut counts = BTreeMap::<_, usize>::new();
+        self.ratios().for_each(|ratio| *counts.entry(ratio.map(f64::to_bits)).or_default() += 1);
+        let share = |(ratio, count): (&Option<u64>, &usize)| {
             let percent = 100.0 * *count as f64 / self.steps.len() as f64;
-            format!("{:.4}x {percent:.0} %", f64::from_bits(*ratio)).replace(".0000x", "x")
+            let ratio = ratio.map(|bits| format!("{:.4}x", f64::from_bits(bits)).replace(".0000x", "x"));
+            format!("{} {percent:.0} %", ratio.as_deref().unwrap_or("nothing"))
         };
         counts.iter().map(share).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the nominal ratio of each step.
-    pub fn ratios(&self) -> impl Iterator<Item = f64> {
-        self.steps.iter().map(|step| step.ratio.unwrap_or(1.0))
+    /// Returns the nominal ratio of each step; `None` if it sent nothing, as a local step does.
+    pub fn ratios(&self) -> impl Iterator<Item = Option<f64>> {
+        self.steps.iter().map(|step| (step.bytes_sent > 0).then(|| step.ratio.unwrap_or(1.0)))
     }
 
     /// Returns the gradient's norm at tenths of the run, if the controller's reasons state it: `0: 2.31e0, 24: 1.87e0`.
@@ -70,9 +71,9 @@ impl Outcome {
         tenths.values().map(|(step, norm)| format!("{step}: {norm}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the mean bits per value, by the nominal ratios.
+    /// Returns the mean bits per value and step, by the nominal ratios.
     pub fn bits(&self) -> f64 {
-        self.ratios().map(|ratio| 32.0 / ratio).sum::<f64>() / self.steps.len() as f64
+        self.ratios().flatten().map(|ratio| 32.0 / ratio).sum::<f64>() / self.steps.len() as f64
     }
 
     /// Returns rank 0's simulated time at the end of every step: its own if it was run on a network, otherwise
@@ -156,8 +157,8 @@ impl Codecs {
         Ok(Codecs(rows.into_deserialize().collect::<Result<_, _>>()?))
     }
 
-    /// Returns the mean codec seconds of a run's steps, each by its ratio, summed as a session does; `None` for a
-    /// reducer that was not measured.
+    /// Returns the mean codec seconds of a run's steps, each by its ratio, and 0 for one that sent nothing; `None` for a reducer that was
+    /// not measured.
     ///
     /// # Errors
     /// If the row's flags, or measured seconds, are invalid.
@@ -170,7 +171,7 @@ impl Codecs {
             return Ok(None);
         }
         let seconds = CompressSeconds::new(&points)?;
-        let each = outcome.ratios().map(|ratio| Ok(seconds.at(CompressionRatio::new(ratio)?)));
+        let each = outcome.ratios().flatten().map(|ratio| Ok(seconds.at(CompressionRatio::new(ratio)?)));
         let sum: f64 = each.sum::<Result<f64, ConfigError>>()?;
         Ok(Some(sum / outcome.steps.len() as f64))
     }
@@ -178,6 +179,10 @@ impl Codecs {
 
 #[cfg(test)]
 mod tests {
+    use briquette::StepReport;
+    use briquette_examples::record::SecondsAre;
+
+    use super::super::Model;
     use super::*;
 
     #[test]
@@ -186,6 +191,32 @@ mod tests {
         assert_eq!(evaluation(line), Some((156, 0.5012)));
         assert_eq!(evaluation("10000 training and 10000 test images"), None);
     }
+
+    #[test]
+    fn local_steps_have_no_codec_time_and_no_bits() {
+        let jobs = super::super::local_steps::TABLE.jobs(Path::new("runs"), &[Model::BiLstm], 1, false).unwrap();
+        let job = jobs.iter().find(|job| job.row.name.starts_with("DiLoCo")).unwrap();
+        let run = |bytes: &[u64]| {
+            let summary = serde_json::json!({
+                "final_test_accuracy": 0.5, "best_test_accuracy": 0.5, "final_test_loss": 1.0, "steps": bytes.len(), "bytes_sent": 1,
+                "bytes_received": 1, "bytes_dense": 1, "wall_seconds": 1.0, "compute_seconds": 1.0, "compress_seconds": 1.0,
+                "exchange_seconds": 1.0, "interrupted": false, "git_revision": "", "version": "", "burn_version": ""
+            });
+            let step = |bytes_sent: &u64| {
+                let ratio = (*bytes_sent > 0).then_some(20.0);
+                let step = StepRecord::new(&StepReport::default(), 0, 0.1, SecondsAre::Simulated);
+                StepRecord { ratio, bytes_sent: *bytes_sent, ..step }
+            };
+            let (summary, steps) = (serde_json::from_value(summary).unwrap(), bytes.iter().map(step).collect());
+            Outcome { summary, steps, evaluations: Vec::new() }
+        };
+        let local = run(&[0, 0, 0, 90]);
+        assert_eq!((local.shares().as_str(), local.bits()), ("nothing 75 %, 20x 25 %", 32.0 / 20.0 / 4.0));
+        let codecs = Codecs::read(Path::new("results/codec-seconds.csv")).unwrap();
+        let [local, every] = [local, run(&[90])].map(|run| codecs.mean(job, &run).unwrap().unwrap());
+        assert!(every > 0.0 && (4.0 * local / every - 1.0).abs() < 1e-12, "{local} {every}");
+    }
+
     #[test]
     fn norms_are_read_from_the_reasons_of_dq_sgd() {
         let read = |reason: &str| norm(reason).map(|(step, norm)| format!("{step}: {norm}"));

@@ -175,7 +175,7 @@ pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> 
     write_csv(Some(&directory.join(format!("{}.csv", table.name))), &lines)
 }
 
-/// Returns the shares over all seeds together: `1x 25 %, 20x 75 %`.
+/// Returns the shares over all seeds together: `nothing 50 %, 1x 25 %, 20x 25 %`.
 fn mean_shares(runs: &[&Run]) -> String {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     for part in runs.iter().flat_map(|run| run.shares.split(", ")) {
@@ -186,7 +186,7 @@ fn mean_shares(runs: &[&Run]) -> String {
             None => sums.push((ratio, share)),
         }
     }
-    let number = |ratio: &str| ratio.trim_end_matches('x').parse().unwrap_or(f64::INFINITY);
+    let number = |ratio: &str| ratio.trim_end_matches('x').parse().unwrap_or(0.0);
     sums.sort_by(|(a, _), (b, _)| f64::total_cmp(&number(a), &number(b)));
     let texts = sums.into_iter().map(|(ratio, share)| format!("{ratio} {share:.0} %"));
     texts.collect::<Vec<_>>().join(", ")
