@@ -23,7 +23,7 @@ pub struct Run {
     bytes_sent: u64,
     /// Bytes of the dense ring divided by the bytes sent.
     wire_ratio: f64,
-    /// Mean bits per value, by the ratios in force.
+    /// Mean bits per value and step, by the ratios in force; 0 in local steps.
     nominal_bits: f64,
     /// Bits sent per value to each other rank.
     sent_bits: f64,
@@ -31,7 +31,7 @@ pub struct Run {
     /// Gradient norm at tenths of the run, if a controller states it.
     norms: String,
     simulated_seconds: f64,
-    /// Codec seconds of each step, part of the above; empty if not measured.
+    /// Mean codec seconds of a step, part of the above; empty if not measured.
     codec_seconds: Option<f64>,
     /// Target accuracy, and seconds and bytes to it; empty if it was not reached.
     target: f64,
@@ -176,9 +176,9 @@ pub fn write(table: &Table, runs: &[Run], reference: &str, directory: &Path) -> 
 }
 
 /// Returns the shares over all seeds together: `nothing 50 %, 1x 25 %, 20x 25 %`.
-fn mean_shares(runs: &[&Run]) -> String {
+fn mean_shares(runs: &[&str]) -> String {
     let mut sums: Vec<(&str, f64)> = Vec::new();
-    for part in runs.iter().flat_map(|run| run.shares.split(", ")) {
+    for part in runs.iter().flat_map(|shares| shares.split(", ")) {
         let Some((ratio, share)) = part.trim_end_matches(" %").split_once(' ') else { continue };
         let share = share.parse().unwrap_or(f64::NAN) / runs.len() as f64;
         match sums.iter_mut().find(|(known, _)| *known == ratio) {
@@ -222,7 +222,7 @@ fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Lin
             times_best_static: seconds(name) / fastest,
             speed_up: reference / seconds(name),
             seconds_to_target: reached.map(|seconds| Mean::of(&seconds).mean),
-            shares: mean_shares(&runs),
+            shares: mean_shares(&runs.iter().map(|run| run.shares.as_str()).collect::<Vec<_>>()),
             machine: first.machine.clone(),
             cores: first.cores,
             date: runs.iter().map(|run| run.date.clone()).max()?,
@@ -230,4 +230,15 @@ fn means(table: &Table, model: Model, runs: &[&Run], reference: &str) -> Vec<Lin
         })
     };
     rows.iter().filter_map(|row| line(&row.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_shares_begin_with_the_steps_that_send_nothing() {
+        let seeds = ["nothing 50 %, 4x 50 %", "4x 50 %, 20x 50 %"];
+        assert_eq!(mean_shares(&seeds), "nothing 25 %, 4x 50 %, 20x 25 %");
+    }
 }

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use briquette_core::Key;
 use briquette_core::config::CompressorConfig;
 use briquette_core::error::ConfigError;
+use briquette_core::sync::pace;
+use briquette_core::sync::rounds::period_of;
 use briquette_sim::Network;
 use clap::Args;
 use indicatif::ProgressIterator;
@@ -36,7 +38,8 @@ and the headers of packets, and with the encode and decode times of this machine
 overlap communication with the backward pass. Compute time is that of one rank for its own batch, so that more ranks
 process more samples per step; it does not grow with the number of ranks.
 
-The period of diloco:adapt=true is the one that it would choose for these times, with messages of topk:20x:q8.
+The period of diloco:adapt=true is the one that it would choose for these times and this number of steps, with messages
+of topk:20x:q8. A run with few exchanges may stay at lower ratios, and takes longer.
 
 It predicts times, not losses: whether a ratio costs accuracy depends on the model. `auto` reads the loss and
 the staleness of the residual, and may choose a lower ratio than the fastest one, which is shown for it.";
@@ -45,7 +48,7 @@ the staleness of the residual, and may choose a lower ratio than the fastest one
 const MEASURED: usize = 1 << 22;
 /// Formats between which `auto` chooses, apart from rings.
 pub(crate) const RATIOS: [&str; 3] = ["topk:10x:q8", "topk:20x:q8", "topk:50x:q8"];
-/// Messages of the adaptive strategy: the middle one of the ratios between which `auto` chooses there too.
+/// Assumed messages of the adaptive strategy, for which `auto` chooses the ratio.
 const ADAPTIVE: &str = RATIOS[1];
 
 /// Predicts the time of training on a network, for several exchanges and numbers of ranks.
@@ -189,7 +192,7 @@ impl Plan {
         let compute =
             compute.context("the compute time of a step is not known: give --compute, or the directory of a run")?;
         let steps = self.steps.map(|count| count.0).or(known.steps).unwrap_or(1000);
-        let exchanges = self.exchanges(values, vector)?;
+        let exchanges = self.exchanges(values, vector, steps)?;
         let mut rows = Vec::new();
         let cells: Vec<_> = self.world.0.iter().flat_map(|world| exchanges.iter().map(|one| (*world, one))).collect();
         for (ranks, exchange) in cells.into_iter().progress_with(progress("predicting")) {
@@ -210,7 +213,7 @@ impl Plan {
     }
 
     /// Measures the codecs on this machine, and returns the exchanges to compare, dense first.
-    fn exchanges(&self, values: u64, vector: Option<Vec<f32>>) -> Result<Vec<Exchange>> {
+    fn exchanges(&self, values: u64, vector: Option<Vec<f32>>, steps: u64) -> Result<Vec<Exchange>> {
         let vector = vector.unwrap_or_else(|| normal(MEASURED.min(usize::try_from(values).unwrap_or(MEASURED))));
         let vector = &vector[..vector.len().min(MEASURED)];
         ensure!(!vector.is_empty(), "the gradient is empty");
@@ -269,10 +272,11 @@ impl Plan {
             every,
             ..from.clone()
         };
-        let middle = exchanges.iter().find(|one| one.name == ADAPTIVE).context("one of the ratios")?;
+        let assumed = exchanges.iter().find(|one| one.name == ADAPTIVE).context("one of the ratios")?;
+        let longest = period_of(pace::LONGEST, Some(steps));
         let sparse = gather(measured(&"chunk-topk:64x+bins:2".parse()?)?, Every::Steps(1));
         exchanges.extend([
-            strategy("diloco:adapt=true", Every::Adaptive, middle),
+            strategy("diloco:adapt=true", Every::Adaptive { longest }, assumed),
             strategy("diloco:50", Every::Steps(50), &exchanges[0]),
             strategy("sparse-loco:30", Every::Steps(30), &sparse),
         ]);

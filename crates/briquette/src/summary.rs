@@ -139,7 +139,7 @@ impl RunSummary {
         let instead = match 2 * self.bytes_sent > self.bytes_dense && self.label != "auto" {
             true => "compress them with auto, the default",
             false => {
-                "exchange after several local steps: the strategy diloco:adapt=true or sparse-loco, with its own learning rate"
+                "exchange after several local steps: under Adam the strategy diloco:adapt=true, or sparse-loco, with its own learning rate"
             }
         };
         let share = 100.0 * self.overhead_seconds / self.seconds;

@@ -18,8 +18,6 @@ const RING_FRAME: usize = 1 << 16;
 const MOST_FRAMES: usize = 32;
 /// Frames of the ring that a rank sends before it waits for the first.
 const RING_AHEAD: usize = 4;
-/// The longest adaptive period by default.
-const LONGEST: u64 = 32;
 
 /// Messages of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,8 +32,10 @@ pub(super) enum Messages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Every {
     Steps(u64),
-    /// A [period](pace) that follows the link.
-    Adaptive,
+    /// A [period](pace) that follows the link, up to `longest`.
+    Adaptive {
+        longest: u64,
+    },
 }
 
 /// Groups of exchanges that are compared with each other.
@@ -94,23 +94,28 @@ impl Exchange {
         network: &Network,
         world: usize,
     ) -> Result<Seconds, CommError> {
+        let end = |events: &[Vec<Event>]| -> Result<f64, CommError> {
+            let ends = replay(events, network.clone(), &Compute::Fixed(compute))?;
+            Ok(ends.iter().flatten().copied().fold(0.0, f64::max) - compute.as_secs_f64())
+        };
         let events: Vec<Vec<Event>> = (0..world).map(|rank| self.events(rank, world, values)).collect();
         let codec = events[0].iter().map(|event| if let Event::Compressed(seconds) = event { *seconds } else { 0.0 });
         let codec: f64 = codec.sum();
-        let ends = replay(&events, network.clone(), &Compute::Fixed(compute))?;
-        let end = ends.iter().flatten().copied().fold(0.0, f64::max);
-        let (compute, network) = (compute.as_secs_f64(), end - compute.as_secs_f64() - codec);
+        let (exchange, compute) = (end(&events)?, compute.as_secs_f64());
         let every = match self.every {
             Every::Steps(steps) => steps,
-            Every::Adaptive => pace::period(compute, codec + network, LONGEST),
+            Every::Adaptive { longest } => {
+                let header: Vec<Vec<Event>> = (0..world).map(|rank| header(rank, world)).collect();
+                pace::period(compute, exchange - end(&header)?, longest)
+            }
         };
+        let network = exchange - codec;
         Ok(Seconds { compute, codec: codec / every as f64, network: network / every as f64, every })
     }
 
     /// Returns the events of a rank in a step with an exchange.
     fn events(&self, rank: usize, world: usize, values: usize) -> Vec<Event> {
-        let mut events = vec![Event::BeginStep];
-        gather(&mut events, rank, world, HEADER);
+        let mut events = header(rank, world);
         match self.messages {
             Messages::Gather { message } => {
                 events.push(Event::Compressed(self.encode));
@@ -140,6 +145,13 @@ impl Exchange {
             events.extend((number + ahead < total).then_some(sent));
         }
     }
+}
+
+/// Returns the events of a rank in the exchange of the step header.
+fn header(rank: usize, world: usize) -> Vec<Event> {
+    let mut events = vec![Event::BeginStep];
+    gather(&mut events, rank, world, HEADER);
+    events
 }
 
 /// Adds an all-gather of a message of each rank.
@@ -221,13 +233,16 @@ mod tests {
         let local =
             Exchange { every: Every::Steps(10), ..gather.clone() }.predict(1_000_000, compute, &network, 2).unwrap();
         assert!((local.network - seconds.network / 10.0).abs() < 1e-9 && local.compute == 0.1, "{local:?}");
-        // 3.07 s of exchange against steps of 0.1 s: 0.1 + 3.07/32 = 0.196 s a step, and 0.292 s with 16 local steps. With steps of 100 s, 1.
-        let adaptive = Exchange { every: Every::Adaptive, ..gather.clone() };
-        let slow = adaptive.predict(1_000_000, compute, &network, 2).unwrap();
-        assert_eq!((slow.every, slow.codec), (32, 2.0 / 32.0));
-        assert_eq!(adaptive.predict(1_000_000, 1000 * compute, &network, 2).unwrap().every, 1);
+        // 3.12 s of exchange against steps of 0.1 s: 0.1 + 3.12/32 = 0.198 s a step, and 0.295 s with 16 local steps. With steps of 100 s, 1.
+        let adaptive = |of: &Exchange| Exchange { every: Every::Adaptive { longest: 32 }, ..of.clone() };
+        let every =
+            |of: &Exchange, compute, network| adaptive(of).predict(1_000_000, compute, &network, 2).unwrap().every;
+        assert_eq!((every(&gather, compute, network.clone()), every(&gather, 1000 * compute, network)), (32, 1));
+        // A message of 1 ms against steps of 30 ms: 31 ms at each step, at most 31.5 ms. The header, another 1 ms, does not count.
+        let small = exchange(Messages::Gather { message: 8 });
+        assert_eq!(every(&small, Duration::from_millis(30), "unlimited,1ms".parse().unwrap()), 1);
         // A ring over 2 ranks encodes a half and decodes it twice.
         let ring = Exchange { messages: Messages::Ring { value: 1.0 }, ..gather };
-        assert!((ring.predict(1_000_000, compute, &network, 2).unwrap().codec - 1.0).abs() < 1e-9);
+        assert!((ring.predict(1_000_000, compute, &"8mbit".parse().unwrap(), 2).unwrap().codec - 1.0).abs() < 1e-9);
     }
 }

@@ -66,7 +66,14 @@ fn plan_takes_the_numbers_of_a_run_and_gives_advice() {
     let rows: Vec<std::collections::HashMap<String, String>> = rows.deserialize().map(Result::unwrap).collect();
     assert_eq!(rows.len(), 2 * 10);
     let adaptive: Vec<_> = rows.iter().filter(|row| row["config"] == "strategy=diloco:adapt=true").collect();
-    assert!(adaptive.len() == 2 && adaptive.iter().all(|row| row["steps_per_exchange"] == "32"), "{adaptive:?}");
+    assert!(
+        adaptive.len() == 2 && adaptive.iter().all(|row| row["steps_per_exchange"] == "1"),
+        "7 steps: {adaptive:?}"
+    );
+    let long: serde_json::Value =
+        serde_json::from_str(&stdout(&briquette(&[&slow[..], &["--json", "--steps=20k"]].concat()))).unwrap();
+    let adaptive = long.as_array().unwrap().iter().filter(|row| row["exchange"] == "diloco:adapt=true");
+    assert_eq!(adaptive.map(|row| row["steps_per_exchange"].as_u64()).collect::<Vec<_>>(), [Some(32), Some(32)]);
     let number = |row: usize, name: &str| rows[row][name].parse::<f64>().unwrap();
     // 2·1/2 of 4 MB at 10 Mbit/s, and 12 % of TCP and headers.
     let network = number(0, "network_seconds");
