@@ -79,13 +79,15 @@ impl Settings {
         }
         let (strategy, controller) = (&self.config.strategy, &self.config.exchange.controller);
         let by_seconds = [
-            controller.get().reads_seconds().then(|| format!("--controller {}", controller.name())),
-            strategy.get().reads_seconds().then(|| format!("--strategy {strategy}")),
+            controller.get().reads_seconds().then(|| ("controller", controller.name().to_owned())),
+            strategy.get().reads_seconds().then(|| ("strategy", strategy.to_string())),
         ];
-        if let Some(part) = by_seconds.into_iter().flatten().next().filter(|_| self.record_frames == Some(Toggle::On)) {
+        if let Some((part, name)) =
+            by_seconds.into_iter().flatten().next().filter(|_| self.record_frames == Some(Toggle::On))
+        {
             bail!(
-                "--record-frames on: {part} decides by seconds, so on another network the run could send something else than what is \
-                 recorded: omit --record-frames and run it on each network, or choose a part that reads no seconds"
+                "--record-frames on: --{part} {name} decides by seconds, so on another network the run could send something else than what is \
+                 recorded: omit --record-frames and run it on each network, or choose a {part} that reads no seconds"
             );
         }
         self.check_budget()?;

@@ -2,7 +2,7 @@
 //!
 //! **Why.** A period must be long enough that exchanges take little of the time, and longer periods let ranks drift apart. On a link that
 //! changes, a constant period is too long at its high bandwidth or too short at its low one. **Why not.** A constant period that
-//! was found by trial was a little faster on all links and traces that were measured (`docs/evidence/comparisons.md`).
+//! was found by trial was 1.02 to 1.21 times as fast at about the same accuracy (`docs/evidence/comparisons.md`).
 //!
 //! **Method.** Let `c` be the compute seconds of the last step, on the slowest rank, and `e` the seconds of an exchange with encoding and decoding. A
 //! step takes `c + e/H` on average. The period `H` is the shortest of 1, 2, 4, …, `longest` for which

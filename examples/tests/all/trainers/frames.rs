@@ -82,12 +82,10 @@ fn the_frames_of_an_interrupted_run_end_with_its_last_step() {
 #[test]
 fn a_run_that_decides_by_seconds_cannot_be_recorded() {
     let runs = Runs::default();
-    for (part, flags) in [
-        ("--controller auto", "--controller auto"),
-        ("--strategy diloco:4,adapt=true", "--strategy diloco:4,adapt=true --reducer dense"),
-    ] {
-        let flags = format!("{SMALL} {flags} --record-frames on --out run");
-        runs.run(CIFAR, &flags).refused(&["--record-frames on", part, "decides by seconds"]);
+    for (part, name, others) in [("controller", "auto", ""), ("strategy", "diloco:4,adapt=true", " --reducer dense")] {
+        let flags = format!("{SMALL} --{part} {name}{others} --record-frames on --out run");
+        let said = [format!("--{part} {name} decides by seconds"), format!("choose a {part} that reads no seconds")];
+        runs.run(CIFAR, &flags).refused(&said.each_ref().map(String::as_str));
     }
 }
 
